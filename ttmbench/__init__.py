@@ -10,69 +10,74 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._version import __version__
+from ttmbench._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ttmbench import (
-        chance,
-        config,
-        errors,
-        hookspecs,
-        matching,
-        metrics,
-        protocols,
-        schedules,
-        stats,
-        testing,
-        types,
-    )
-    from ttmbench.config import RunConfig, TTMConfig
-    from ttmbench.data.availability import DataLocation
+    from ttmbench import chance as chance
+    from ttmbench import config as config
+    from ttmbench import errors as errors
+    from ttmbench import hookspecs as hookspecs
+    from ttmbench import matching as matching
+    from ttmbench import metrics as metrics
+    from ttmbench import protocols as protocols
+    from ttmbench import schedules as schedules
+    from ttmbench import stats as stats
+    from ttmbench import testing as testing
+    from ttmbench import types as types
+    from ttmbench.config import RunConfig as RunConfig
+    from ttmbench.config import TTMConfig as TTMConfig
+    from ttmbench.data.availability import DataLocation as DataLocation
     from ttmbench.data.availability import DataNeed as DataNeed
-    from ttmbench.data.memory import Task
-    from ttmbench.errors import AssertionNotMet, DataError, DivergedError, OutOfReachError, TtmbenchError, UsageError
-    from ttmbench.evaluator.eval_results import EvalResults
-    from ttmbench.evaluator.public_api import compare, list_models, list_tasks, read_results, score
-    from ttmbench.evaluator.simple_evaluate import simple_evaluate
-    from ttmbench.hookspecs import hookimpl
-    from ttmbench.protocols import (
-        Adapter,
-        Augmentable,
-        Blind,
-        Bounding,
-        ChoiceQuestion,
-        ChoiceScorer,
-        ChoiceStyle,
-        Debiasable,
-        DualEncoder,
-        ManyAtOnce,
-        MayRefuse,
-        NoisePrior,
-        PairScorer,
-        PairTrainable,
-        PreparedPairScorer,
-        Reporting,
-        Savable,
-        StoredFeatures,
-        Trainable,
-        TrainableInParts,
-        Truncating,
-    )
-    from ttmbench.types import (
-        AdapterSpec,
-        Group,
-        GroupShape,
-        ImageRef,
-        IterationRecord,
-        Loaded,
-        MetricSpec,
-        ModelCard,
-        ModelFiles,
-        ScheduleSpec,
-        Scores,
-        SourceRequest,
-        SourceSpec,
-    )
+    from ttmbench.data.memory import Task as Task
+    from ttmbench.errors import AssertionNotMet as AssertionNotMet
+    from ttmbench.errors import DataError as DataError
+    from ttmbench.errors import DivergedError as DivergedError
+    from ttmbench.errors import OutOfReachError as OutOfReachError
+    from ttmbench.errors import TtmbenchError as TtmbenchError
+    from ttmbench.errors import UsageError as UsageError
+    from ttmbench.evaluator.eval_results import EvalResults as EvalResults
+    from ttmbench.evaluator.public_api import compare as compare
+    from ttmbench.evaluator.public_api import list_models as list_models
+    from ttmbench.evaluator.public_api import list_tasks as list_tasks
+    from ttmbench.evaluator.public_api import read_results as read_results
+    from ttmbench.evaluator.public_api import score as score
+    from ttmbench.evaluator.simple_evaluate import simple_evaluate as simple_evaluate
+    from ttmbench.hookspecs import hookimpl as hookimpl
+    from ttmbench.protocols import Adapter as Adapter
+    from ttmbench.protocols import Augmentable as Augmentable
+    from ttmbench.protocols import Blind as Blind
+    from ttmbench.protocols import Bounding as Bounding
+    from ttmbench.protocols import ChoiceQuestion as ChoiceQuestion
+    from ttmbench.protocols import ChoiceScorer as ChoiceScorer
+    from ttmbench.protocols import ChoiceStyle as ChoiceStyle
+    from ttmbench.protocols import Debiasable as Debiasable
+    from ttmbench.protocols import DualEncoder as DualEncoder
+    from ttmbench.protocols import ManyAtOnce as ManyAtOnce
+    from ttmbench.protocols import MayRefuse as MayRefuse
+    from ttmbench.protocols import NoisePrior as NoisePrior
+    from ttmbench.protocols import PairScorer as PairScorer
+    from ttmbench.protocols import PairTrainable as PairTrainable
+    from ttmbench.protocols import PreparedPairScorer as PreparedPairScorer
+    from ttmbench.protocols import PreparesInThreads as PreparesInThreads
+    from ttmbench.protocols import Reporting as Reporting
+    from ttmbench.protocols import Savable as Savable
+    from ttmbench.protocols import StoredFeatures as StoredFeatures
+    from ttmbench.protocols import Trainable as Trainable
+    from ttmbench.protocols import TrainableInParts as TrainableInParts
+    from ttmbench.protocols import Truncating as Truncating
+    from ttmbench.types import AdapterSpec as AdapterSpec
+    from ttmbench.types import Group as Group
+    from ttmbench.types import GroupShape as GroupShape
+    from ttmbench.types import ImageRef as ImageRef
+    from ttmbench.types import IterationRecord as IterationRecord
+    from ttmbench.types import Loaded as Loaded
+    from ttmbench.types import MetricSpec as MetricSpec
+    from ttmbench.types import ModelCard as ModelCard
+    from ttmbench.types import ModelFiles as ModelFiles
+    from ttmbench.types import ScheduleSpec as ScheduleSpec
+    from ttmbench.types import Scores as Scores
+    from ttmbench.types import SourceRequest as SourceRequest
+    from ttmbench.types import SourceSpec as SourceSpec
 
 _HOME = {
     "config": ("RunConfig", "TTMConfig"),
@@ -100,74 +105,7 @@ _MODULES = (
     "types",
 )
 
-__all__ = [
-    "Adapter",
-    "AdapterSpec",
-    "AssertionNotMet",
-    "Augmentable",
-    "Blind",
-    "Bounding",
-    "ChoiceQuestion",
-    "ChoiceScorer",
-    "ChoiceStyle",
-    "DataError",
-    "DataLocation",
-    "DataNeed",
-    "Debiasable",
-    "DivergedError",
-    "DualEncoder",
-    "EvalResults",
-    "Group",
-    "GroupShape",
-    "ImageRef",
-    "IterationRecord",
-    "Loaded",
-    "ManyAtOnce",
-    "MayRefuse",
-    "MetricSpec",
-    "ModelCard",
-    "ModelFiles",
-    "NoisePrior",
-    "OutOfReachError",
-    "PairScorer",
-    "PairTrainable",
-    "PreparedPairScorer",
-    "PreparesInThreads",
-    "Reporting",
-    "RunConfig",
-    "Savable",
-    "ScheduleSpec",
-    "Scores",
-    "SourceRequest",
-    "SourceSpec",
-    "StoredFeatures",
-    "TTMConfig",
-    "Task",
-    "Trainable",
-    "TrainableInParts",
-    "Truncating",
-    "TtmbenchError",
-    "UsageError",
-    "__version__",
-    "chance",
-    "compare",
-    "config",
-    "errors",
-    "hookimpl",
-    "hookspecs",
-    "list_models",
-    "list_tasks",
-    "matching",
-    "metrics",
-    "protocols",
-    "read_results",
-    "schedules",
-    "score",
-    "simple_evaluate",
-    "stats",
-    "testing",
-    "types",
-]
+__all__ = sorted([*_MODULES, *_MODULE_OF, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ttmbench._util.option_values import nested, of_this_machine, read_batch_size, read_dtype, read_limit, read_rerank
-from ttmbench._util.third_party_errors import describe
+from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
 from ttmbench.errors import UsageError
 
 DEFAULT_LEARNING_RATE = 1e-5
@@ -139,7 +139,7 @@ class TTMConfig(BaseModel):
         try:
             return TTMConfig(**{**self.model_dump(), **changes})
         except ValidationError as error:
-            raise UsageError(f"{origin}: {describe(error, TTMConfig)}") from None
+            raise UsageError(f"{origin}: {_describe(error, TTMConfig)}") from None
 
 
 def with_rate_note(preset: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,7 +315,7 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
     try:
         config = RunConfig(**of_this_machine(settings))
     except ValidationError as error:
-        raise UsageError(f"{origin}: {describe(error, RunConfig)}") from None
+        raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
     idle = {

@@ -29,6 +29,34 @@ class Adapter(Protocol):
         ...
 
 
+class Preparing(Protocol):
+    """What a model's inputs are prepared by, once each."""
+
+    def prepare_images(self, images: Sequence[Image]) -> Batch:
+        """Preprocesses upright RGB images; runs once per image. Returns one row per image, on the CPU."""
+        ...
+
+    def prepare_captions(self, captions: Sequence[str]) -> Batch:
+        """Prepares or tokenises captions; runs once, over all of a task's captions. One row per caption, on the CPU."""
+        ...
+
+
+class Learning(Protocol):
+    """What training needs of any model: its parameters, and a state to go back to."""
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]:
+        """The parameters that adaptation trains."""
+        ...
+
+    def state_dict(self) -> Mapping[str, torch.Tensor]:
+        """Everything that training changes."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
+        """Goes back to a state that ``state_dict`` gave."""
+        ...
+
+
 @runtime_checkable
 class PairScorer(Protocol):
     """A model that scores an image with a caption, one pair at a time (ITM heads, generative models, APIs)."""
@@ -47,16 +75,8 @@ class PairScorer(Protocol):
 
 
 @runtime_checkable
-class PreparedPairScorer(PairScorer, Protocol):
+class PreparedPairScorer(Preparing, PairScorer, Protocol):
     """A pair scorer whose images are preprocessed and encoded once each, however many captions they meet."""
-
-    def prepare_images(self, images: Sequence[Image]) -> Batch:
-        """Preprocesses upright RGB images; runs once per image. Returns one row per image, on the CPU."""
-        ...
-
-    def prepare_captions(self, captions: Sequence[str]) -> Batch:
-        """Prepares captions; runs once, over all of a task's captions. Returns one row per caption, on the CPU."""
-        ...
 
     def encode_images(self, prepared: Batch) -> Batch:
         """Prepared images -> what scoring needs of them; runs once per image and pass. One row per image."""
@@ -68,16 +88,8 @@ class PreparedPairScorer(PairScorer, Protocol):
 
 
 @runtime_checkable
-class DualEncoder(Protocol):
+class DualEncoder(Preparing, Protocol):
     """A model with one tower for images and one for captions (CLIP, SigLIP, open_clip)."""
-
-    def prepare_images(self, images: Sequence[Image]) -> Batch:
-        """Preprocesses upright RGB images; runs once per image. Returns one row per image, on the CPU."""
-        ...
-
-    def prepare_captions(self, captions: Sequence[str]) -> Batch:
-        """Tokenises captions; runs once, over all of a task's captions. Returns one row per caption, on the CPU."""
-        ...
 
     def encode_images(self, prepared: Batch) -> torch.Tensor:
         """Prepared images -> float32 features [images, d], as the model's own loss takes them."""
@@ -93,23 +105,11 @@ class DualEncoder(Protocol):
 
 
 @runtime_checkable
-class Trainable(Protocol):
+class Trainable(Learning, Protocol):
     """The option that TTM needs: parameters, the model's own loss on matched pairs, and a state to go back to."""
-
-    def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """The parameters that adaptation trains."""
-        ...
 
     def matching_loss(self, images: Batch, captions: Batch) -> torch.Tensor:
         """The model's own contrastive loss on a flat batch, in which image i matches caption i. A scalar."""
-        ...
-
-    def state_dict(self) -> Mapping[str, torch.Tensor]:
-        """Everything that training changes."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
-        """Goes back to a state that ``state_dict`` gave."""
         ...
 
 
@@ -139,12 +139,8 @@ class TrainableInParts(Trainable, Protocol):
 
 
 @runtime_checkable
-class PairTrainable(Protocol):
+class PairTrainable(Learning, Protocol):
     """The option that TTM needs of a `PreparedPairScorer`: a loss on pairs that are said to match or not to."""
-
-    def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """The parameters that adaptation trains."""
-        ...
 
     def pair_loss(self, images: Batch, captions: Batch, matched: np.ndarray) -> torch.Tensor:
         """The model's own loss for answering, of each pair, whether it matches.
@@ -157,14 +153,6 @@ class PairTrainable(Protocol):
         Returns:
             A scalar, the mean over pairs: a batch may be trained on in parts.
         """
-        ...
-
-    def state_dict(self) -> Mapping[str, torch.Tensor]:
-        """Everything that training changes."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
-        """Goes back to a state that ``state_dict`` gave."""
         ...
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from ttmbench.config import TTMConfig
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
-from ttmbench.scoring.capabilities import Model, TrainableDualEncoder, TrainablePairScorer, capabilities_of
+from ttmbench.scoring.capabilities import Model, TrainableDualEncoder, TrainablePairScorer, Trained, capabilities_of
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared
 from ttmbench.scoring.inputs import Rows, concatenate, n_rows, take
@@ -19,7 +19,7 @@ from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.finetune import TrainingPairs as _TrainingPairs
 from ttmbench.ttm.finetune import finetune, make_optimizer, restore, snapshot
-from ttmbench.ttm.restoring import TOLERANCE
+from ttmbench.ttm.trainer import TOLERANCE
 from ttmbench.types import Group, ImageRef
 
 CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two dogs", "a photo of a yellow star")
@@ -68,13 +68,13 @@ def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> 
     if can.pair_scorer is not None:
         _check_pair_scorer(can.pair_scorer, images, check)
     if can.prepared_pair_scorer is not None:
-        prepared, pairs = _check_prepared(can.prepared_pair_scorer, images, check)
+        prepared = _check_prepared(can.prepared_pair_scorer, images, check)
         if can.pair_trainable is not None:
-            _check_pair_trainable(cast(TrainablePairScorer, adapter), prepared, pairs, check)
+            _check_pair_trainable(cast(TrainablePairScorer, adapter), prepared, check)
     if can.dual_encoder is not None:
-        prepared, scores = _check_dual_encoder(can.dual_encoder, images, check)
+        prepared = _check_dual_encoder(can.dual_encoder, images, check)
         if can.trainable is not None:
-            _check_trainable(cast(TrainableDualEncoder, adapter), prepared, scores, check)
+            _check_trainable(cast(TrainableDualEncoder, adapter), prepared, check)
     return made
 
 
@@ -102,9 +102,7 @@ def _check_pair_scorer(adapter: PairScorer, images: list[Image.Image], check: _C
     check("order changes no pair score", _close(together, backwards), _difference(together, backwards))
 
 
-def _check_prepared(
-    adapter: PreparedPairScorer, images: list[Image.Image], check: _Check
-) -> tuple[_Prepared, np.ndarray]:
+def _check_prepared(adapter: PreparedPairScorer, images: list[Image.Image], check: _Check) -> _Prepared:
     prepared = _prepared(adapter, images)
     scores = _all_pairs(adapter, prepared, len(CAPTIONS) ** 2)
     direct = np.asarray(adapter.score_pairs(images, list(CAPTIONS)))
@@ -113,11 +111,10 @@ def _check_prepared(
     check("pairs: batch size changes no prepared score", _close(scores, single), _difference(scores, single))
     backwards = _all_pairs(adapter, _prepared(adapter, images[::-1]), 3)[::-1]
     check("pairs: order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
-    return prepared, scores
+    return prepared
 
 
-def _check_pair_trainable(adapter: TrainablePairScorer, prepared: _Prepared, scores: np.ndarray, check: _Check) -> None:
-    before = snapshot(adapter)
+def _check_pair_trainable(adapter: TrainablePairScorer, prepared: _Prepared, check: _Check) -> None:
     n = np.arange(len(CAPTIONS))
     matched = n % 2 == 0
     loss = adapter.pair_loss(take(prepared.images, n), take(prepared.captions, n), matched)
@@ -130,24 +127,11 @@ def _check_pair_trainable(adapter: TrainablePairScorer, prepared: _Prepared, sco
         ]
         mean = np.array(np.mean([float(part.detach()) for part in parts]))
         check("pairs: loss is the mean over pairs", _close(whole, mean), _difference(whole, mean))
-    finetune(
-        adapter,
-        prepared,
-        _TrainingPairs(n[:, None], n[:, None], matched[:, None]),
-        make_optimizer(adapter, TTMConfig()),
-        config=TTMConfig(epochs=2),
-        learning_rate=1e-2,
-        batch=len(n),
-        rng=np.random.default_rng(0),
-    )
-    trained = _all_pairs(adapter, prepared, scores.size)
-    check("pairs: training changes the scores", not _close(scores, trained), "they stay the same")
-    restore(adapter, before)
-    after = _all_pairs(adapter, prepared, scores.size)
-    check("pairs: the state comes back after training", _close(scores, after), _difference(scores, after))
+    pairs = _TrainingPairs(n[:, None], n[:, None], matched[:, None])
+    _check_training(adapter, prepared, pairs, lambda: _all_pairs(adapter, prepared, len(n) ** 2), check, "pairs: ")
 
 
-def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: _Check) -> tuple[_Prepared, np.ndarray]:
+def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: _Check) -> _Prepared:
     n, prepared = len(CAPTIONS), _prepared(adapter, images)
     scores = _all_scores(adapter, prepared, n)
     check("logits are [images, captions]", scores.shape == (n, n), f"shape is {scores.shape}")
@@ -167,31 +151,35 @@ def _check_dual_encoder(adapter: DualEncoder, images: list[Image.Image], check: 
     check("preparing one by one changes no score", _close(scores, one_by_one), _difference(scores, one_by_one))
     backwards = _all_scores(adapter, _prepared(adapter, images[::-1]), n)[::-1]
     check("order of images changes no score", _close(scores, backwards), _difference(scores, backwards))
-    return prepared, scores
+    return prepared
 
 
-def _check_trainable(adapter: TrainableDualEncoder, prepared: _Prepared, scores: np.ndarray, check: _Check) -> None:
-    before = snapshot(adapter)
+def _check_trainable(adapter: TrainableDualEncoder, prepared: _Prepared, check: _Check) -> None:
     n = np.arange(len(CAPTIONS))
     loss = adapter.matching_loss(take(prepared.images, n), take(prepared.captions, n))
     check("loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
-    config = TTMConfig(epochs=2)
     pairs = _TrainingPairs(n[:, None], np.roll(n, 1)[:, None])
-    finetune(
-        adapter,
-        prepared,
-        pairs,
-        make_optimizer(adapter, config),
-        config=config,
-        learning_rate=1e-2,
-        batch=len(n),
-        rng=np.random.default_rng(0),
+    _check_training(adapter, prepared, pairs, lambda: _all_scores(adapter, prepared, len(n)), check)
+
+
+def _check_training(
+    adapter: Trained,
+    prepared: _Prepared,
+    pairs: _TrainingPairs,
+    score: Callable[[], np.ndarray],
+    check: _Check,
+    what: str = "",
+) -> None:
+    config, before, scores = TTMConfig(epochs=2), snapshot(adapter), score()
+    optimizer, rng = make_optimizer(adapter, config), np.random.default_rng(0)
+    finetune(adapter, prepared, pairs, optimizer, config=config, learning_rate=1e-2, batch=len(CAPTIONS), rng=rng)
+    trained = score()
+    check(
+        f"{what}training changes the scores", not _close(scores, trained), "they stay the same; is parameters() empty?"
     )
-    trained = _all_scores(adapter, prepared, len(n))
-    check("training changes the scores", not _close(scores, trained), "they stay the same; is parameters() empty?")
     restore(adapter, before)
-    after = _all_scores(adapter, prepared, len(n))
-    check("the state comes back after training", _close(scores, after), _difference(scores, after))
+    after = score()
+    check(f"{what}the state comes back after training", _close(scores, after), _difference(scores, after))
 
 
 def _random_images(count: int, size: tuple[int, int]) -> list[Image.Image]:

@@ -8,12 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 from PIL import Image
+from support import task_data
+from support.task_data import encoded, find, load, write
 
 import ttmbench
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups, load_task_data
+from ttmbench.data.loader import load_groups
 from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -32,27 +32,15 @@ SUGARCREPE = {  # rows, distinct images
 
 
 def save_image(path: Path, size=(8, 6), color=(200, 10, 10), mode="RGB") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, color if mode == "RGB" else (*color, 90)).save(path)
-    return path
+    form = "JPEG" if path.suffix == ".jpg" else "PNG"
+    return write(path, encoded(color if mode == "RGB" else (*color, 90), size, form, mode))
 
 
-def write(path: Path, value: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
-    return path
+def task_file(folder: Path, source: dict, group: dict):
+    return find(task_data.task_file(folder, source, group))
 
 
-def task_file(folder: Path, source: dict, group: dict, **more: object):
-    spec = {"task": "mine", "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
-    path = write(folder / "mine.yaml", yaml.safe_dump(spec))
-    return find_task(build_registry(), str(path))
-
-
-def load(task, data_dir, **more):
-    return load_task_data(build_registry(), task, data_dir=data_dir, **more)
-
-
+PLAIN = {"kind": "annotations", "file": "rows.json", "images": "images"}
 PAIR = {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]}
 ROWS = [{"image": f"{i}.png", "good": f"good {i}", "bad": f"bad {i}"} for i in range(3)]
 
@@ -126,10 +114,7 @@ def test_rows_are_read_from_json_json_lines_and_csv(tmp_path, data, name, conten
     ],
 )
 def test_what_is_wrong_with_annotations_names_file_and_group(tmp_path, data, name, content, message):
-    if isinstance(content, bytes):
-        (data / name).write_bytes(content)
-    else:
-        write(data / name, content)
+    write(data / name, content)
     source = {"kind": "annotations", "file": name, "images": "images", "fields": ["image", "good", "bad"]}
     with pytest.raises(DataError) as caught:
         load(task_file(tmp_path, source, PAIR), data)
@@ -169,7 +154,7 @@ def test_a_row_without_an_id_is_refused(tmp_path, data, name, rows, column, mess
 @pytest.mark.parametrize(("given", "name"), [(7, "7"), (1.5, "1.5"), ("nan", "nan"), (" a ", " a "), (0, "0")])
 def test_numbers_and_texts_are_ids(tmp_path, data, given, name):
     write(data / "rows.json", [{**ROWS[0], "id": given}])
-    source = {"kind": "annotations", "file": "rows.json", "images": "images"}
+    source = PLAIN
     (group,) = load(task_file(tmp_path, source, {**PAIR, "id": "id"}), data).groups
     assert group.group_id == name
 
@@ -184,7 +169,7 @@ def test_an_id_that_is_missing_in_one_of_several_files_names_the_file(tmp_path, 
 
 def test_one_column_may_hold_all_captions_and_a_template_names_images(tmp_path, data):
     write(data / "rows.json", [{"nr": index, "texts": [f"good {index}", "b", "c"]} for index in range(3)])
-    source = {"kind": "annotations", "file": "rows.json", "images": "images"}
+    source = PLAIN
     group = {"shape": [1, 3], "images": ["{nr}.png"], "captions": "texts", "id": "nr"}
     groups = load(task_file(tmp_path, source, group), data).groups
     assert groups[2].captions == ("good 2", "b", "c") and groups[2].images[0].name == "2.png"
@@ -212,7 +197,7 @@ def test_one_column_may_hold_all_captions_and_a_template_names_images(tmp_path, 
 )
 def test_wrong_columns_are_told(tmp_path, data, cells, group, error, message):
     write(data / "rows.json", [{"nr": "x", "image": "0.png", "texts": ["a", "b", "c"], **cells}])
-    source = {"kind": "annotations", "file": "rows.json", "images": "images"}
+    source = PLAIN
     with pytest.raises(error) as caught:
         load(task_file(tmp_path, source, {"shape": [1, 3], "images": ["image"], **group}), data)
     assert message in str(caught.value)
@@ -251,7 +236,7 @@ def test_images_open_one_by_one_upright_and_in_rgb(tmp_path, data, monkeypatch):
     opened: list[str] = []
     real = Image.open
     monkeypatch.setattr(Image, "open", lambda file, **how: (opened.append(str(file)), real(file, **how))[1])
-    groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, PAIR), data)
+    groups = load(task_file(tmp_path, PLAIN, PAIR), data)
     assert opened == [], "reading a task decodes no image"
     first, second = (open_upright(group.images[0], group.group_id) for group in groups.groups)
     assert (first.mode, first.size) == ("RGB", (30, 20)) and (second.mode, second.size) == ("RGB", (20, 30))
@@ -261,7 +246,7 @@ def test_images_open_one_by_one_upright_and_in_rgb(tmp_path, data, monkeypatch):
 def test_a_broken_image_names_file_and_group(tmp_path, data):
     (data / "images" / "1.png").write_bytes(b"no image")
     write(data / "rows.json", ROWS)
-    groups = load(task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, PAIR), data)
+    groups = load(task_file(tmp_path, PLAIN, PAIR), data)
     with pytest.raises(DataError, match=r"image 1\.png of group 1 cannot be read"):
         open_upright(groups.groups[1].images[0], "1")
 
@@ -271,7 +256,7 @@ def test_the_images_folder_may_be_a_link_but_an_image_may_not_lead_out_of_it(tmp
     shutil.move(data / "images", elsewhere)
     (data / "images").symlink_to(elsewhere)
     write(data / "rows.json", ROWS)
-    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, PAIR)
+    task = task_file(tmp_path, PLAIN, PAIR)
     assert len(load(task, data).groups) == 3
     (elsewhere / "2.png").unlink()
     (elsewhere / "2.png").symlink_to(save_image(tmp_path / "private.png"))
@@ -306,7 +291,7 @@ def test_the_data_folder(monkeypatch, tmp_path):
 
 def test_the_data_folder_of_the_environment_is_used(tmp_path, data, monkeypatch):
     write(data / "rows.json", ROWS)
-    task = task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, PAIR)
+    task = task_file(tmp_path, PLAIN, PAIR)
     monkeypatch.setenv("TTMBENCH_DATA", str(data))
     assert len(load_groups(build_registry(), task)) == 3
 
@@ -389,7 +374,7 @@ def test_a_wrong_source_is_a_usage_error(tmp_path, data, source, message):
 def tagged(tmp_path, data):
     write(data / "rows.json", ROWS)
     group = {**PAIR, "constant_tags": {"subset": "mine"}, "tag_files": {"more": "tags/more.json"}}
-    return task_file(tmp_path, {"kind": "annotations", "file": "rows.json", "images": "images"}, group)
+    return task_file(tmp_path, PLAIN, group)
 
 
 def test_tags_from_a_file_are_added_and_recorded(tmp_path, data):
@@ -433,11 +418,8 @@ def real_sugarcrepe(tmp_path_factory) -> Path:
 
 
 def test_the_real_annotations_of_sugarcrepe(real_sugarcrepe):
-    registry = build_registry()
     for name, (rows, images) in SUGARCREPE.items():
-        loaded = load_task_data(
-            registry, find_task(registry, f"sugarcrepe_{name}"), data_dir=real_sugarcrepe, offline=True
-        )
+        loaded = load(f"sugarcrepe_{name}", real_sugarcrepe)
         assert len(loaded.groups) == rows, name
         assert len({group.images[0].name for group in loaded.groups}) == images, name
         assert all(group.tags == {"subset": name} for group in loaded.groups)
@@ -469,18 +451,16 @@ def test_an_older_copy_of_swap_obj_is_refused_with_the_reason(real_sugarcrepe, t
     (tmp_path / "coco").symlink_to(real_sugarcrepe / "coco")
     rows["108"] = {**rows["0"], "caption": "A West 32nd sign under a Korea Way road sign."}
     write(tmp_path / "sugarcrepe" / "swap_obj.json", rows)
-    registry = build_registry()
     with pytest.raises(DataError) as caught:
-        load_task_data(registry, find_task(registry, "sugarcrepe_swap_obj"), data_dir=tmp_path, offline=True)
+        load("sugarcrepe_swap_obj", tmp_path)
     text = str(caught.value)
     assert "has 246 groups, but task 'sugarcrepe_swap_obj' (version 2) has 245: this is the copy from before" in text
     assert "group 108, whose true caption is wrong" in text
 
 
 def test_sugarcrepe_without_data_names_both_places(tmp_path):
-    registry = build_registry()
     with pytest.raises(OutOfReachError) as caught:
-        load_task_data(registry, find_task(registry, "sugarcrepe_swap_att"), data_dir=tmp_path, offline=True)
+        load("sugarcrepe_swap_att", tmp_path)
     text = str(caught.value)
     for word in (
         "sugarcrepe/swap_att.json and coco/val2017 are not in the data folder",
@@ -492,7 +472,7 @@ def test_sugarcrepe_without_data_names_both_places(tmp_path):
         assert word in text
     write(tmp_path / "sugarcrepe" / "swap_att.json", {})
     with pytest.raises(OutOfReachError, match=r"\(1\) coco/val2017 is not in the data folder"):
-        load_task_data(registry, find_task(registry, "sugarcrepe_swap_att"), data_dir=tmp_path, offline=True)
+        load("sugarcrepe_swap_att", tmp_path)
 
 
 def test_the_real_tags_of_winoground(tmp_path):
@@ -505,7 +485,7 @@ def test_the_real_tags_of_winoground(tmp_path):
         pytest.skip("the real tags are not at hand")
     (tmp_path / "winoground").mkdir()
     shutil.copy(origin, tmp_path / "winoground" / "new_tag_assignments.json")
-    files = find_task(build_registry(), "winoground").spec.group.tag_files
+    files = find("winoground").spec.group.tag_files
     groups = [Group(str(index), (), ("a", "b")) for index in range(400)]
     loaded = add_tags(Loaded(groups), {}, files, tmp_path)
     tags = [group.tags["diwan"].split(", ") if group.tags["diwan"] else [] for group in loaded.groups]
@@ -536,13 +516,12 @@ def test_spatial_rows_of_coco_and_visual_genome(tmp_path, task, file, count, ima
     save_image(tmp_path / image)
     rows = [[139, f"A photo of a cup on the left {i}", f"A photo of a cup on the right {i}"] for i in range(count)]
     write(tmp_path / "whatsup" / file, rows)
-    registry = build_registry()
-    loaded = load_task_data(registry, find_task(registry, task), data_dir=tmp_path, offline=True)
+    loaded = load(task, tmp_path)
     assert loaded.groups[3].captions == ("A photo of a cup on the left 3", "A photo of a cup on the right 3")
     assert loaded.groups[3].images[0].name == Path(image).name and len(loaded.groups) == count
     with pytest.raises(DataError, match=f"has {count - 1} groups, but task '{task}'"):
         write(tmp_path / "whatsup" / file, rows[1:])
-        load_task_data(registry, find_task(registry, task), data_dir=tmp_path, offline=True)
+        load(task, tmp_path)
 
 
 def test_a_folder_of_which_the_name_begins_alike_is_another_one(tmp_path):

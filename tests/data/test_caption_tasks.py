@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from support.task_data import changed, encoded, find, load, write
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import all_tasks, find_task
-from ttmbench.data.loader import load_task_data
+from ttmbench.data.catalog import all_tasks
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -37,25 +36,12 @@ REPLACE = {"attribute": "vl_checklist_attributes", "relation": "vl_checklist_rel
 
 
 def save(path: Path, color: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (30, 24), color).save(path)
-
-
-def write(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value), encoding="utf-8")
+    write(path, encoded(color, (30, 24), "JPEG"))
 
 
 def shipped(name: str, groups: int | None = None) -> TaskFile:
     """A shipped task, of which a small copy has another number of groups."""
-    task = find_task(build_registry(), name)
-    changes = {"n_groups": groups}
-    spec = task.spec.model_copy(update={"group": task.spec.group.model_copy(update=changes)})
-    return TaskFile(spec, task.folder)
-
-
-def load(task: TaskFile, data: Path, **more: object):
-    return load_task_data(build_registry(), task, data_dir=data, **more)
+    return changed(name, n_groups=groups)
 
 
 @pytest.fixture
@@ -218,7 +204,7 @@ def test_join_goes_with_one_file(triples):
     task = shipped("hard_positives_replace_attribute")
     source = {**task.spec.source, "files": {"a": "hard_positives/data/a.json"}}
     del source["file"]
-    wrong = TaskFile(task.spec.model_copy(update={"source": source}), None)
+    wrong = changed(task, of=source)
     with pytest.raises(UsageError, match="'join' goes with 'file'"):
         load(wrong, triples)
 
@@ -259,7 +245,7 @@ def test_real_valse(tmp_path):
         assert all(
             group.captions == (rows[group.group_id]["caption"], rows[group.group_id]["foil"]) for group in groups
         )
-    task = find_task(build_registry(), "valse")
+    task = find("valse")
     every = load(task, tmp_path).groups
     assert len(every) == 7702 and len({group.group_id for group in every}) == 7702
     for name, cells in (("over_11_instruments", 11), ("over_7_pieces", 11)):
@@ -279,7 +265,7 @@ def test_real_sugarcrepe_pp(tmp_path):
         rows = json.loads((tmp_path / "sugarcrepe_pp" / f"{subset}.json").read_text(encoding="utf-8"))
         for image in {row["filename"] for row in rows}:
             (tmp_path / "coco" / "val2017" / image).touch()
-        groups = load(find_task(build_registry(), f"sugarcrepe_pp_{subset}"), tmp_path).groups
+        groups = load(find(f"sugarcrepe_pp_{subset}"), tmp_path).groups
         assert [group.group_id for group in groups] == [str(number) for number in range(count)]
         assert groups[5].captions == tuple(rows[5][key] for key in ("caption", "caption2", "negative_caption"))
         defects[subset] = [group.group_id for group in groups if len(set(group.captions)) < 3]

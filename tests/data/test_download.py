@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
-from PIL import Image
-from support import processes
+from support import processes, task_data
+from support.task_data import encoded, load, run, tar_of, zip_of
 
-from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.download import http as download_web
 from ttmbench.data.download.files import DataFile
 from ttmbench.data.download.http import Web
 from ttmbench.data.fetch import Downloads, plans
-from ttmbench.data.loader import data_locations, load_task_data
+from ttmbench.data.loader import data_locations
 from ttmbench.data.origin import Origin
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -38,31 +33,7 @@ ROWS = [
 GROUP = {"shape": [1, 2], "n_groups": 4, "images": ["image"], "captions": ["good", "bad"]}
 
 
-def png(color: str) -> bytes:
-    content = io.BytesIO()
-    Image.new("RGB", (48, 48), color).save(content, "PNG")
-    return content.getvalue()
-
-
-def zip_of(files: dict[str, bytes]) -> bytes:
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as file:
-        for name, body in files.items():
-            file.writestr(name, body)
-    return content.getvalue()
-
-
-def tar_of(files: dict[str, bytes]) -> bytes:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as file:
-        for name, body in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(body)
-            file.addfile(entry, io.BytesIO(body))
-    return content.getvalue()
-
-
-IMAGES = {f"val/{color}.png": png(color) for color in COLORS}
+IMAGES = {f"val/{color}.png": encoded(color, (48, 48)) for color in COLORS}
 ARCHIVE = zip_of(IMAGES)
 ANNOTATIONS = json.dumps(ROWS).encode()
 
@@ -96,19 +67,9 @@ def annotations(site, **get) -> dict:
     return {"kind": "annotations", "file": "mine/rows.json", "images": "mine/images", "get": {**origins, **get}}
 
 
-def task_file(folder: Path, source: dict, name: str = "mine", **more) -> Path:
-    folder.mkdir(exist_ok=True)
-    spec = {"task": name, "version": 1, "source": source, "group": {**GROUP, **more.pop("group", {})}}
-    spec |= {"metrics": ["text_score", "group_match"], "tag": ["colors"], **more}
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    return path
-
-
-def run(capsys, *words: object) -> tuple[int, str, str]:
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+def task_file(folder: Path, source: dict, name: str = "mine", group: dict | None = None) -> Path:
+    group = {**GROUP, **(group or {})}
+    return task_data.task_file(folder, source, group, name, metrics=["text_score", "group_match"], tag=["colors"])
 
 
 def lines(out: str) -> dict[str, str]:
@@ -364,7 +325,7 @@ def test_the_data_folder_itself_may_not_be_writable(site, tmp_path, data, capsys
 
 def test_images_in_a_part_of_a_fetched_folder_come_with_it(site, tmp_path, data, capsys):
     source = annotations(site) | {"images": "mine/images/deep"}
-    site.put("/images.zip", zip_of({**{f"all/deep/{color}.png": png(color) for color in COLORS}, "all/x": b""}))
+    site.put("/images.zip", zip_of({**{f"all/deep/{color}.png": encoded(color) for color in COLORS}, "all/x": b""}))
     code, out, _ = run(capsys, "download", task_file(tmp_path, source), "--data_dir", data)
     assert code == 0 and lines(out)["mine"] == "ready 4 groups"
 
@@ -421,8 +382,7 @@ def test_tag_files_are_fetched_too(site, tmp_path, data, capsys):
     files = {"mood": {"file": "tags/mood.json", "get": {"url": f"{site.url}/tags.json"}}}
     path = task_file(tmp_path, annotations(site), group={"tag_files": files})
     assert run(capsys, "download", path, "--data_dir", data)[0] == 0
-    loaded = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data, offline=True)
-    assert loaded.groups[0].tags == {"mood": "warm"}
+    assert load(path, data).groups[0].tags == {"mood": "warm"}
     site.put("/tags.json", b"[1]")
     code, out, _ = run(capsys, "download", path, "--data_dir", tmp_path / "third")
     assert code == 4 and "expected an object of group ids, got list" in lines(out)["mine"]

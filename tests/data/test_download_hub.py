@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
 from PIL import Image
+from support import task_data
 from support.damaged_tars import damaged
+from support.task_data import encoded, load, tar_of
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.download.http import Web
 from ttmbench.data.fetch import Downloads, plans
-from ttmbench.data.loader import data_locations, load_groups, load_task_data
+from ttmbench.data.loader import data_locations, load_groups
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
 
@@ -78,31 +78,15 @@ def table(folder: Path, split: str) -> bytes:
     return (folder / f"{split}.parquet").read_bytes()
 
 
-def png(number: int) -> bytes:
-    content = io.BytesIO()
-    Image.new("RGB", (8, 8 + number)).save(content, "PNG")
-    return content.getvalue()
-
-
 def packed(samples: int) -> bytes:
     """A shard."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        for name, body in [
-            (f"{n}.{end}", b"one" if end == "txt" else png(n)) for n in range(samples) for end in ("txt", "png")
-        ]:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(body)
-            tar.addfile(entry, io.BytesIO(body))
-    return content.getvalue()
+    ends = {"txt": lambda n: b"one", "png": lambda n: encoded(size=(8, 8 + n))}
+    return tar_of({f"{n}.{end}": body(n) for n in range(samples) for end, body in ends.items()}, "w")
 
 
 def task_file(folder: Path, source: dict, **more) -> Path:
     group = {"shape": [1, 2], "n_groups": 3, "images": ["image"], "captions": ["good", "bad"]}
-    spec = {"task": "mine", "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
-    path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    return path
+    return task_data.task_file(folder, source, more.pop("group", group), **more)
 
 
 def fetched(path: Path, data: Path) -> tuple[bool, list]:
@@ -113,8 +97,7 @@ def fetched(path: Path, data: Path) -> tuple[bool, list]:
 
 
 def read_offline(path: Path) -> list[str]:
-    registry = build_registry()
-    return [group.captions[0] for group in load_groups(registry, find_task(registry, str(path)), offline=True)]
+    return [group.captions[0] for group in load(path).groups]
 
 
 @pytest.mark.parametrize("revision", [SHA, None])
@@ -176,8 +159,7 @@ def test_no_other_split_is_fetched_where_names_or_card_tell(hub, tmp_path, how, 
     asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
     assert asked == {"README.md", f"{split}-00000-of-00001.parquet"}
     hub.pages.clear()
-    registry = build_registry()
-    loaded = load_task_data(registry, find_task(registry, str(path)), offline=True)
+    loaded = load(path)
     assert loaded.groups[0].captions[0] == f"a red circle of {split}" and loaded.source["revision"] == SHA
 
 

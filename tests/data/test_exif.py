@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 import yaml
 from PIL import Image
+from support.task_data import changed, find, load, write
 
 import ttmbench
 from ttmbench.cache.scores import ScoreCache
-from ttmbench.data.catalog import all_tasks, find_task
-from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.catalog import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.thumbnails import thumbnail
@@ -39,8 +37,7 @@ def read_in_folder(folder: Path, **source: object) -> Group:
     spec = yaml.safe_load((folder / "mine.yaml").read_text(encoding="utf-8"))
     spec["source"] |= source
     (folder / "mine.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    registry = build_registry()
-    return load_task_data(registry, find_task(registry, str(folder / "mine.yaml"))).groups[0]
+    return load(folder / "mine.yaml").groups[0]
 
 
 def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_task):
@@ -106,11 +103,10 @@ def test_a_mirror_gives_the_images_that_the_files_give(tmp_path, monkeypatch):
     import datasets
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    (tmp_path / "data" / "sugarcrepe").mkdir(parents=True)
-    (tmp_path / "data" / "coco" / "val2017").mkdir(parents=True)
-    content = turned(tmp_path / "data" / "coco" / "val2017" / "1.jpg")
+    content = turned()
+    write(tmp_path / "data" / "coco" / "val2017" / "1.jpg", content)
     rows = {"0": {"filename": "1.jpg", "caption": "yes", "negative_caption": "no"}}
-    (tmp_path / "data" / "sugarcrepe" / "swap_att.json").write_text(json.dumps(rows), encoding="utf-8")
+    write(tmp_path / "data" / "sugarcrepe" / "swap_att.json", rows)
     text = datasets.List(datasets.Value("string"))
     table = datasets.Dataset.from_dict(
         {"image": [{"bytes": content, "path": None}], "tested_labels": [["yes", "no"]]},
@@ -119,15 +115,10 @@ def test_a_mirror_gives_the_images_that_the_files_give(tmp_path, monkeypatch):
     assert table[0]["image"].size == (20, 30), "datasets turns it"
     (tmp_path / "mirror" / "data").mkdir(parents=True)
     table.to_parquet(tmp_path / "mirror" / "data" / "test-00000-of-00001.parquet")
-    registry = build_registry()
-    spec = find_task(registry, "sugarcrepe_swap_att").spec
-    files, mirror = spec.source["of"]
+    files, mirror = find("sugarcrepe_swap_att").spec.source["of"]
     sizes = []
-    for one in (files, {**mirror, "path": str(tmp_path / "mirror")}):
-        source = {"kind": "first_of", "of": [one]}
-        group = spec.group.model_copy(update={"n_groups": 1})
-        task = TaskFile(spec.model_copy(update={"source": source, "group": group}), None)
-        loaded = load_task_data(registry, task, data_dir=tmp_path / "data", offline=True)
+    for source in (files, {**mirror, "path": str(tmp_path / "mirror")}):
+        loaded = load(changed("sugarcrepe_swap_att", {"of": [source]}, n_groups=1), tmp_path / "data")
         assert loaded.source["exif"] == "ignore"
         sizes.append(open_upright(loaded.groups[0].images[0], "0").size)
     assert sizes == [(30, 20), (30, 20)]

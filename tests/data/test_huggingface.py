@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 from datasets.exceptions import DatasetNotFoundError
 from PIL import Image
+from support import task_data
+from support.task_data import changed, encoded, find, task_file
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
 from ttmbench.data.cells import Condition
-from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
-from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -58,17 +55,11 @@ def images(count: int, mode: str = "RGB") -> list:
     ]
 
 
-def load(name: str, data_dir: Path | None = None, n_groups: int | None = None, limit: int | None = None, **changes):
+def load(name: str, data_dir: Path | None = None, n_groups: int | None = None, limit: int | None = None, **source):
     if data_dir is not None:
         data_dir.mkdir(exist_ok=True)
-    registry = build_registry()
-    spec = find_task(registry, name).spec
-    update = {"source": {**spec.source, **changes}}
-    if n_groups:
-        update["group"] = spec.group.model_copy(update={"n_groups": n_groups})
-    return load_task_data(
-        registry, TaskFile(spec.model_copy(update=update), None), limit, data_dir=data_dir, offline=True
-    )
+    task = changed(name, source, **({"n_groups": n_groups} if n_groups else {}))
+    return task_data.load(task, data_dir, limit=limit)
 
 
 def winoground(folder: Path, n: int = 4) -> str:
@@ -139,7 +130,7 @@ def test_colorswap_and_its_splits(tmp_path):
     assert test.groups[1].captions == ("caption_1 11", "caption_2 11")
     assert test.groups[0].tags == {"image_source": "midjourney", "caption_source": "human"}
     assert [group.group_id for group in load("colorswap_train", None, 3, path=path).groups] == ["0", "1", "2"]
-    inner = {**find_task(build_registry(), "colorswap_random").spec.source["of"][0], "path": path}
+    inner = {**find("colorswap_random").spec.source["of"][0], "path": path}
     foils = load("colorswap_random", None, 2, of=[inner]).groups
     assert [group.group_id for group in foils] == ["9", "11"], "as many groups, each with a pair of the other"
     assert {caption.split()[1] for caption in foils[0].captions} == {"9", "11"}
@@ -163,7 +154,7 @@ def sugarcrepe(folder: Path, rows: list[tuple[str, str]]) -> str:
 
 
 def mirror_of(task: str, path: str) -> list:
-    first, second = find_task(build_registry(), task).spec.source["of"]
+    first, second = find(task).spec.source["of"]
     return [first, {**second, "path": path}]
 
 
@@ -214,24 +205,14 @@ def test_a_column_of_several_images(tmp_path):
         {"both": [images(2), images(2)[::-1]], "texts": [["a", "b"], ["c", "d"]]},
         {"both": datasets.List(datasets.Image()), "texts": datasets.List(datasets.Value("string"))},
     )
-    registry = build_registry()
-    spec = find_task(registry, "colorswap").spec
-    group = spec.group.model_copy(update={"id": None, "tags": [], "n_groups": 2, "images": "both", "captions": "texts"})
-    source = {"kind": "huggingface", "path": path}
-    task = TaskFile(spec.model_copy(update={"group": group, "source": source}), None)
-    groups = load_task_data(registry, task).groups
+    group = {"id": None, "tags": [], "n_groups": 2, "images": "both", "captions": "texts"}
+    task = changed("colorswap", of={"kind": "huggingface", "path": path}, **group)
+    groups = task_data.load(task).groups
     assert groups[1].captions == ("c", "d")
     assert [image.open().size for image in groups[1].images] == [(20, 11), (20, 10)]
     assert len({image.name for one in groups for image in one.images}) == 4
-    wrong = spec.model_copy(update={"group": group.model_copy(update={"images": "texts"}), "source": source})
     with pytest.raises(DataError, match=r"'texts' holds .* and no images"):
-        load_task_data(registry, TaskFile(wrong, None))
-
-
-def encoded(number: int) -> bytes:
-    content = io.BytesIO()
-    Image.new("RGB", (20, 10 + number), (number, 0, 0)).save(content, "PNG")
-    return content.getvalue()
+        task_data.load(changed(task, images="texts"))
 
 
 def plain_table(folder: Path, column: object, **more: object) -> Path:
@@ -244,16 +225,14 @@ def plain_table(folder: Path, column: object, **more: object) -> Path:
     table = pyarrow.table({"picture": column, "captions": captions, "blob": [b"no image"] * 3, **more})
     parquet.write_table(table, folder / "table" / "test-00000-of-00001.parquet")
     group = {"shape": [1, 2], "images": ["picture"], "captions": "captions"}
-    spec = {"task": "mine", "version": 1, "source": {"kind": "huggingface", "path": str(folder / "table")}}
-    (folder / "mine.yaml").write_text(yaml.safe_dump({**spec, "group": group, "metrics": ["group_match"]}))
-    return folder / "mine.yaml"
+    return task_file(folder, {"kind": "huggingface", "path": str(folder / "table")}, group)
 
 
 @pytest.mark.parametrize("form", ["bytes", "large bytes", "struct", "struct of bytes alone", "list", "list of structs"])
 def test_images_without_the_metadata_of_the_library_are_read(tmp_path, form):
     import pyarrow
 
-    cells = [encoded(n) for n in range(3)]
+    cells = [encoded((n, 0, 0), (20, 10 + n)) for n in range(3)]
     column = {
         "bytes": lambda: cells,
         "large bytes": lambda: pyarrow.array(cells, pyarrow.large_binary()),
@@ -262,11 +241,10 @@ def test_images_without_the_metadata_of_the_library_are_read(tmp_path, form):
         "list": lambda: [[one] for one in cells],
         "list of structs": lambda: [[{"bytes": one, "path": None}] for one in cells],
     }[form]()
-    registry = build_registry()
     path = plain_table(tmp_path, column)
     if form.startswith("list"):
         path.write_text(path.read_text().replace("images:\n  - picture", "images: picture"))
-    loaded = load_task_data(registry, find_task(registry, str(path)), offline=True)
+    loaded = task_data.load(path)
     assert [group.images[0].open().height for group in loaded.groups] == [10, 11, 12]
     assert [group.images[0].read() for group in loaded.groups] == cells
     assert loaded.groups[2].captions == ("one 2", "two 2")
@@ -299,7 +277,7 @@ def test_a_column_without_images_is_told(tmp_path, cells, line, capsys):
     ],
 )
 def test_ids_of_a_table(tmp_path, ids, line, capsys):
-    path = plain_table(tmp_path, [encoded(n) for n in range(3)], id=ids)
+    path = plain_table(tmp_path, [encoded((n, 0, 0), (20, 10 + n)) for n in range(3)], id=ids)
     path.write_text(path.read_text().replace("group:", "group:\n  id: id"))
     assert (main(["validate", str(path)]) == 0) is (line is None)
     said = "".join(capsys.readouterr())
@@ -312,7 +290,7 @@ def test_a_text_that_is_not_utf8_names_row_and_column(tmp_path, capsys):
 
     texts = pyarrow.array([b"good", b"also good", b"caf\xe9"])
     strings = pyarrow.Array.from_buffers(pyarrow.string(), 3, texts.buffers())
-    path = plain_table(tmp_path, [encoded(n) for n in range(3)], note=strings)
+    path = plain_table(tmp_path, [encoded((n, 0, 0), (20, 10 + n)) for n in range(3)], note=strings)
     assert main(["validate", str(path)]) == 4
     said = "".join(capsys.readouterr())
     assert "'note' of row 2 is not UTF-8 text" in said and said.count("\n") == 1, said
@@ -338,11 +316,8 @@ def saved(folder: Path, split: str | None = "test", shards: int = 2) -> Path:
 
 
 def load_saved(path: Path, **group: object):
-    spec = find_task(build_registry(), "vismin").spec
-    changed = spec.group.model_copy(update={"n_groups": None, **group})
-    source = {**spec.source, "path": str(path), "revision": None}
-    task = TaskFile(spec.model_copy(update={"group": changed, "source": source, "means": {}}), None)
-    return load_task_data(build_registry(), task)
+    task = changed("vismin", {"path": str(path), "revision": None}, **{"n_groups": None, **group})
+    return task_data.load(TaskFile(task.spec.model_copy(update={"means": {}}), None))
 
 
 @pytest.mark.parametrize(("inner", "split"), [("data", "test"), (".", "test"), ("data", None)])
@@ -404,13 +379,9 @@ def test_reading_a_table_decodes_no_image_and_a_broken_one_names_its_group(tmp_p
 
 
 def test_a_missing_column_is_named(tmp_path):
+    source = {"kind": "huggingface", "path": winoground(tmp_path / "copy")}
     with pytest.raises(DataError, match=r"has no column 'caption_2'; it has id, caption_0"):
-        path = winoground(tmp_path / "copy")
-        registry = build_registry()
-        spec = find_task(registry, "winoground").spec
-        group = spec.group.model_copy(update={"captions": ["caption_0", "caption_2"]})
-        task = TaskFile(spec.model_copy(update={"group": group, "source": {"kind": "huggingface", "path": path}}), None)
-        load_task_data(registry, task)
+        task_data.load(changed("winoground", of=source, captions=["caption_0", "caption_2"]))
 
 
 # --- what the hub answers ------------------------------------------------------------------------------------
@@ -492,7 +463,7 @@ def mmvp(folder: Path, blobs: Path | None = None) -> Path:
 
 def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(tmp_path):
     repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = find_task(build_registry(), "mmvp_vlm").spec.source["revision"]
+    revision = find("mmvp_vlm").spec.source["revision"]
     mmvp(repository / "snapshots" / revision, repository / "blobs")
     loaded = load("mmvp_vlm")
     assert len(loaded.groups) == 135
@@ -511,7 +482,7 @@ def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(tmp_path):
 
 def test_a_link_out_of_the_repository_is_refused(tmp_path):
     repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = find_task(build_registry(), "mmvp_vlm").spec.source["revision"]
+    revision = find("mmvp_vlm").spec.source["revision"]
     folder = mmvp(repository / "snapshots" / revision, repository / "blobs")
     image = folder / "MLLM_VLM Images" / "Orientation" / "2.jpg"
     image.unlink()
@@ -567,7 +538,7 @@ def test_a_run_of_winoground(tmp_path, capsys):
 
 def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, capsys):
     repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = find_task(build_registry(), "mmvp_vlm").spec.source["revision"]
+    revision = find("mmvp_vlm").spec.source["revision"]
     folder = mmvp(repository / "snapshots" / revision, repository / "blobs")
     blob = (folder / "MLLM_VLM Images" / "Color" / "151.jpg").resolve()
     Image.new("CMYK", (224, 30), (10, 90, 0, 20)).save(blob, format="JPEG")
@@ -586,7 +557,7 @@ def test_a_run_of_sugarcrepe_from_the_mirror(tmp_path, capsys):
     rows = [(f"caption {index}", f"negative {index}") for index in range(666)]
     of = mirror_of("sugarcrepe_swap_att", sugarcrepe(tmp_path / "copy", rows))
     task = tmp_path / "sugarcrepe_swap_att.yaml"
-    spec = find_task(build_registry(), "sugarcrepe_swap_att").spec.model_dump(mode="json", exclude_defaults=True)
+    spec = find("sugarcrepe_swap_att").spec.model_dump(mode="json", exclude_defaults=True)
     task.write_text(json.dumps({**spec, "source": {"kind": "first_of", "of": [of[0], {**of[1], "revision": None}]}}))
     results = tmp_path / "x.json"
     finished(capsys, "--tasks", str(task), "--output_path", str(results))

@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from PIL import Image
+from support.task_data import changed as changed_task
+from support.task_data import encoded, load
+from support.task_data import write as written
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task, load_task
 from ttmbench.data.classes import labels_of, load_classes
-from ttmbench.data.loader import load_task_data
-from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 
@@ -39,11 +38,9 @@ CLASSES = {
 
 def write(folder: Path, spec: dict, rows: list[dict] = ()) -> Path:
     for row in rows:
-        Image.new("RGB", (6, 4), "red").save(folder / row["image"])
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    path = folder / "mine.yaml"
-    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    return path
+        written(folder / row["image"], encoded(size=(6, 4)))
+    written(folder / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    return written(folder / "mine.yaml", spec)  # JSON is YAML
 
 
 def changed(spec: dict, path: str, value: object) -> dict:
@@ -101,7 +98,7 @@ def test_a_wrong_task_file_is_an_error_that_names_the_key(tmp_path, spec, path, 
 def test_captions_of_an_image_may_be_any_number_that_adds_up(tmp_path, rows, message):
     file = write(tmp_path, RETRIEVAL, [{"image": f"{place}.png", **row} for place, row in enumerate(rows)])
     with pytest.raises(DataError) as error:
-        load_task_data(build_registry(), load_task(file))
+        load(file)
     assert message in str(error.value)
 
 
@@ -109,7 +106,7 @@ def test_captions_of_an_image_may_be_any_number_that_adds_up(tmp_path, rows, mes
 def test_a_label_is_a_number_or_a_name(tmp_path, label):
     file = write(tmp_path, CLASSES, [{"image": "0.png", "label": label}])
     with pytest.raises(DataError, match="should be the number or the name of a class"):
-        load_task_data(build_registry(), load_task(file))
+        load(file)
 
 
 def test_validate_counts_captions_and_what_can_only_tie(tmp_path, capsys):
@@ -126,16 +123,8 @@ def test_validate_counts_captions_and_what_can_only_tie(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["metrics"]["i2t_recall_at_1"]["chance"] == pytest.approx(1 / 3)
 
 
-def of_small_size(task: str, n_images: int, **group: object) -> TaskFile:
-    """A task of this package that promises fewer images: its columns, paths and places stay."""
-    found = find_task(build_registry(), task)
-    spec = found.spec.model_copy(update={"group": found.spec.group.model_copy(update={"n_groups": n_images, **group})})
-    return TaskFile(spec, found.folder)
-
-
 def draw(path: Path, mode: str = "RGB") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, (9, 7), 100 if mode == "L" else None).save(path)
+    written(path, encoded(100 if mode == "L" else None, (9, 7), "JPEG", mode))
 
 
 def test_coco_is_read_as_its_authors_lay_it_out(tmp_path):
@@ -146,33 +135,31 @@ def test_coco_is_read_as_its_authors_lay_it_out(tmp_path):
     ]
     for place, row in enumerate(rows):
         draw(tmp_path / "coco" / row["image"], "L" if place == 1 else "RGB")
-    (tmp_path / "retrieval").mkdir()
-    (tmp_path / "retrieval" / "coco_karpathy_test.json").write_text(json.dumps(rows), encoding="utf-8")
-    task = of_small_size("coco_retrieval", 3, n_captions=16)
-    loaded = load_task_data(build_registry(), task, data_dir=tmp_path)
+    written(tmp_path / "retrieval" / "coco_karpathy_test.json", rows)
+    task = changed_task("coco_retrieval", n_groups=3, n_captions=16)
+    loaded = load(task, tmp_path)
     assert [len(group.captions) for group in loaded.groups] == [5, 6, 5]
     assert loaded.groups[1].images[0].name == "val2014/COCO_val2014_000000000042.jpg"
     assert loaded.source["file"] == "retrieval/coco_karpathy_test.json" and loaded.source["exif"] == "ignore"
     (tmp_path / "coco" / rows[2]["image"]).unlink()
     with pytest.raises(DataError, match=r"COCO_val2014_000000184613\.jpg of group 2 is not in"):
-        load_task_data(build_registry(), task, data_dir=tmp_path)
+        load(task, tmp_path)
 
 
 def test_flickr_is_read_as_its_authors_lay_it_out(tmp_path):
     rows = [{"image": f"flickr30k-images/{one}.jpg", "caption": [f"{one} {n}" for n in range(5)]} for one in (10, 7)]
     for row in rows:
         draw(tmp_path / "flickr30k" / row["image"])
-    (tmp_path / "retrieval").mkdir()
-    (tmp_path / "retrieval" / "flickr30k_test.json").write_text(json.dumps(rows), encoding="utf-8")
-    loaded = load_task_data(build_registry(), of_small_size("flickr30k_retrieval", 2, n_captions=10), data_dir=tmp_path)
+    written(tmp_path / "retrieval" / "flickr30k_test.json", rows)
+    loaded = load(changed_task("flickr30k_retrieval", n_groups=2, n_captions=10), tmp_path)
     assert [group.images[0].name for group in loaded.groups] == ["flickr30k-images/10.jpg", "flickr30k-images/7.jpg"]
     with pytest.raises(DataError, match="has 2 groups, but task 'flickr30k_retrieval'"):
-        load_task_data(build_registry(), find_task(build_registry(), "flickr30k_retrieval"), data_dir=tmp_path)
+        load("flickr30k_retrieval", tmp_path)
 
 
 def test_what_is_missing_is_named_with_its_address(tmp_path):
     with pytest.raises(OutOfReachError) as error:
-        load_task_data(build_registry(), find_task(build_registry(), "coco_retrieval"), data_dir=tmp_path, offline=True)
+        load("coco_retrieval", tmp_path)
     assert "coco_karpathy_test.json from https://storage.googleapis.com/" in str(error.value)
     assert "coco/val2014 from http://images.cocodataset.org/zips/val2014.zip" in str(error.value)
 
@@ -189,8 +176,8 @@ def lay_out_imagenet(folder: Path, classes: int = 1000) -> None:
 @pytest.mark.parametrize("place", ["imagenet/val", "ILSVRC2012/val"])
 def test_imagenet_is_read_from_folders_by_class(tmp_path, place):
     lay_out_imagenet(tmp_path / place)
-    task = of_small_size("imagenet", 3)
-    loaded = load_task_data(build_registry(), task, data_dir=tmp_path)
+    task = changed_task("imagenet", n_groups=3)
+    loaded = load(task, tmp_path)
     assert [group.captions for group in loaded.groups] == [("0",), ("657",), ("744",)]
     assert loaded.groups[1].group_id == "n01445363/ILSVRC2012_val_00000657"
     classes = load_classes(task.spec)
@@ -202,13 +189,13 @@ def test_imagenet_is_read_from_folders_by_class(tmp_path, place):
 def test_imagenet_with_a_class_too_few_is_refused(tmp_path):
     lay_out_imagenet(tmp_path / "imagenet" / "val", 999)
     with pytest.raises(DataError, match="holds 999 folders; 1000 are needed"):
-        load_task_data(build_registry(), of_small_size("imagenet", 3), data_dir=tmp_path)
+        load(changed_task("imagenet", n_groups=3), tmp_path)
 
 
 def test_folders_of_classes_are_for_classification_alone(tmp_path):
     spec = changed(RETRIEVAL, "source", {"kind": "class_folders", "path": "x"})
     with pytest.raises(UsageError, match="for tasks of kind classification"):
-        load_task_data(build_registry(), load_task(write(tmp_path, spec)))
+        load(write(tmp_path, spec))
 
 
 def test_class_names_and_prompts_are_those_of_the_installed_package(tmp_path, monkeypatch):

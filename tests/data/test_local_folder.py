@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import datasets
-import numpy as np
 import pytest
-from PIL import Image
+from support.task_data import encoded, load
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_task_data
 from ttmbench.errors import OutOfReachError, UsageError
-from ttmbench.plugins.registry import build_registry
-
-
-def png(grey: int) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(np.full((8, 8, 3), grey, dtype=np.uint8)).save(file, "PNG")
-    return file.getvalue()
 
 
 def tables(folder: Path, caption: str) -> Path:
     """A dataset's files, as the Hub has them."""
     (folder / "data").mkdir(parents=True)
-    images = [{"bytes": png(index * 40 + side), "path": None} for index in range(3) for side in (0, 20)]
+    images = [{"bytes": encoded((index * 40 + side,) * 3), "path": None} for index in range(3) for side in (0, 20)]
     texts = [f"{caption} {index}" for index in range(6)]
     columns = {
         "id": ["0", "1", "2"],
@@ -51,11 +40,6 @@ def task(folder: Path, path: str, kind: str = "huggingface", more: str = "") -> 
         "metrics: [group_match]\n"
     )
     return file
-
-
-def load(file: Path, **how):
-    registry = build_registry()
-    return load_task_data(registry, find_task(registry, str(file)), **how)
 
 
 def first(loaded) -> str:
@@ -126,18 +110,7 @@ def test_a_path_of_the_command_line_starts_from_the_working_directory(tmp_path, 
     tables(tmp_path / "tasks" / "own", "wrong")
     file = task(tmp_path / "tasks", "owner/none")
     monkeypatch.chdir(tmp_path / "here")
-    command = [
-        "run",
-        "--model",
-        "tiny-clip",
-        "--tasks",
-        str(file),
-        "--offline",
-        "--bootstrap_iters",
-        "0",
-        "--device",
-        "cpu",
-    ]
+    command = ["run", *f"--model tiny-clip --tasks {file} --offline --bootstrap_iters 0 --device cpu".split()]
     assert main([*command, "--task_args", "path=./own", "--output_path", "x.json", "--log_samples"]) == 0
     document = json.loads((tmp_path / "here" / "x.json").read_text(encoding="utf-8"))
     assert document["datasets"]["mine"]["source"]["folder"] == str(tmp_path / "here" / "own")

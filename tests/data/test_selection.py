@@ -6,20 +6,17 @@ import json
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from pydantic import ValidationError
+from support.task_data import find, load, task_file
 
 from ttmbench.cache.images import reading_digest
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
 from ttmbench.data.cells import Row, cell, fill, kept_rows, tags_of
-from ttmbench.data.loader import load_task_data
 from ttmbench.data.origin import Origin
 from ttmbench.data.row_files import rows_of_files
 from ttmbench.data.rows import box_of, cropped
 from ttmbench.errors import DataError, UsageError
-from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
 from ttmbench.types import ImageRef
 
@@ -171,13 +168,7 @@ def test_a_box_is_of_the_image_as_it_is_turned():
 
 
 def task_of(folder, source, group, **more):
-    spec = {"task": "mine", "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
-    (folder / "mine.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
-    return find_task(build_registry(), str(folder / "mine.yaml"))
-
-
-def load(task, data, **more):
-    return load_task_data(build_registry(), task, data_dir=data, **more)
+    return find(task_file(folder, source, group, **more))
 
 
 @pytest.fixture

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import json
 import shutil
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
+from support.task_data import find, load, rewritten, run, write, zip_of
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.catalog import all_tasks, find_task
-from ttmbench.data.loader import load_task_data
+from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.cell_means import weights_of
 from ttmbench.scoring.fingerprint import open_upright
@@ -66,29 +63,16 @@ def draw(path: Path, seed: int | str, mode: str = "RGB", size: tuple[int, int] =
     return path
 
 
-def write(path: Path, value: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value), encoding="utf-8")
-    return path
-
-
-def load(name: str, data: Path, **more):
-    registry = build_registry()
-    return load_task_data(registry, find_task(registry, name), data_dir=data, **more)
-
-
-def reduced(tmp_path: Path, name: str, **group: object) -> Path:
+def reduced(tmp_path: Path, name: str, change=lambda spec: None, **group: object) -> Path:
     """The task's own file with other counts, as `mine.yaml`, so that a small copy of its release has the right size."""
-    spec = find_task(build_registry(), name).spec.model_dump(mode="json", exclude_defaults=True)
-    spec["task"] = "mine"
-    spec["group"] |= group
-    for mean in spec.get("means", {}).values():
-        mean.pop("cells", None)
-    path = tmp_path / "mine.yaml"
-    path.write_text(
-        yaml.safe_dump({**spec, "group": {k: v for k, v in spec["group"].items() if v is not None}}, sort_keys=False)
-    )
-    return path
+
+    def other_counts(spec):
+        spec["group"] = {key: value for key, value in (spec["group"] | group).items() if value is not None}
+        for mean in spec.get("means", {}).values():
+            mean.pop("cells", None)
+        change(spec)
+
+    return rewritten(tmp_path, name, other_counts)
 
 
 def validated(path: Path | str, data: Path, capsys) -> str:
@@ -133,14 +117,9 @@ def test_images_of_cola_are_fetched_one_by_one_and_what_is_lost_is_told(site, tm
     for number in range(6):
         site.put(f"/vg/{number}.jpg", draw(tmp_path / "web" / f"{number}.jpg", number).read_bytes())
     site.put("/rows.json", json.dumps(rows).encode())
-    task = yaml.safe_load(reduced(tmp_path, "cola_multiobject", n_groups=3).read_text())
-    task["source"] |= {"strip": f"{site.url}/vg/", "file": "cola/rows.json"}
-    task["source"]["get"] = {
-        "cola/rows.json": f"{site.url}/rows.json",
-        "cola/images": {"url": f"{site.url}/vg/", "each": True},
-    }
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(task, sort_keys=False), encoding="utf-8")
+    get = {"cola/rows.json": f"{site.url}/rows.json", "cola/images": {"url": f"{site.url}/vg/", "each": True}}
+    source = {"strip": f"{site.url}/vg/", "file": "cola/rows.json", "get": get}
+    path = reduced(tmp_path, "cola_multiobject", lambda spec: spec["source"].update(source), n_groups=3)
     lost = site.pages.pop("/vg/4.jpg")
     fetch = ["download", str(path), "--data_dir", str(tmp_path / "data")]
     assert main(fetch) != 0
@@ -173,22 +152,17 @@ def naturalbench(folder: Path, count: int = 6) -> None:
 
 def archive_of(folder: Path, top: str) -> bytes:
     """A zip of a folder below another one, with what a Mac adds."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as packed:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file():
-                packed.write(file, f"{top}/{file.relative_to(folder).as_posix()}")
-        packed.writestr(f"__MACOSX/{top}/._metadata.json", b"litter")
-    return content.getvalue()
+    files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    whole = {f"{top}/{name}": file.read_bytes() for name, file in files.items()}
+    return zip_of({**whole, f"__MACOSX/{top}/._metadata.json": b"litter"})
 
 
 def test_naturalbench_comes_as_one_archive(site, tmp_path, capsys):
     naturalbench(tmp_path / "made")
     site.put("/NaturalBench-Retrieval.zip", archive_of(tmp_path / "made", "NaturalBench-Retrieval"))
-    task = yaml.safe_load(reduced(tmp_path, "naturalbench_retrieval", n_groups=6).read_text())
-    task["source"]["get"]["naturalbench_retrieval"]["url"] = f"{site.url}/NaturalBench-Retrieval.zip"
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(task, sort_keys=False), encoding="utf-8")
+    here = {"url": f"{site.url}/NaturalBench-Retrieval.zip"}
+    change = lambda spec: spec["source"]["get"]["naturalbench_retrieval"].update(here)  # noqa: E731
+    path = reduced(tmp_path, "naturalbench_retrieval", change, n_groups=6)
     assert main(["download", str(path), "--data_dir", str(tmp_path / "data")]) == 0, capsys.readouterr().out
     capsys.readouterr()
     assert "6 groups, all images decode; 12 images" in validated(path, tmp_path / "data", capsys)
@@ -237,8 +211,8 @@ def test_eqben_averages_five_subsets_of_which_one_is_an_average(tmp_path, nested
     by_video = {"ag": {"v1": {"person": rows[:2]}}, "others": {"v2": rows[2:6]}, "flat": rows[6:]}
     write(data / "eqben" / "private_info_global.json", by_video if nested else rows)
     path = reduced(tmp_path, "eqben", n_groups=len(rows))
-    groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
-    five = find_task(build_registry(), "eqben").spec.means["five"]
+    groups = load(path, data).groups
+    five = find("eqben").spec.means["five"]
     assert five.problem(groups) is None
     weights = weights_of(five.members(groups), len(groups))
     for group, weight in zip(groups, weights, strict=True):
@@ -252,11 +226,11 @@ def test_a_subset_of_eqben_needs_its_own_images_alone(tmp_path, subset):
     write(data / "eqben" / "private_info_global.json", rows)
     for other in set(EQBEN) - {subset}:
         shutil.rmtree(data / "eqben" / "images" / other)
-    task = find_task(build_registry(), str(reduced(tmp_path, subset, n_groups=2)))
-    groups = load_task_data(build_registry(), task, data_dir=data).groups
+    task = find(reduced(tmp_path, subset, n_groups=2))
+    groups = load(task, data).groups
     assert [group.tags for group in groups] == [{"subset": subset}] * 2
     assert all(image.name.startswith(f"{subset}/") for group in groups for image in group.images)
-    assert task.spec.aggregate == find_task(build_registry(), "eqben").spec.parts
+    assert task.spec.aggregate == find("eqben").spec.parts
 
 
 # --- one image -----------------------------------------------------------------------------------------------
@@ -285,13 +259,11 @@ def aro(data: Path, name: str, count: int, **cells) -> None:
 def test_aro_cuts_the_box_out_of_the_image(tmp_path, capsys):
     data = tmp_path / "data"
     aro(data, "relation", 12, relation_name=lambda n: ("on", "under", "near")[n % 3])
-    path = reduced(tmp_path, "aro_vg_relation", n_groups=12)
-    text = yaml.safe_load(path.read_text())
-    text["means"]["macro_48"]["only"]["relation_name"] = ["on", "under"]
-    path.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
+    two = {"relation_name": ["on", "under"]}
+    path = reduced(tmp_path, "aro_vg_relation", lambda spec: spec["means"]["macro_48"]["only"].update(two), n_groups=12)
     assert "12 groups, all images decode" in validated(path, data, capsys)
-    task = find_task(build_registry(), str(path))
-    group = load_task_data(build_registry(), task, data_dir=data).groups[1]
+    task = find(path)
+    group = load(task, data).groups[1]
     whole = open_upright(group.images[0], "1")
     expected = Image.open(data / "aro" / "images" / "1.jpg").convert("RGB").crop((1, 2, 6, 6))
     assert whole.tobytes() == expected.tobytes() and group.tags == {"relation_name": "under"}
@@ -304,15 +276,15 @@ def test_aro_cuts_the_box_out_of_the_image(tmp_path, capsys):
 def test_aro_names_pairs_of_attributes(tmp_path):
     data = tmp_path / "data"
     aro(data, "attribution", 6, attributes=lambda n: ["white", "brown"] if n < 4 else ["brown", "white"])
-    task = find_task(build_registry(), str(reduced(tmp_path, "aro_vg_attribution", n_groups=6)))
+    task = find(reduced(tmp_path, "aro_vg_attribution", n_groups=6))
     task = task.__class__(task.spec.model_copy(update={"means": {}}), task.folder)
-    groups = load_task_data(build_registry(), task, data_dir=data).groups
+    groups = load(task, data).groups
     assert [group.tags["attributes"] for group in groups] == ["white_brown"] * 4 + ["brown_white"] * 2
 
 
 def vl_checklist(data: Path, name: str, rows: int = 3) -> None:
     """Files of all parts: three captions of each kind in SWiG's, an equal pair in one, images of three collections."""
-    for label, one in find_task(build_registry(), name).spec.source["files"].items():
+    for label, one in find(name).spec.source["files"].items():
         source = one["cells"]["source"]
         made = []
         for n in range(rows):
@@ -338,12 +310,12 @@ def test_vl_checklist_takes_the_first_rows_of_each_file_and_averages_twice(tmp_p
     path = reduced(tmp_path, "vl_checklist", n_groups=112, first_rows=2)
     said = validated(path, data, capsys)
     assert "112 groups, all images decode" in said and "1 groups have a caption twice, as is known" in said
-    groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
+    groups = load(path, data).groups
     (group,) = [one for one in groups if one.group_id == "swig_tool_small/1"]
     assert group.captions == ("swig_tool_small 1", "no swig_tool_small 1")
     expected = {"part": "object", "kind": "size small", "source": "swig", "file": "swig_tool_small"}
     assert group.tags == expected
-    spec = find_task(build_registry(), "vl_checklist").spec
+    spec = find("vl_checklist").spec
     cells = {name: len(mean.members(groups)) for name, mean in spec.means.items()}
     leaves = {name: cells.pop(name) for name in list(cells) if "_" in name}
     assert cells == {"object": 42, "attribute": 10, "relation": 4, "overall": 56}
@@ -358,17 +330,16 @@ def test_vl_checklist_takes_the_first_rows_of_each_file_and_averages_twice(tmp_p
 def test_a_kind_of_vl_checklist_is_a_task_with_the_groups_and_the_mean_of_the_whole(tmp_path):
     data = tmp_path / "data"
     vl_checklist(data, "vl_checklist")
-    registry = build_registry()
-    whole_task = find_task(registry, str(reduced(tmp_path, "vl_checklist", n_groups=112, first_rows=2)))
-    whole = load_task_data(registry, whole_task, data_dir=data).groups
-    assert sum(find_task(registry, f"vl_checklist_{leaf}").spec.group.n_groups for leaf in LEAVES) == 46797
+    whole_task = find(reduced(tmp_path, "vl_checklist", n_groups=112, first_rows=2))
+    whole = load(whole_task, data).groups
+    assert sum(find(f"vl_checklist_{leaf}").spec.group.n_groups for leaf in LEAVES) == 46797
     seen = 0
     for leaf in LEAVES:
-        spec = find_task(registry, f"vl_checklist_{leaf}").spec
+        spec = find(f"vl_checklist_{leaf}").spec
         cells = spec.group.constant_tags
         mine = [group for group in whole if {name: group.tags[name] for name in cells} == cells]
-        task = find_task(registry, str(reduced(tmp_path, f"vl_checklist_{leaf}", n_groups=len(mine), first_rows=2)))
-        groups = load_task_data(registry, task, data_dir=data).groups
+        task = find(reduced(tmp_path, f"vl_checklist_{leaf}", n_groups=len(mine), first_rows=2))
+        groups = load(task, data).groups
         assert [(one.group_id, one.captions, one.tags) for one in groups] == [
             (one.group_id, one.captions, one.tags) for one in mine
         ]
@@ -383,8 +354,8 @@ def test_a_kind_of_vl_checklist_is_a_task_with_the_groups_and_the_mean_of_the_wh
 def test_the_part_of_visual_genome_alone_has_a_name_of_its_own(tmp_path, part, files):
     name = f"vl_checklist_vg_{part}"
     vl_checklist(tmp_path / "data", name)
-    task = find_task(build_registry(), str(reduced(tmp_path, name, n_groups=3 * files)))
-    groups = load_task_data(build_registry(), task, data_dir=tmp_path / "data").groups
+    task = find(reduced(tmp_path, name, n_groups=3 * files))
+    groups = load(task, tmp_path / "data").groups
     assert {group.tags["source"] for group in groups} == {"vg"} and {group.tags["part"] for group in groups} == {part}
     assert "not comparable" in task.spec.description.casefold()
 
@@ -409,7 +380,7 @@ def test_crepe_reads_lists_in_tables_and_pads_with_black(tmp_path, kind, capsys)
     path = reduced(tmp_path, f"crepe_{kind}", n_groups=18)
     said = validated(path, data, capsys)
     assert "18 groups, all images decode" in said and "2 crop boxes reach beyond the image" in said
-    groups = load_task_data(build_registry(), find_task(build_registry(), str(path)), data_dir=data).groups
+    groups = load(path, data).groups
     first, second = groups[0], groups[1]
     assert first.captions[:2] == ("Caption 4 0", "it's not 4, 0 0") and len(first.captions) == 6
     assert first.group_id == "complexity_4/0" and second.tags == {"complexity": "4"}
@@ -419,16 +390,17 @@ def test_crepe_reads_lists_in_tables_and_pads_with_black(tmp_path, kind, capsys)
 
 def fetched(site, tmp_path: Path, name: str, made: Path, archives: dict[str, tuple[str, str]], capsys, **group) -> Path:
     """Downloads a task of archives; path of the data folder -> folder of the copy, and its name in the archive."""
-    task = yaml.safe_load(reduced(tmp_path, name, **group).read_text())
-    for path, (folder, top) in archives.items():
-        address = f"/{top.replace('/', '-')}.zip"
-        site.put(address, archive_of(made / folder, top))
-        task["source"]["get"][path]["url"] = f"{site.url}{address}"
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(task, sort_keys=False), encoding="utf-8")
-    words = ["download", str(tmp_path / "mine.yaml"), "--data_dir", str(tmp_path / "data")]
-    assert main(words) == 0, capsys.readouterr().out
-    assert " ready " in capsys.readouterr().out
-    return tmp_path / "mine.yaml"
+
+    def here(spec):
+        for path, (folder, top) in archives.items():
+            address = f"/{top.replace('/', '-')}.zip"
+            site.put(address, archive_of(made / folder, top))
+            spec["source"]["get"][path]["url"] = f"{site.url}{address}"
+
+    task = reduced(tmp_path, name, here, **group)
+    code, out, _ = run(capsys, "download", task, "--data_dir", tmp_path / "data")
+    assert code == 0 and " ready " in out, out
+    return task
 
 
 VISUAL_GENOME = {f"visual_genome/{one}": (f"visual_genome/{one}", one) for one in ("VG_100K", "VG_100K_2")}

@@ -5,17 +5,11 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from support.task_data import run
 
-from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.plugins.registry import build_registry
-
-
-def run(capsys, *words: object) -> tuple[int, str, str]:
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.mark.parametrize(("name", "where"), [("my_colors", None), ("123", "deep/a folder"), ("true", None)])

@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
-from PIL import Image
 from support.damaged_tars import DAMAGE, damaged, end, end_as, offset
+from support.task_data import encoded, load, rewritten, tar_of, task_file, write, zip_of
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_task_data
 from ttmbench.data.sources.webdataset import in_order
 from ttmbench.errors import DataError
-from ttmbench.plugins.registry import build_registry
 
 
 def photo(number: int, form: str = "JPEG") -> bytes:
-    content = io.BytesIO()
-    Image.new("RGB", (9 + number, 7), (number * 20, 0, 0)).save(content, form)
-    return content.getvalue()
+    return encoded((number * 20, 0, 0), (9 + number, 7), form)
 
 
 def shard(path: Path, files: dict[str, bytes], mode: str = "w") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as tar:
-        for name, body in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(body)
-            tar.addfile(entry, io.BytesIO(body))
-    return path
+    return write(path, tar_of(files, mode))
 
 
 def task(tmp_path: Path, source: dict, **group) -> Path:
-    spec = {
-        "task": "mine",
-        "version": 1,
-        "kind": "retrieval",
-        "source": {"kind": "webdataset", "path": str(tmp_path / "shards"), **source},
-        "group": {"images": ["image"], "captions": "txt", **group},
-        "metrics": ["i2t_recall_at_1"],
-    }
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(spec), encoding="utf-8")
-    return path
-
-
-def load(path: Path, **how):
-    return load_task_data(build_registry(), find_task(build_registry(), str(path)), **how)
+    source, group = {"kind": "webdataset", "path": str(tmp_path / "shards"), **source}, {"captions": "txt", **group}
+    return task_file(tmp_path, source, {"images": ["image"], **group}, kind="retrieval", metrics=["i2t_recall_at_1"])
 
 
 def test_files_of_one_name_are_a_sample_and_lines_are_captions(tmp_path, capsys):
@@ -106,8 +80,20 @@ def test_a_label_makes_it_a_classification_task(tmp_path):
 
 @pytest.mark.parametrize("what", ["cut", "packed", "link", "none", "twice", "no text", "empty"])
 def test_a_shard_that_is_none_is_told(tmp_path, what):
-    file = tmp_path / "shards" / "test" / "0.tar"
     good = {"a.jpg": photo(1), "a.txt": b"one"}
+    link = tarfile.TarInfo("a.jpg")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+    content = {
+        "cut": tar_of(good, "w")[:600],
+        "packed": tar_of(good),
+        "link": tar_of({}, "w", (link,)),
+        "none": b"no tar at all" * 100,
+        "twice": tar_of({"a.jpg": photo(1), "a.png": photo(1)}, "w"),
+        "no text": tar_of(good | {"a.txt": b"\xff\xfe"}, "w"),
+    }
+    (tmp_path / "shards" / "test").mkdir(parents=True)
+    if what in content:
+        write(tmp_path / "shards" / "test" / "0.tar", content[what])
     words = {
         "cut": "unexpected end of data|not fetched whole",
         "packed": "cannot be read as an uncompressed tar",
@@ -117,24 +103,6 @@ def test_a_shard_that_is_none_is_told(tmp_path, what):
         "no text": "is no UTF-8|decode",
         "empty": r"there is no test/\*\.tar",
     }[what]
-    if what == "packed":
-        shard(file, good, "w:gz")
-    elif what == "link":
-        file.parent.mkdir(parents=True)
-        with tarfile.open(file, "w") as tar:
-            entry = tarfile.TarInfo("a.jpg")
-            entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/hostname"
-            tar.addfile(entry)
-    elif what == "none":
-        file.parent.mkdir(parents=True)
-        file.write_bytes(b"no tar at all" * 100)
-    elif what == "empty":
-        file.parent.mkdir(parents=True)
-    else:
-        changed = {"twice": {"a.png": photo(1)}, "no text": {"a.txt": b"\xff\xfe"}}.get(what, {})
-        shard(file, {"a.jpg": photo(1), **changed} if what == "twice" else good | changed)
-        if what == "cut":
-            file.write_bytes(file.read_bytes()[:600])
     with pytest.raises(DataError, match=words):
         for group in load(task(tmp_path, {})).groups:
             group.images[0].open()
@@ -197,23 +165,19 @@ def test_a_mirror_of_a_table_and_an_archive_is_fetched(site, tmp_path, capsys, n
         f'"{json.dumps([f"{one} {n}" for n in range(5)]).replace(chr(34), chr(34) * 2)}",test,{one}' for one in names
     ]
     site.put(f"/{table}", "\n".join(["raw,split,filename", *rows]).encode())
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as packed:
-        for number, one in enumerate(names):
-            packed.writestr(f"{folder}/{one}", photo(number))
-        packed.writestr(f"__MACOSX/{folder}/._{names[0]}", b"litter")
-    site.put(f"/{folder}.zip", content.getvalue())
-    found = find_task(build_registry(), name)
-    spec = found.spec.model_dump(mode="json", exclude_defaults=True)
-    spec["group"] |= {"n_groups": 3, "n_captions": 15}
-    mirror = next(one for one in spec["source"]["of"] if f"retrieval/{table}" in one.get("get", {}))
-    assert set(mirror["get"]) == {f"retrieval/{table}", f"retrieval/{folder}"}
-    mirror["get"] = {
-        f"retrieval/{table}": {"url": f"{site.url}/{table}"},
-        f"retrieval/{folder}": {"url": f"{site.url}/{folder}.zip", "unpack": True},
-    }
-    path = tmp_path / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
+    files = {f"{folder}/{one}": photo(number) for number, one in enumerate(names)}
+    site.put(f"/{folder}.zip", zip_of({**files, f"__MACOSX/{folder}/._{names[0]}": b"litter"}))
+
+    def of_this_site(spec):
+        spec["group"] |= {"n_groups": 3, "n_captions": 15}
+        mirror = next(one for one in spec["source"]["of"] if f"retrieval/{table}" in one.get("get", {}))
+        assert set(mirror["get"]) == {f"retrieval/{table}", f"retrieval/{folder}"}
+        mirror["get"] = {
+            f"retrieval/{table}": {"url": f"{site.url}/{table}"},
+            f"retrieval/{folder}": {"url": f"{site.url}/{folder}.zip", "unpack": True},
+        }
+
+    path = rewritten(tmp_path, name, of_this_site, name)
     data = tmp_path / "data"
     assert main(["download", str(path), "--alternative", "3", "--data_dir", str(data)]) == 0, capsys.readouterr()
     assert main(["validate", str(path), "--data_dir", str(data), "--offline"]) == 0

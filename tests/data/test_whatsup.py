@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 from PIL import Image
+from support import task_data
+from support.task_data import encoded, find, write
 
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import data_locations, load_task_data
+from ttmbench.data.loader import data_locations
 from ttmbench.data.sources.whatsup import told_by_captions
-from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import Group, ImageRef
@@ -50,15 +50,14 @@ def options(first: str, second: str, relation: str, relations: tuple[str, ...]) 
 def archive(root: Path, which: str) -> Path:
     """An archive in the original's format: photographs one by one, not scene by scene, each a colour of its own."""
     folder, file, _, relations = SETS[which]
-    (root / "whatsup" / folder).mkdir(parents=True)
     rows = []
     for number, relation in enumerate(relations):
         for index, (first, second) in enumerate(scenes_of(which)):
             name = f"{first}_{relation}_{second}.jpeg"
-            Image.new("RGB", (6, 4), (index, 60 * number, 0)).save(root / "whatsup" / folder / name)
+            write(root / "whatsup" / folder / name, encoded((index, 60 * number, 0), (6, 4), "JPEG"))
             captions = options(first, second, relation, relations)
             rows.append({"image_path": f"data/{folder}/{name}", "caption_options": captions})
-    (root / "whatsup" / file).write_text(json.dumps(rows), encoding="utf-8")
+    write(root / "whatsup" / file, rows)
     return root
 
 
@@ -70,10 +69,7 @@ def data(tmp_path_factory) -> Path:
 
 def load(task: str, data: Path, limit: int | None = None, **changes: object):
     data.mkdir(exist_ok=True)
-    registry = build_registry()
-    file = find_task(registry, task)
-    spec = file.spec.model_copy(update={"source": {**file.spec.source, **changes}})
-    return load_task_data(registry, TaskFile(spec, None), limit=limit, data_dir=data, offline=True)
+    return task_data.load(task_data.changed(task, changes), data, limit=limit)
 
 
 def test_single_photographs_scene_by_scene(data):
@@ -134,10 +130,9 @@ def test_labels_may_be_taken_as_they_are(data):
 
 
 def test_only_set_a_has_a_correction():
-    registry = build_registry()
     for task in ("whatsup_b", "whatsup_b_left_right", "whatsup_b_front_behind", "whatsup_a_on_under"):
-        assert not find_task(registry, task).spec.source.get("wrong_labels"), task
-        assert not find_task(registry, task).spec.label_errors, task
+        assert not find(task).spec.source.get("wrong_labels"), task
+        assert not find(task).spec.label_errors, task
 
 
 def mirror(root: Path, which: str, in_a_list: bool) -> Path:
@@ -177,7 +172,7 @@ def test_the_mirror_gives_the_same_groups_without_file_names(tmp_path, data, mon
     tasks = {"a": ["whatsup_a", "whatsup_a_left_right", "whatsup_a_on_under"], "b": ["whatsup_b_front_behind"]}
     for task in tasks[which]:
         archived = load(task, data)
-        of = find_task(build_registry(), task).spec.source["of"]
+        of = find(task).spec.source["of"]
         mirrored = load(task, tmp_path / "nothing", of=[of[0], {**of[1], "path": local}])
         assert mirrored.source["data"]["passed_over"] == [f"annotations whatsup/{SETS[which][1]}"]
         assert mirrored.source["data"]["kind"] == "huggingface"
@@ -308,8 +303,7 @@ def test_folders_of_the_authors_code_are_read_as_they_are(tmp_path, data, folder
     file = "controlled_images_dataset.json"
     assert found.source["data"]["file"] == (file if folder == "." else f"{folder}/{file}")
     assert found.source["data"]["sha256"] == documented.source["data"]["sha256"]
-    registry = build_registry()
-    places, _ = data_locations(registry, find_task(registry, "whatsup_a"), tmp_path / "cache")
+    places, _ = data_locations(build_registry(), find("whatsup_a"), tmp_path / "cache")
     assert places[0].missing() == {}
     with pytest.raises(OutOfReachError, match=r"whatsup/controlled_clevr_dataset\.json and whatsup/controlled_clevr"):
         load("whatsup_b", tmp_path / "cache")

@@ -18,12 +18,11 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.hookspecs import hookimpl
-from ttmbench.results.deltas import difference_of, seed_interval
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.summary import Summary
+from ttmbench.results.summary import Summary, difference_of, seed_interval
 from ttmbench.results.transfer_deltas import transfers_of
 from ttmbench.types import Scores
 
@@ -185,12 +184,12 @@ def counted(monkeypatch, stop_at: int | None = None) -> list[str]:
     found: list[str] = []
     real = one_task.run_task
 
-    def run_task(context, task, settings, state=None):
+    def run_task(context, task, settings, *more, **options):
         if context.cache is None or not context.cache.keeps_scores:
             found.append(task.spec.task)
             if stop_at == len(found):
                 raise KeyboardInterrupt
-        return real(context, task, settings, state)
+        return real(context, task, settings, *more, **options)
 
     monkeypatch.setattr(one_task, "run_task", run_task)
     return found

@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import random
-import secrets
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,10 +28,6 @@ Answer = tuple[int, dict[str, str], bytes]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this experiment."""
     parser.add_argument("--files", type=int, default=1000)
-    parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(2**31), help="drawn anew if it is not given; printed"
-    )
-    parser.add_argument("--json", type=Path, help="write the counts")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -43,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
     print("|---:|---:|---:|---:|---:|")
     print(f"| {options.files} | {seed} | {found['fetched']} | {found['refused']} | {found['wrong']} |")
     if options.json is not None:
-        options.json.write_text(json.dumps({"seed": seed, **found}), encoding="utf-8")
+        Path(options.json).write_text(json.dumps({"seed": seed, **found}), encoding="utf-8")
     return int(found["wrong"] > 0)
 
 

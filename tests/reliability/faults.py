@@ -15,22 +15,16 @@ found a fault. What is drawn at random has a seed, which is drawn anew if ``--se
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
 import sys
 from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what tests share
 
-# subcommand -> module with add_options(parser) and main(options) -> exit code
-EXPERIMENTS = {
-    "fuzz": "fuzzing",
-    "kills": "kills",
-    "sweeps": "sweeps",
-    "trouble": "trouble",
-    "same": "same",
-    "flips": "flips",
-    "cuts": "cuts",
-}
+# Subcommand -> module with main(options) -> exit code, and add_options(parser) if it has options of its own.
+EXPERIMENTS = {"fuzz": "fuzzing", **{name: name for name in ("kills", "sweeps", "trouble", "same", "flips", "cuts")}}
 
 
 def main() -> int:
@@ -40,7 +34,12 @@ def main() -> int:
     for name, module_name in EXPERIMENTS.items():
         module = import_module(module_name)
         command = commands.add_parser(name, help=module.__doc__.split("\n", 1)[0])
-        module.add_options(command)
+        if hasattr(module, "add_options"):
+            module.add_options(command)
+        command.add_argument(
+            "--seed", type=int, default=secrets.randbelow(2**31), help="drawn anew if not given; printed"
+        )
+        command.add_argument("--json", type=os.path.abspath, help="where to write the report")
         command.set_defaults(main=module.main)
     options = parser.parse_args()
     code: int = options.main(options)

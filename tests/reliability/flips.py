@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import secrets
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -26,10 +25,6 @@ from ttmbench.types import Scores
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this experiment."""
     parser.add_argument("--flips", type=int, default=10_000)
-    parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(2**31), help="drawn anew if it is not given; printed"
-    )
-    parser.add_argument("--json", type=Path, help="write the counts")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -41,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
     print(f"| header | {seed} | {found['header']} | {found['header_accepted']} |")
     print(f"| tensors | {seed} | {found['tensors']} | {found['tensors_accepted']} |")
     if options.json is not None:
-        options.json.write_text(json.dumps(found), encoding="utf-8")
+        Path(options.json).write_text(json.dumps(found), encoding="utf-8")
     return int(bool(found["header_accepted"] or found["tensors_accepted"]))
 
 

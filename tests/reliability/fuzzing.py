@@ -16,7 +16,6 @@ import json
 import os
 import random
 import resource
-import secrets
 import shutil
 import signal
 import subprocess
@@ -99,11 +98,7 @@ def _listen() -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of the subcommand."""
     parser.add_argument("--files", type=int, default=10_000, help="mutated files, of all formats together")
-    parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(2**31), help="drawn anew if it is not given; printed"
-    )
     parser.add_argument("--only", action="append", help="name of a format; may be given several times")
-    parser.add_argument("--json", type=os.path.abspath, help="where the report goes")
     parser.add_argument("--show", type=int, default=5, help="faults that are printed for each format")
     parser.add_argument("--in_this_process", action="store_true", help=argparse.SUPPRESS)
 

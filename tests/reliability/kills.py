@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import random
-import secrets
 import shutil
 import signal
 import sys
@@ -199,24 +198,19 @@ def main(options: argparse.Namespace) -> int:
                 break
             if sys.stderr.isatty():
                 print(f"\r{count.kills} kills, {count.runs} runs", end="", file=sys.stderr)
-    report(count, duration, options)
+    report(asdict(count), f"seed {options.seed}; an undisturbed run takes {duration:.1f} s", options.json)
     return int(any(list(asdict(count).values())[3:]))
 
 
-def report(count: Count, duration: float, options: argparse.Namespace) -> None:
-    """Prints the table, and JSON if asked for."""
-    print(f"| kills at random moments (seed {options.seed}; an undisturbed run takes {duration:.1f} s) | |\n|---|---:|")
-    for key, value in asdict(count).items():
+def report(counted: dict[str, int], about: str, path: str | None) -> None:
+    """Prints the table, and writes JSON if asked for."""
+    print(f"| kills at random moments ({about}) | |\n|---|---:|")
+    for key, value in counted.items():
         print(f"| {key.replace('_', ' ')} | {value} |")
-    if options.json:
-        Path(options.json).write_text(json.dumps(asdict(count), indent=2) + "\n", encoding="utf-8")
+    if path is not None:
+        Path(path).write_text(json.dumps(counted, indent=2) + "\n", encoding="utf-8")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this part."""
     parser.add_argument("--kills", type=int, default=200, help="how often to kill (default: 200)")
-    parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(2**31), help="of the moments; drawn anew if it is not given"
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write the counts")
-    parser.set_defaults(execute=main)

@@ -512,4 +512,3 @@ def _shown(row: Row) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this part."""
     parser.add_argument("--groups", type=int, default=40, metavar="N", help="of each task (default 40)")
-    parser.add_argument("--json", metavar="FILE", help="also write the rows")

@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from kills import differing, numbers
+from kills import differing, numbers, report
 
 PLAN = {
     "models": ["tiny-clip", {"model": "tiny-clip", "name": "tiny-other", "model_args": {"training_seed": 1}}],
@@ -235,7 +234,8 @@ def main(options: argparse.Namespace) -> int:
                 print((folder / "log").read_text(encoding="utf-8"), file=sys.stderr)
                 break
             print(f"{count.kills} kills, {count.sweeps} sweeps", file=sys.stderr, flush=True)
-    report(count, duration, options)
+    about = f"executor {options.executor}, seed {options.seed}; an undisturbed sweep takes {duration:.1f} s"
+    report(asdict(count), about, options.json)
     return int(any(list(asdict(count).values())[6:]))
 
 
@@ -265,23 +265,7 @@ def judge(folder: Path, expected: dict[str, Any], files: set[Path], count: Count
     count.files_left_over += len({path for path in here - files if "logs" not in path.parts})
 
 
-def report(count: Count, duration: float, options: argparse.Namespace) -> None:
-    """Prints the table, and JSON if asked for."""
-    counted = asdict(count)
-    about = f"executor {options.executor}, seed {options.seed}; an undisturbed sweep takes {duration:.1f} s"
-    print(f"| kills at random moments ({about}) | |\n|---|---:|")
-    for key, value in counted.items():
-        print(f"| {key.replace('_', ' ')} | {value} |")
-    if options.json:
-        Path(options.json).write_text(json.dumps(counted, indent=2) + "\n", encoding="utf-8")
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of this part."""
     parser.add_argument("--kills", type=int, default=50, help="how often to kill (default: 50)")
     parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where workers are")
-    parser.add_argument(
-        "--seed", type=int, default=secrets.randbelow(2**31), help="of the moments; drawn anew if it is not given"
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write the counts")
-    parser.set_defaults(execute=main)

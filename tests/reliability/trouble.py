@@ -315,9 +315,3 @@ def main(options: argparse.Namespace) -> int:
         content = [vars(row) for row in rows]
         Path(options.json).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return int(any(row.problems for row in rows))
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this part."""
-    parser.add_argument("--json", metavar="FILE", help="also write the rows")
-    parser.set_defaults(execute=main)

@@ -23,8 +23,7 @@ from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.reproduce.tables import load_table
 from ttmbench.results import labels
-from ttmbench.results.frame import to_frame
-from ttmbench.results.numbers import DocumentFile, numbers_of
+from ttmbench.results.numbers import DocumentFile, numbers_of, to_frame
 from ttmbench.results.reader import read_document
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.run import run
 from ttmbench.results import environment
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor_options import ray_options
+from ttmbench.sweep.executor_options import RayOptions
 
 # A cluster takes ten seconds to begin, and each worker imports torch. Ray is not imported here: see `import_ray`.
 pytestmark = [
@@ -82,7 +82,7 @@ def document(root, cell):
 def executor_of(made, root, planned, at=None, **given):
     from support.ray_clusters import Disturbed
 
-    executor = Disturbed(root, ray_options({"address": made.address, **given}), [one.cell for one in planned], 99)
+    executor = Disturbed(root, RayOptions(address=made.address, **given), [one.cell for one in planned], 99)
     executor.at = at or {}
     return executor
 

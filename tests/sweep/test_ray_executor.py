@@ -19,7 +19,7 @@ from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.results import environment
 from ttmbench.sweep import ray_cluster, ray_executor
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.executor_options import ray_options
+from ttmbench.sweep.executor_options import RayOptions, read_options
 from ttmbench.sweep.payload import Payload, gather, missing_plugins, relocated
 from ttmbench.sweep.ray_cluster import BoardPauses, board_class
 from ttmbench.sweep.ray_executor import RayExecutor
@@ -158,7 +158,7 @@ def begun(tmp_path, monkeypatch):
 
     def begin(ray, **given):
         monkeypatch.setattr(ray_executor, "import_ray", lambda: ray)
-        executor = RayExecutor(tmp_path / "out", ray_options(given), [one.cell], 9)
+        executor = RayExecutor(tmp_path / "out", read_options(RayOptions, given), [one.cell], 9)
         executor.start()
         joined, executor._queued = executor._queued, []
         return executor, joined
@@ -287,26 +287,26 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"num_cpu": 4}, "no 'num_cpu'; they have: address, num_cpus, num_gpus, memory, workers, stall, folder"),
-        ({"num_cpus": 0}, "num_cpus=0: must be a number of processors above 0"),
-        ({"num_gpus": "all"}, "num_gpus=all: must be a number of GPUs"),
-        ({"workers": 1.5}, "workers=1.5: must be a whole number from 1"),
-        ({"folder": "mine"}, "folder=mine: must be auto or own"),
-        ({"stall": True}, "stall=True: must be a number of seconds from 10"),
+        ({"num_cpu": 4}, "unknown key 'num_cpu'; did you mean 'num_cpus'?"),
+        ({"num_cpus": 0}, "'num_cpus': input should be greater than 0, got 0"),
+        ({"num_gpus": "all"}, "'num_gpus': input should be a valid number, got 'all'"),
+        ({"workers": 1.5}, "'workers': input should be a valid integer, got 1.5"),
+        ({"folder": "mine"}, "'folder': input should be 'auto' or 'own', got 'mine'"),
+        ({"stall": True}, "'stall': input should be a valid number, got True"),
         ({"address": "ray://head:10001"}, "ray start --address=HOST:PORT"),
     ],
 )
 def test_wrong_arguments_are_one_line(given, said):
     with pytest.raises(UsageError) as error:
-        ray_options(given)
+        read_options(RayOptions, given)
     assert said in str(error.value)
 
 
 def test_a_worker_takes_a_gpu_where_there_are_any():
-    assert ray_options({}).resources(True) == {"CPU": 1, "GPU": 1.0}
-    assert ray_options({}).resources(False) == {"CPU": 1}
-    assert ray_options({"num_gpus": 0.5, "memory": 2}).resources(True) == {"CPU": 1, "GPU": 0.5, "memory": 2e9}
-    assert (ray_options({"num_cpus": 4}).threads, ray_options({"num_cpus": 0.5}).threads) == (4, 1)
+    assert RayOptions().resources(True) == {"CPU": 1, "GPU": 1.0}
+    assert RayOptions().resources(False) == {"CPU": 1}
+    assert RayOptions(num_gpus=0.5, memory=2).resources(True) == {"CPU": 1, "GPU": 0.5, "memory": 2e9}
+    assert (RayOptions(num_cpus=4).threads, RayOptions(num_cpus=0.5).threads) == (4, 1)
 
 
 def test_no_cluster_is_started(monkeypatch, tmp_path):

@@ -18,7 +18,7 @@ from ttmbench.cli.analyze import KNOWN
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.analyze_transfer import TRANSFER
+from ttmbench.evaluator.analyze import TRANSFER
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
 from ttmbench.scoring.capabilities import capabilities_of
@@ -155,7 +155,7 @@ def test_the_curve_of_ttm_is_that_of_a_run(tmp_path, monkeypatch):
 def test_the_model_is_left_as_it_was():
     """Analyses of several runs start each from the same weights: the same seed twice gives the same curve."""
     from ttmbench.config import RunConfig
-    from ttmbench.evaluator.plan import RunContext, plan_task
+    from ttmbench.evaluator.plan import Run, plan_task
     from ttmbench.evaluator.run import make_adapter
     from ttmbench.evaluator.score_task import score_task
     from ttmbench.evaluator.settings import task_settings
@@ -164,7 +164,7 @@ def test_the_model_is_left_as_it_was():
     config = RunConfig(model="tiny-clip", tasks=["shapes_color"], limit=16, ttm=True, ttm_args={"iterations": 1})
     task = find_task(REGISTRY, "shapes_color")
     adapter = make_adapter(REGISTRY, "tiny-clip", {}, {"device": "cpu"})
-    context = RunContext(REGISTRY, config, capabilities_of(adapter))
+    context = Run(REGISTRY, config, capabilities_of(adapter))
     scored = score_task(plan_task(context, task), context)
     stage = adaptation(scored, context, task_settings(REGISTRY, config, task.spec))
     asked = analysis.Question(replace(stage, seeds=[0, 0]), REGISTRY.metric("group_match"))

@@ -36,7 +36,7 @@ def test_an_iteration_is_counted_against_the_truth():
     assert (record.seed, record.selected, record.candidates, record.coverage, record.tied) == (3, 3, 4, 0.75, 1)
     assert record.pseudo_label_accuracy == 2 / 3 and record.seconds == 2.0
     assert one.record_of(step_of([False] * 4, [[0, 1]] * 4), 0).pseudo_label_accuracy is None
-    assert one.seed == 0 and not one.silent and one.truth.tolist() == [[0, 1]] * 4
+    assert one.seed == 0 and one.truth.tolist() == [[0, 1]] * 4
     wide, narrow = stage_of(3, 2, 4), stage_of(3, 3, 1)
     assert replace(one, raw=wide.score()).truth.tolist() == [[0, 1]] * 3
     assert replace(one, raw=narrow.score()).truth.tolist() == [[0]] * 3
@@ -148,7 +148,6 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it(adaptation):
     assert "audit_labels" not in result.record and result.record["seeds"] == [3, 5]
     assert one.ttm(audit=True).record["audit_labels"] == {"passed": True, "seeds": [3, 5], "iterations": 2}
     told.clear()
-    replace(one, silent=True).ttm()
     one.oracle(), one.control("placebo"), one.simple_match()
     assert not told, "plugins are told of TTM's own iterations alone"
     assert one.oracle().record["reads_labels"] is True

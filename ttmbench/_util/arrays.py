@@ -174,7 +174,7 @@ def too_large(array: np.ndarray) -> bool:
     return bool(array.size) and bool(np.abs(array).max() > LARGEST)
 
 
-def metadata_list(about: Mapping[str, Any], key: str) -> list[str]:
+def metadata_list(about: Mapping[str, object], key: str) -> list[str]:
     """A list of texts that metadata hold as JSON, empty if there is none; ValueError for anything else."""
     value = parse_json(str(about.get(key, "[]")))
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from ttmbench._util.escape import one_line, plain
 from ttmbench._util.redact import redact, scrub, secrets_in_environment
@@ -93,14 +93,14 @@ def streams_at_hand() -> None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
 
 
-def _missed(stream: Any, error: OSError) -> None:
+def _missed(stream: TextIO, error: OSError) -> None:
     """What becomes of an error of writing: `| head` has read enough, and a note stops no run."""
     _drop_rest(stream)
     if stream is sys.stdout and not isinstance(error, BrokenPipeError):
         raise TtmbenchError(unwritten(error)) from None
 
 
-def _drop_rest(stream: Any) -> None:
+def _drop_rest(stream: IO[str]) -> None:
     """Nobody reads a stream any more, or its disk is full: what it holds, and what follows, goes nowhere."""
     with suppress(OSError, ValueError, AttributeError):  # a stream of a program's own may have no number
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -115,7 +115,7 @@ def note(text: str) -> None:
     _print(text, sys.stderr, flush=True)
 
 
-def _print(text: str, stream: Any, flush: bool = False) -> None:
+def _print(text: str, stream: TextIO, flush: bool = False) -> None:
     aside: AbstractContextManager[object] = nullcontext()
     if "tqdm" in sys.modules:  # takes progress bars off the screen, and draws them again below the line
         from tqdm import tqdm
@@ -163,7 +163,7 @@ def _spelt_out(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("ttmbench.spelt", _spelt_out)
 
 
-def printable(value: Any, secrets: tuple[str, ...] | None = None) -> Any:
+def printable(value: object, secrets: tuple[str, ...] | None = None) -> Any:
     """The same JSON value with every text as `say` would print it, each in one line; ``secrets`` as for `scrub`."""
     if isinstance(value, int | float | None):
         return value

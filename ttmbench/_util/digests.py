@@ -26,7 +26,7 @@ _VERSIONED = {"PIL", "datasets", "numpy", "open_clip", "scipy", "torch", "transf
 
 Digests = dict[str, str | None]
 """Package -> sha256 of its source; None if the source cannot be read (code typed into an interpreter or notebook)."""
-_KNOWN: dict[str, tuple[tuple[Any, ...], str]] = {}  # package -> its files as they were, and their digest
+_KNOWN: dict[str, tuple[tuple[object, ...], str]] = {}  # package -> its files as they were, and their digest
 
 
 def digests_of_modules(modules: Iterable[str]) -> Digests:
@@ -49,7 +49,7 @@ def digests_of_modules(modules: Iterable[str]) -> Digests:
     return dict(sorted(found.items()))
 
 
-def digests_of_object(value: Any) -> Digests:
+def digests_of_object(value: object) -> Digests:
     """As `digests_of_modules`, for the classes of a model; None if one of its `METHODS` was put into the object."""
     found = digests_of_modules(modules_of(value))
     if METHODS & set(getattr(value, "__dict__", ())):
@@ -131,7 +131,7 @@ def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[st
                 yield f"{name.replace('.', '/')}/{(below / file).as_posix()}", Path(place) / file
 
 
-def tensors_digest(state: Mapping[str, Any]) -> str:
+def tensors_digest(state: Mapping[str, object]) -> str:
     """sha256 over names, types, shapes and bytes of tensors, in the order of their names; others count by ``repr``.
 
     >>> import torch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Any
 
 from ttmbench._util.limits import DEFAULTS, limit
 from ttmbench.errors import UsageError
@@ -68,7 +67,7 @@ def one_line(text: str, most: int | None = None) -> str:
     return line if len(line) <= most else f"{line[:most]}... ({len(text)} characters)"
 
 
-def csv_cell(value: Any) -> Any:
+def csv_cell(value: object) -> object:
     r"""A cell that no spreadsheet takes for a formula; what is no text stays as it is.
 
     >>> csv_cell('=HYPERLINK("x")'), csv_cell("clip"), csv_cell(-0.5)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttmbench._util.escape import DEVICES
 from ttmbench.errors import UsageError
@@ -141,7 +141,7 @@ def share_lock(path: Path) -> AbstractContextManager[object]:
                 return file
 
 
-def to_json(document: Mapping[str, Any]) -> str:
+def to_json(document: Mapping[str, object]) -> str:
     """JSON as results files have it; a number that is not finite is a mistake of ours and raises ValueError."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text that a file can hold

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeGuard
 
 from ttmbench._util.redact import place_in_url
 from ttmbench.errors import UsageError
@@ -21,7 +21,7 @@ _HALF_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # gs:/x, but no
 _SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
 
-def read_dtype(value: Any) -> Any:
+def read_dtype(value: object) -> object:
     """A dtype by our name; what is none is left as it is.
 
     >>> read_dtype("bfloat16"), read_dtype("torch.float32"), read_dtype("fp16"), read_dtype("int8")
@@ -52,7 +52,7 @@ def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def read_batch_size(value: Any) -> Any:
+def read_batch_size(value: object) -> object:
     """A batch size; ``auto:4`` is ``auto``, since the size is found anew wherever memory runs out.
 
     >>> read_batch_size("auto:4"), read_batch_size(8)
@@ -61,7 +61,7 @@ def read_batch_size(value: Any) -> Any:
     return "auto" if isinstance(value, str) and re.fullmatch(r"auto:\d+", value) else value
 
 
-def read_limit(value: Any) -> Any:
+def read_limit(value: object) -> int | float:
     """A limit as a count or a share below 1.
 
     >>> read_limit("8"), read_limit(0.1), read_limit(8.0)
@@ -71,8 +71,8 @@ def read_limit(value: Any) -> Any:
         ValueError: it is neither.
     """
     try:
-        number = float(value)
-    except (TypeError, ValueError):
+        number = float(str(value))
+    except ValueError:
         number = math.nan
     if isinstance(value, bool) or not (0 < number < 1 or (number >= 1 and number.is_integer())):
         raise ValueError(f"must be a whole number of groups from 1, or a share of them between 0 and 1, got {value}")
@@ -92,7 +92,7 @@ def groups_of(limit: float | None, total: int | None) -> int | None:
     return None if total is None else math.ceil(limit * total)
 
 
-def read_rerank(pairs: Any) -> Any:
+def read_rerank(pairs: object) -> object:
     """What ranks candidates before a model that scores pairs does.
 
     >>> read_rerank({"model": "clip-b32", "k": 64}), read_rerank({})
@@ -111,7 +111,7 @@ def read_rerank(pairs: Any) -> Any:
     return dict(pairs)
 
 
-def read_device(given: Any) -> str:
+def read_device(given: object) -> str:
     """A device as torch calls it, or several parted by commas; a number is that of a CUDA device.
 
     UsageError for anything else; the message says what is right.
@@ -170,7 +170,7 @@ def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
-def is_address(given: Any) -> bool:
+def is_address(given: object) -> TypeGuard[str]:
     """Whether a file or folder is named by an address such as ``s3://bucket/results``.
 
     >>> is_address("s3://bucket/results"), is_address("results/s3")
@@ -179,7 +179,7 @@ def is_address(given: Any) -> bool:
     return isinstance(given, str) and _ADDRESS.match(given) is not None
 
 
-def read_place(name: str, given: Any, may_be_address: bool = False) -> Any:
+def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
     """A file or folder as it was given to an option; a ``file://`` address as the path that it is.
 
     Other addresses, all but those of web pages, are taken if the option ``may_be_address``. UsageError for one that is

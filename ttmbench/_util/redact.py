@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -158,7 +158,7 @@ def redact(arguments: Sequence[str]) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")  # what was no text on the command line
 
 
-def redact_values(settings: dict[str, Any]) -> dict[str, Any]:
+def redact_values(settings: Mapping[str, object]) -> dict[str, Any]:
     """Settings with secret values replaced, at any depth.
 
     >>> redact_values({"model_args": [{"api_key": "x"}, "hf_abcdefghij"]})
@@ -169,13 +169,14 @@ def redact_values(settings: dict[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if re.fullmatch(_NAME, str(key)) and not isinstance(value, dict | bool):
             clean[key] = GONE if value else value
-        elif value in variables and str(key).endswith("_env"):
+        elif isinstance(value, str) and value in variables and str(key).endswith("_env"):
             clean[key] = value if is_variable_name(value) else GONE
-        else:
-            for name in variables if isinstance(value, str) else ():
+        elif isinstance(value, str):
+            for name in variables:
                 value = _without_value_of(name, value)
-            is_url = isinstance(value, str) and str(key).lower().endswith("url")
-            clean[key] = _redacted(url_without_secrets(value) if is_url else value)
+            clean[key] = redact([url_without_secrets(value) if str(key).lower().endswith("url") else value])
+        else:
+            clean[key] = _redacted(value)
     return clean
 
 
@@ -184,7 +185,7 @@ def _without_value_of(variable: str, text: str) -> str:
     return text.replace(value, GONE) if len(value) >= SHORTEST else text
 
 
-def _redacted(value: Any) -> Any:
+def _redacted(value: object) -> object:
     if isinstance(value, dict):
         return redact_values(value)
     if isinstance(value, list | tuple):
@@ -192,11 +193,11 @@ def _redacted(value: Any) -> Any:
     return redact([value]) if isinstance(value, str) else value
 
 
-def scrub_values(value: Any, known: Collection[str] = ()) -> Any:
+def scrub_values(value: object, known: Collection[str] = ()) -> Any:
     """A JSON value with `scrub` applied to every text in it, and known secrets taken out."""
     secrets = (*sorted(known), *secrets_in_environment())  # as `scrub` has it, what the caller knows comes first
 
-    def scrubbed(part: Any) -> Any:
+    def scrubbed(part: object) -> object:
         if isinstance(part, str):
             return _scrubbed(part, secrets)
         if isinstance(part, dict):
@@ -206,7 +207,7 @@ def scrub_values(value: Any, known: Collection[str] = ()) -> Any:
     return scrubbed(value)
 
 
-def secrets_of(settings: Any, named: bool = False) -> set[str]:
+def secrets_of(settings: object, named: bool = False) -> set[str]:
     """The values in settings that `redact_values` would replace by their name, to be taken out of messages too.
 
     >>> secrets_of({"model_args": {"api_key": "my-own-key"}})

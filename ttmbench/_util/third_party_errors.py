@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttmbench._util.escape import one_line
 from ttmbench.errors import TtmbenchError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
 
 
 def error_line(error: BaseException) -> str:
@@ -62,7 +63,7 @@ def place_of(error: BaseException) -> str | None:
     return _place(*[(file, line) for file, line in foreign if _package(file) == package][-1])
 
 
-def place_of_function(function: Any) -> str | None:
+def place_of_function(function: object) -> str | None:
     """File and line in which a plugin's function begins; None for what is no function of a plugin's file."""
     function = getattr(function, "func", function)  # of a partial
     code = getattr(getattr(function, "__func__", function), "__code__", None)
@@ -115,7 +116,7 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Ite
         raise detail from error
 
 
-def first_error(error: ValidationError) -> Any:
+def first_error(error: ValidationError) -> ErrorDetails:
     """The error to tell: an unknown key if there is one, since it often explains a missing one."""
     return min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
 

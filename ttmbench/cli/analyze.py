@@ -56,8 +56,7 @@ def analyze(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.settings import choose
 
     choose(config)  # a wrong name is told before torch is imported, which takes seconds
-    from ttmbench.evaluator.analyze import analyze_tasks
-    from ttmbench.evaluator.analyze_transfer import TRANSFER, transfer_document
+    from ttmbench.evaluator.analyze import TRANSFER, analyze_tasks, transfer_document
     from ttmbench.report.plots import write_analysis
     from ttmbench.report.table import TableColumn, print_table
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.progress import progress_iter
@@ -127,11 +126,11 @@ def _wanted(options: argparse.Namespace) -> Callable[[Item], bool]:
     return wanted
 
 
-def _print_json(value: Any) -> None:
+def _print_json(value: object) -> None:
     echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _as_json(item: Item) -> dict[str, Any]:
+def _as_json(item: Item) -> dict[str, object]:
     description = {name: value for name, value in vars(item).items() if name != "files"}
     return {**description, "used": _date(item.used), "files": len(item.files), "path": str(item.files[0])}
 

@@ -9,7 +9,6 @@ import platform
 import re
 import shlex
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -64,19 +63,19 @@ def doctor(options: argparse.Namespace) -> int:
         models.setdefault(spec.name, spec)
     findings = [check_task(registry, task, data_folder(given)) for task in tasks.values()]
     findings += [check_model(spec) for spec in models.values()]
-    around = surroundings(given)
+    around = _surroundings(given)
     broken: dict[str, str] = {}
     for plugin in registry.plugins.broken:
         why = str(plugin).removeprefix(f"plugin '{plugin.name}' ")
         broken[plugin.name] = f"{broken[plugin.name]}; {why}" if plugin.name in broken else why
     if options.json:
-        found = [vars(finding) for finding in findings]
-        echo(json.dumps({**around, "broken_plugins": broken, "findings": found}, indent=2, ensure_ascii=False))
+        listed = [vars(finding) for finding in findings]
+        echo(json.dumps({**around, "broken_plugins": broken, "findings": listed}, indent=2, ensure_ascii=False))
     else:
         _print_surroundings(around, broken)
         _print_findings(findings)
-    if asked and not usable(findings):
-        lacking = [finding.name for finding in findings if finding.state != "present"]
+    lacking = [finding.name for finding in findings if finding.state != "present"]
+    if asked and lacking:
         warn(f"not usable as it is: {', '.join(lacking)}")
         return EXIT_MISSING
     return 0
@@ -122,14 +121,12 @@ def _print_findings(findings: list[Finding]) -> None:
         return
     echo()
     rows: list[list[str]] = []
-    for before, one in zip([None, *findings], findings, strict=False):
-        if before is not None and before.kind != one.kind:
+    for finding in findings:
+        if rows and rows[-1][0] != finding.kind:
             rows.append([])
-        rows.append([one.kind, one.name, one.state, one.detail + (f" -> {one.mend}" if one.mend else "")])
-    print_table(
-        (TableColumn("kind", "key"), TableColumn("name", "key"), TableColumn("state", "key"), TableColumn("detail")),
-        rows,
-    )
+        mend = f" -> {finding.mend}" if finding.mend else ""
+        rows.append([finding.kind, finding.name, finding.state, f"{finding.detail}{mend}"])
+    print_table([*(TableColumn(name, "key") for name in ("kind", "name", "state")), TableColumn("detail")], rows)
 
 
 @dataclass(frozen=True)
@@ -152,16 +149,7 @@ class Finding:
 
 
 def check_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
-    """Whether a task could be run offline.
-
-    Args:
-        registry: sources.
-        task: the task.
-        data_dir: the data folder.
-
-    Returns:
-        What was found.
-    """
+    """Whether a task could be run offline, from the data folder or a cache."""
     name = task.spec.task
     command = f"ttmbench download {name}"
     try:
@@ -176,9 +164,7 @@ def check_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
         return Finding("task", name, "present", f"{here.name}{_where(here)}{without}", command if untagged else "")
     if any(place.needs is None for place in places):
         return Finding("task", name, "unknown", f"{places[0].name} does not tell what it needs", command)
-    listed = [
-        f"{missing}{_where(place)}" for place, gone in zip(places, absent, strict=True) for missing in [_list(gone)]
-    ]
+    listed = [f"{_list(missing)}{_where(place)}" for place, missing in zip(places, absent, strict=True)]
     detail = f"not here: {'; nor '.join(listed)}"
     if not task.spec.gated:
         return Finding("task", name, "missing", detail, command)
@@ -188,19 +174,11 @@ def check_task(registry: Registry, task: TaskFile, data_dir: Path) -> Finding:
 
 
 def check_model(spec: AdapterSpec) -> Finding:
-    """Whether a model's weights are here.
-
-    Args:
-        spec: the model.
-
-    Returns:
-        What was found; ``unknown`` for a name that fixes no weights, and for an adapter that does not tell.
-    """
+    """Whether a model's weights are here; unknown for a name that fixes none, and an adapter that does not tell."""
     absent = [need for need in spec.needs if not _installed(need)]
     if absent:
-        return Finding(
-            "model", spec.name, "missing", f"{absent[0]} is not installed", f"pip install {shlex.join(spec.needs)}"
-        )
+        command = f"pip install {shlex.join(spec.needs)}"
+        return Finding("model", spec.name, "missing", f"{absent[0]} is not installed", command)
     try:
         files = locate_files(spec, {}, offline=True)
     except DataError as error:
@@ -209,7 +187,7 @@ def check_model(spec: AdapterSpec) -> Finding:
         return Finding("model", spec.name, "unknown", f"{type(error).__name__}: {error}")
     if files is None:
         return Finding("model", spec.name, "unknown", "its arguments name no weights")
-    shown = [f"{one.name}{f' at {one.commit[:8]}' if one.commit else ''} in {one.folder}" for one in files]
+    shown = [f"{file.name}{f' at {file.commit[:8]}' if file.commit else ''} in {file.folder}" for file in files]
     return Finding("model", spec.name, "present", ", ".join(shown))
 
 
@@ -223,18 +201,18 @@ def _absent(spec: AdapterSpec, why: str) -> Finding:
     return Finding("model", spec.name, "gated", why, f"accept the terms at {page}, set HF_TOKEN, then `{command}`")
 
 
-def surroundings(data_dir: Path | None) -> dict[str, Any]:
-    """Versions, devices, folders with the space that is free in them, and whether a token is set.
+def _surroundings(data_dir: Path | None) -> dict[str, Any]:
+    """Versions, devices, folders and whether a token is set, as JSON values; None for an absent package."""
+    from huggingface_hub import constants
 
-    Args:
-        data_dir: the data folder that was asked for, if one was.
-
-    Returns:
-        JSON values; an absent package is None, and so is the free space of a folder that cannot be told.
-    """
-    folders = {name: _folder(path) for name, path in _folders(data_dir).items()}
-    if "score cache" in folders:
-        folders["score cache"]["outdated_bytes"] = _outdated_bytes(Path(folders["score cache"]["path"]))
+    prepared, cache = os.environ.get("HF_DATASETS_CACHE"), cache_folder(None)
+    folders = {
+        "data folder": _folder(data_folder(data_dir)),
+        "hub cache": _folder(Path(constants.HF_HUB_CACHE)),
+        "datasets cache": _folder(Path(prepared) if prepared else Path(constants.HF_HOME) / "datasets"),
+    }
+    if cache is not None:
+        folders["score cache"] = {**_folder(cache), "outdated_bytes": _outdated_bytes(cache)}
     return {
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
@@ -250,11 +228,6 @@ def token_is_set() -> bool:
     from huggingface_hub import constants
 
     return any(os.environ.get(name) for name in TOKENS) or Path(constants.HF_TOKEN_PATH).is_file()
-
-
-def usable(findings: Iterable[Finding]) -> bool:
-    """Whether everything can be used."""
-    return all(finding.state == "present" for finding in findings)
 
 
 def _where(place: DataLocation) -> str:
@@ -277,47 +250,29 @@ def _installed(need: str) -> bool:
     plain, _, extras = need.rstrip("]").partition("[")
     if _version(plain) is None:
         return find_spec(plain.replace("-", "_")) is not None
-    return all(_version(name) is not None for extra in extras.split(",") for name in _of_extra(plain, extra))
-
-
-def _of_extra(name: str, extra: str) -> list[str]:
-    """The distributions that an extra of an installed one asks for."""
-    asked = [one.partition(";") for one in requires(name) or ()]
-    return [
+    asked = [requirement.partition(";") for requirement in requires(plain) or ()]
+    wanted = [
         re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+        for extra in extras.split(",")
         for requirement, _, marker in asked
         if re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", marker)
     ]
+    return all(_version(name) is not None for name in wanted)
 
 
 def _devices() -> list[str]:
     import torch
 
-    found = ["cpu"]
-    for index in range(torch.cuda.device_count()):
-        memory = torch.cuda.get_device_properties(index).total_memory
-        found.append(f"cuda:{index} ({torch.cuda.get_device_name(index)}, {memory >> 30} GiB)")
-    return found + (["mps"] if torch.backends.mps.is_available() else [])
-
-
-def _folders(data_dir: Path | None) -> dict[str, Path]:
-    from huggingface_hub import constants
-
-    prepared, cache = os.environ.get("HF_DATASETS_CACHE"), cache_folder(None)
-    return {
-        "data folder": data_folder(data_dir),
-        "hub cache": Path(constants.HF_HUB_CACHE),
-        "datasets cache": Path(prepared) if prepared else Path(constants.HF_HOME) / "datasets",
-        **({"score cache": cache} if cache is not None else {}),
-    }
+    cuda = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    named = [f"cuda:{index} ({about.name}, {about.total_memory >> 30} GiB)" for index, about in enumerate(cuda)]
+    return ["cpu", *named, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
 def _folder(path: Path) -> dict[str, Any]:
-    """A folder, whether it is there, and the bytes that are free where it is or would be."""
-    there = next((one for one in (path, *path.parents) if one.exists()), None)
+    """A folder, whether it is there, and the bytes that are free where it is or would be; None if unknown."""
     try:
-        free = None if there is None else shutil.disk_usage(there).free
-    except OSError:
+        free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
+    except (OSError, StopIteration):
         free = None
     return {"path": str(path), "exists": path.is_dir(), "free_bytes": free}
 

@@ -46,20 +46,19 @@ def download(options: argparse.Namespace) -> int:
     folder = data_folder(Path(options.data_dir) if options.data_dir else None)
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--data_dir {folder} is no folder")
-    if options.data_dir and not options.dry_run:
-        _make(folder)
+    if options.data_dir and not options.dry_run:  # a later run with it expects one, even if nothing had to go there
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--data_dir {folder} cannot be made ({error.strerror or error})") from None
     model_args = parse_pairs(options.model_args or "")
     if options.trust_remote_code:
         model_args["trust_remote_code"] = True
     planned = plans(registry, tasks, folder, options.alternative)
     web = Web()
     if options.dry_run:
-        shown: set[FetchLine] = set()
-        for plan in planned:
-            for line in preview(plan, web):
-                if line not in shown:
-                    _say(line)
-                shown.add(line)
+        for line in dict.fromkeys(line for plan in planned for line in preview(plan, web)):
+            _say(line)
         if model is not None:
             _say(preview_model(model, model_args))
         return 0
@@ -75,14 +74,6 @@ def download(options: argparse.Namespace) -> int:
     if missing:
         raise DataError(f"not everything could be fetched for {', '.join(missing)}; the lines above say why")
     return 0
-
-
-def _make(folder: Path) -> None:
-    """Makes the folder that was asked for: a later run with it expects one, even if nothing had to go there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--data_dir {folder} cannot be made ({error.strerror or error})") from None
 
 
 def _say(line: FetchLine) -> None:

@@ -67,8 +67,8 @@ def _models(registry: Registry) -> list[dict[str, Any]]:
             "model": name,
             "aliases": list(spec.aliases),
             "plugin": plugin,
-            "size": None if spec.card is None else spec.card.size,
-            "license": None if spec.card is None else spec.card.license or "none declared",
+            "size": spec.card and spec.card.size,
+            "license": spec.card and (spec.card.license or "none declared"),
             "gated": spec.card is not None and spec.card.gated,
             "extra": [need for need in spec.needs if need.startswith("ttmbench[")],
             "summary": spec.summary,
@@ -100,13 +100,10 @@ def _schedules(registry: Registry) -> list[dict[str, Any]]:
 
 
 def _plugins(registry: Registry) -> list[dict[str, Any]]:
-    names = set(registry.plugins.names) - {plugin.name for plugin in registry.plugins.broken}
-    loaded = [{"plugin": n, "status": "loaded", "detail": ""} for n in registry.plugins.names if n in names]
-    broken = [
-        {"plugin": plugin.name, "status": "broken", "detail": f"{plugin.target}: {plugin.reason}"}
-        for plugin in registry.plugins.broken
-    ]
-    return loaded + broken
+    broken = [(plugin.name, "broken", f"{plugin.target}: {plugin.reason}") for plugin in registry.plugins.broken]
+    names = {name for name, _, _ in broken}
+    loaded = [(name, "loaded", "") for name in registry.plugins.names if name not in names]
+    return [{"plugin": name, "status": status, "detail": detail} for name, status, detail in loaded + broken]
 
 
 _ROWS = {
@@ -117,8 +114,6 @@ _ROWS = {
     "schedules": _schedules,
     "plugins": _plugins,
 }
-
-
 _LONG = {"tasks": ("kind", "tags", "description"), "models": ("aliases", "plugin", "license", "extra")}
 _KINDS = {"groups": "number", "size": "number"}
 

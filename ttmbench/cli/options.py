@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from ttmbench._util.option_values import read_batch_size, read_limit
+
+Options = argparse._ActionsContainer
+"""A parser, or a group of its options."""
 
 LIMIT = "Use only the first N groups, or a fraction if below 1"
 OFFLINE = "Use local files only; do not access the network"
@@ -13,7 +15,7 @@ USE_CACHE = "Score cache (default: TTMBENCH_CACHE, else the user cache)"
 DATA_DIR = "Directory with data files (default: TTMBENCH_DATA, else the user cache)"
 
 
-def add_what(common: Any, more: Any) -> None:
+def add_what(common: Options, more: Options) -> None:
     """Add the options for models and tasks: the common ones to one group, the others to a second."""
     common.add_argument("--model", "-M", "-m", metavar="NAME", help="Model name from `ttmbench ls models`")
     common.add_argument(
@@ -28,7 +30,7 @@ def add_what(common: Any, more: Any) -> None:
     more.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
 
 
-def add_ttm_settings(group: Any) -> None:
+def add_ttm_settings(group: Options) -> None:
     """Settings of the test-time stage."""
     group.add_argument(
         "--ttm_args", metavar="K=V,...", help="TTM settings: lr, epochs, iterations, schedule, tau_start, ..."
@@ -39,14 +41,14 @@ def add_ttm_settings(group: Any) -> None:
     group.add_argument("--seeds", metavar="0,1,2,3", type=seeds, help="Test-time training seeds (default: one seed)")
 
 
-def add_how(common: Any, more: Any) -> None:
+def add_how(common: Options, more: Options) -> None:
     """Add the options for execution and intervals: the common ones to one group, the others to a second."""
     add_machine(common, more, seed="Seed for the bootstrap, and first test-time seed")
     more.add_argument("--compile", action="store_true", default=None, help="Compile the model with torch.compile")
     add_interval(more, default=None)
 
 
-def add_machine(common: Any, more: Any, seed: str) -> None:
+def add_machine(common: Options, more: Options, seed: str) -> None:
     """Add the options for every command that runs a model; ``seed`` is the help text for ``--seed``."""
     common.add_argument(
         "--batch_size", "-b", metavar="N|auto", type=count_or_auto, help="Batch size; auto finds one that fits"
@@ -68,7 +70,7 @@ def add_machine(common: Any, more: Any, seed: str) -> None:
     more.add_argument("--trust_remote_code", action="store_true", default=None, help="Run code from the Hub repository")
 
 
-def add_interval(group: Any, default: int | None) -> None:
+def add_interval(group: Options, default: int | None) -> None:
     """How intervals are made; ``default`` is the number of resamples, None to leave both unsaid."""
     group.add_argument(
         "--interval",
@@ -82,14 +84,14 @@ def add_interval(group: Any, default: int | None) -> None:
     )
 
 
-def add_assertions(parser: Any) -> None:
+def add_assertions(parser: Options) -> None:
     """Conditions that the numbers have to meet."""
     parser.add_argument(
         "--assert", dest="assertions", metavar="COND", action="append", help="Required result: task.metric,filter>=0.9"
     )
 
 
-def add_verbosity(parser: Any) -> None:
+def add_verbosity(parser: Options) -> None:
     """Whether tracebacks are shown."""
     parser.add_argument(
         "--verbosity",

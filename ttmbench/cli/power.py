@@ -195,19 +195,13 @@ def _row(known: _Known, discordance: float, options: argparse.Namespace) -> dict
     asked = []
     for difference in options.difference:
         alone = groups_needed(difference, discordance, **level, seed_variance=known.seed_variance)
-        possible = difference <= discordance
-        asked.append(
-            {
-                "difference": difference,
-                "power": power_of(known.worth, discordance, difference, options.alpha, known.seed_variance)
-                if possible
-                else None,
-                "groups": None if alone is None else math.ceil(alone * effect),
-                "seeds": None
-                if known.seed_std is None or not possible
-                else seeds_needed(known.worth, difference, discordance, known.seed_std, **level),
-            }
-        )
+        found, seeds = None, None
+        if difference <= discordance:
+            found = power_of(known.worth, discordance, difference, options.alpha, known.seed_variance)
+            if known.seed_std is not None:
+                seeds = seeds_needed(known.worth, difference, discordance, known.seed_std, **level)
+        groups = None if alone is None else math.ceil(alone * effect)
+        asked.append({"difference": difference, "power": found, "groups": groups, "seeds": seeds})
     smallest = detectable_difference(known.worth, discordance, **level, seed_variance=known.seed_variance)
     return {"discordance": discordance, "smallest_difference": smallest, "differences": asked}
 

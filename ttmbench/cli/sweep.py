@@ -135,15 +135,16 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 
 def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
     given: dict[str, Any] = {} if options.executor_args is None else parse_pairs(options.executor_args)
+    from ttmbench.sweep.executor_options import LocalOptions, RayOptions, read_options
+
     if options.executor == "ray":
-        from ttmbench.sweep.executor_options import ray_options
         from ttmbench.sweep.ray_executor import RayExecutor
 
-        return RayExecutor(root, ray_options(given, options.workers), [one.cell for one in planned], units)
+        wanted = read_options(RayOptions, {"workers": options.workers, **given})
+        return RayExecutor(root, wanted, [one.cell for one in planned], units)
     from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, desks_for
-    from ttmbench.sweep.executor_options import local_stall
 
-    stall = local_stall(given)
+    stall = read_options(LocalOptions, given).stall
     # A cell that names a device by its number has to see all of them.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
     return LocalExecutor(root, desks_for(options.workers, accelerators() if any_device else (), units), stall)

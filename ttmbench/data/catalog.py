@@ -25,11 +25,7 @@ AnyTask = TypeVar("AnyTask", bound=TaskFile)
 
 
 def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) -> TaskFile:
-    """A task by name, or by the path of its file; ``read`` as for `load_task`.
-
-    Raises:
-        UsageError: no such task, or its file is wrong.
-    """
+    """A task by name, or by the path of its file; ``read`` as for `load_task`. UsageError for none or a wrong file."""
     if name.endswith(ENDINGS) and (name not in registry.task_files):
         path = Path(name)
         if not path.is_file():
@@ -62,14 +58,7 @@ def is_named(registry: Registry, word: str) -> bool:
 
 
 def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskFile]:
-    """Tasks by name, tag, glob or file, each once, in the order asked for.
-
-    Args:
-        registry: what plugins registered.
-        patterns: what ``--tasks`` lists.
-
-    Returns:
-        name -> task.
+    """Tasks by name, tag, glob or file as ``--tasks`` lists them: name -> task, each once, in the order asked for.
 
     Raises:
         UsageError: a pattern that fits nothing, with near names; or a wrong file.
@@ -135,12 +124,7 @@ def _kinds(source: Mapping[str, Any]) -> Iterator[str]:
 
 
 def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead | None = None) -> TaskFile:
-    """Reads and checks a task file.
-
-    Args:
-        path: the YAML file.
-        check_name: also demand that ``task:`` equals the file's name.
-        read: what files of the folder held a moment ago; takes what is read now.
+    """A task file, read and checked; by default ``task:`` has to equal the file's name. ``read``: `AlreadyRead`.
 
     Raises:
         UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.

@@ -91,9 +91,7 @@ def value_of(row: Row, column: str, where: str) -> Any:
 def fill(template: str, row: Row, where: str) -> str:
     """Fills a template such as ``{image_id:012d}.jpg`` from a row's cells. Names are columns and nothing more.
 
-    Raises:
-        UsageError: the template cannot be read.
-        DataError: a column is missing, or holds no whole number where one is asked for.
+    UsageError if it cannot be read; DataError if a column is missing, or holds no whole number where one is asked for.
     """
     try:
         parts = list(Formatter().parse(template))
@@ -162,13 +160,8 @@ def _no_id(value: Any) -> str | None:
 def tags_of(row: Row, columns: Any, where: str) -> dict[str, str]:
     """The tags of a row as texts: nothing is an empty tag, a list is joined.
 
-    Args:
-        row: the row.
-        columns: names of columns, or tag -> column, template or `PathPart`.
-        where: names the data, for messages.
-
-    Raises:
-        DataError: there is no such column, or a path has no such part.
+    ``columns``: names of columns, or tag -> column, template or `PathPart`. DataError for a column or part that is not
+    there.
     """
     named: Mapping[str, Any] = columns if isinstance(columns, Mapping) else {name: name for name in columns}
     values = {tag: _tag(row, column, where) for tag, column in named.items()}
@@ -221,10 +214,9 @@ class Condition(BaseModel):
         return self
 
     def holds(self, row: Row, column: str, where: str) -> bool:
-        """Whether a row's cell is so. Of nothing no comparison holds, but it is none of any values.
+        """Whether a row's cell is so; DataError if there is no such column, or no number where one is compared.
 
-        Raises:
-            DataError: there is no such column, or no number where one is compared.
+        Of nothing no comparison holds, but it is none of any values.
         """
         value = cell(row, column, where)
         if value is None:
@@ -257,13 +249,8 @@ Where = dict[str, Annotated[Condition, BeforeValidator(_condition)]]
 def kept_rows(rows: Iterable[Row], columns: Mapping[str, Any], where: str) -> Iterator[Row]:
     """The rows that a task reads: those that meet all conditions, of each file no more than the first ones.
 
-    Args:
-        rows: all of them, file by file.
-        columns: with ``where`` (column -> condition) and ``first_rows`` (how many of each file), if there are any.
-        where: names the data, for messages.
-
-    Raises:
-        DataError: a condition cannot be looked at; row and column are named.
+    ``columns`` has ``where`` (column -> condition) and ``first_rows`` (how many of each file), if there are any.
+    DataError names row and column if a condition cannot be looked at.
     """
     stated = columns.get("where") or {}
     conditions = {name: Condition.model_validate(_condition(value)) for name, value in stated.items()}

@@ -38,17 +38,9 @@ class Classes:
 
 
 def load_classes(spec: TaskSpec) -> Classes:
-    """The classes and prompts of a task.
+    """The classes and prompts of a task; DataError if they are more or fewer than it says.
 
-    Args:
-        spec: the task, of kind ``classification``.
-
-    Returns:
-        Both lists.
-
-    Raises:
-        UsageError: they are those of a package that is not installed, or has no such list.
-        DataError: there are more or fewer classes than the task says.
+    UsageError if the task does not classify, or a package that it names is not installed or has no such list.
     """
     classes = spec.classes
     if classes is None:
@@ -61,58 +53,48 @@ def load_classes(spec: TaskSpec) -> Classes:
 
 
 def labels_of(spec: TaskSpec, classes: Classes, groups: Sequence[Group]) -> np.ndarray:
-    """The class of each image.
-
-    Args:
-        spec: the task.
-        classes: of it.
-        groups: an image each, with its label as the only caption: the number of a class, or its name.
-
-    Returns:
-        int [images].
+    """The class of each image, int [images]: each is a group with its label, a class's number or name, as caption.
 
     Raises:
         DataError: a label is neither, or a name that several classes have; the image is named.
     """
+    count = len(classes.names)
     numbers: dict[str, list[int]] = {}
     for number, name in enumerate(classes.names):
         numbers.setdefault(name, []).append(number)
-    found = []
+    labels = []
     for group in groups:
         label = group.captions[0]
-        if label.isascii() and label.isdecimal() and int(label) < len(classes.names):
-            found.append(int(label))
-            continue
-        places = numbers.get(label, [])
-        if len(places) != 1:
-            what = (
-                "the name of several classes" if places else f"neither a number below {len(classes.names)} nor a name"
-            )
+        is_number = label.isascii() and label.isdecimal() and int(label) < count
+        meant = [int(label)] if is_number else numbers.get(label, [])
+        if len(meant) != 1:
+            what = "the name of several classes" if meant else f"neither a number below {count} nor a name"
             raise DataError(f"task '{spec.task}': the label {label!r:.80} of {group.group_id} is {what}")
-        found.append(places[0])
-    return np.array(found, dtype=np.int64)
+        labels += meant
+    return np.array(labels, dtype=np.int64)
 
 
-def _resolved(spec: TaskSpec, key: str, given: str | list[str]) -> tuple[list[str], str]:
-    if isinstance(given, list):
-        return list(given), IN_FILE
-    package, _, name = given.partition(":")
-    where = f"task '{spec.task}': classes.{key}: {given}"
+def _resolved(spec: TaskSpec, key: str, stated: str | list[str]) -> tuple[list[str], str]:
+    """The texts that a task states itself, or names by their place in a package; and where they come from."""
+    if isinstance(stated, list):
+        return list(stated), IN_FILE
+    package, _, name = stated.partition(":")
+    where = f"task '{spec.task}': classes.{key}: {stated}"
     module = _module(package, where)
     values = getattr(module, name, None)
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-        known = ", ".join(sorted(one for one in vars(module) if one.isupper()))
+        known = ", ".join(sorted(name for name in vars(module) if name.isupper()))
         raise UsageError(f"{where} is not there; the installed package has {known}")
     with foreign_errors(where):
         # Prompts are functions there: of a name, a sentence.
-        texts = [str(one("{}")) if callable(one) else str(one) for one in values]
-    return texts, f"{given} of {package}_torch {version('open_clip_torch')}"
+        texts = [str(value("{}")) if callable(value) else str(value) for value in values]
+    return texts, f"{stated} of {package}_torch {version('open_clip_torch')}"
 
 
 def _module(package: str, where: str) -> Any:
     """The package's lists, without its models: importing these would load torch."""
-    found = importlib.util.find_spec(package)
-    path = Path(found.origin).parent / METADATA if found is not None and found.origin else None
+    installed = importlib.util.find_spec(package)
+    path = Path(installed.origin).parent / METADATA if installed is not None and installed.origin else None
     if path is None or not path.is_file():
         raise UsageError(f"{where} is read from the package {package}; pip install open_clip_torch")
     spec = importlib.util.spec_from_file_location(f"_ttmbench_{package}_metadata", path)

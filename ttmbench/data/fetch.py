@@ -19,7 +19,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.plugins.models import arguments_of, locate_files
 from ttmbench.plugins.registry import Registry
-from ttmbench.types import AdapterSpec, Loaded, ModelFiles
+from ttmbench.types import AdapterSpec, ModelFiles
 
 Status = Literal["present", "fetched", "failed", "would fetch", "ready", "missing", "not all here"]
 
@@ -59,13 +59,7 @@ class Plan:
 
 
 def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alternative: int | None) -> list[Plan]:
-    """What each task needs.
-
-    Args:
-        registry: sources.
-        tasks: by name.
-        data_dir: the data folder; it may not exist.
-        alternative: use this place of each task alone, from 1; a task with fewer has its last.
+    """What each task needs. ``alternative``: use this place of each task alone, from 1; a task with fewer has its last.
 
     Raises:
         UsageError: a source is wrong.
@@ -133,27 +127,28 @@ class Downloads:
         """Fetches what a task needs; True if nothing is missing at the end."""
         lacking: list[str] = []
         for place in [plan.here] if plan.here else plan.places:
-            if place.needs is None:
-                lacking += self._read_once(plan, place)
-                here = not lacking
-            else:
+            if place.needs is not None:
                 lacking += self._fetch_all(place.needs)
                 here = bool(place.is_here)
+            else:  # a source that does not tell what it needs fetches it when it is read
+                _, failed = self._read(plan, offline=False)
+                lacking += failed
+                here = not lacking
+                if not failed:
+                    self.echo(FetchLine(place.name, "fetched", "read once by its own reader"))
             if here:
                 lacking = []
                 break
         tags = self._fetch_all(plan.tags)
+        detail = ""
         if not lacking:
-            try:
-                loaded = self._read(plan, offline=True)
-            except TtmbenchError as error:
-                lacking = [str(error)]
+            detail, lacking = self._read(plan, offline=True)
         lacking += tags
         if lacking:
             more = f"; `ttmbench download {plan.name}` goes on when that is mended"
             self.echo(FetchLine(plan.name, "missing", f"{', '.join(dict.fromkeys(lacking))}{more}", is_task=True))
             return False
-        self.echo(FetchLine(plan.name, "ready", _what(loaded), is_task=True))
+        self.echo(FetchLine(plan.name, "ready", detail, is_task=True))
         return True
 
     def _fetch_all(self, needs: Sequence[DataNeed]) -> list[str]:
@@ -177,18 +172,17 @@ class Downloads:
         self._done[need.name] = line.status != "failed"
         return self._done[need.name]
 
-    def _read_once(self, plan: Plan, place: DataLocation) -> list[str]:
-        """A source that does not tell what it needs fetches it when it is read."""
-        try:
-            self._read(plan, offline=False)
-        except TtmbenchError as error:
-            return [str(error)]
-        self.echo(FetchLine(place.name, "fetched", "read once by its own reader"))
-        return []
-
-    def _read(self, plan: Plan, offline: bool) -> Loaded:
+    def _read(self, plan: Plan, offline: bool) -> tuple[str, list[str]]:
+        """Reads a task: what came, and what is wrong."""
         data_dir = self.data_dir if self.data_dir.is_dir() else None
-        return load_task_data(self.registry, plan.task, offline=offline, data_dir=data_dir)
+        try:
+            loaded = load_task_data(self.registry, plan.task, offline=offline, data_dir=data_dir)
+        except TtmbenchError as error:
+            return "", [str(error)]
+        passed = loaded.source.get("passed_over") or (loaded.source.get("data") or {}).get("passed_over")
+        coverage = loaded.source.get("coverage")
+        of = f" of {coverage['rows']}" if coverage else ""
+        return f"{len(loaded.groups)}{of} groups" + (f", without {', '.join(passed)}" if passed else ""), []
 
 
 def ask_again(planned: Sequence[Plan]) -> None:
@@ -198,21 +192,8 @@ def ask_again(planned: Sequence[Plan]) -> None:
             need.ask_again()
 
 
-def _what(loaded: Loaded) -> str:
-    passed = loaded.source.get("passed_over") or (loaded.source.get("data") or {}).get("passed_over")
-    coverage = loaded.source.get("coverage")
-    of = f" of {coverage['rows']}" if coverage else ""
-    return f"{len(loaded.groups)}{of} groups" + (f", without {', '.join(passed)}" if passed else "")
-
-
 def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], echo: Callable[[FetchLine], None]) -> bool:
-    """Fetches a model's files and looks at them once more without the network; whether nothing is missing.
-
-    Args:
-        spec: the model.
-        model_args: the user's arguments.
-        echo: takes each line as soon as it is known.
-    """
+    """Fetches a model's files and looks at them once more without the network; whether nothing is missing."""
     try:
         files = locate_files(spec, model_args, offline=False)
         if files is not None:

@@ -150,17 +150,9 @@ def where_it_is(path: str, revision: str | None) -> str:
 
 
 def snapshot(path: str, revision: str | None, patterns: list[str] | None, offline: bool, again: bool = False) -> Path:
-    """The folder of a dataset repository in the Hub's cache, fetched if need be.
+    """The folder of a dataset repository in the Hub's cache, fetched if need be; OutOfReachError if it cannot be had.
 
-    Args:
-        path: id of the repository.
-        revision: commit.
-        patterns: of the files to fetch; None for all.
-        offline: never touch the network.
-        again: also fetch files that are in the cache.
-
-    Raises:
-        OutOfReachError: it is neither in the cache nor to be fetched.
+    ``patterns`` of the files to fetch, None for all; ``again``: also fetch files that are in the cache.
     """
     from huggingface_hub import snapshot_download
 

@@ -7,10 +7,9 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
@@ -60,15 +59,8 @@ class HuggingfaceOptions(HubOptions):
         return (folder / "dataset_dict.json").is_file()
 
 
-@dataclass(frozen=True)
-class Table:
-    """A split as the library ``datasets`` gives it.
-
-    Attributes:
-        rows: the table.
-        folder: where its files are, if that is one folder.
-        revision: commit that was read; None for a folder of the user's own, or where it cannot be told.
-    """
+class Table(NamedTuple):
+    """A split as the library ``datasets`` gives it, the folder of its files if it is one, and the commit if known."""
 
     rows: Any
     folder: Path | None
@@ -118,15 +110,10 @@ class HubTables(HubRepository):
 
 
 def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Table:
-    """Opens the wanted split of a dataset.
+    """Opens the wanted split of a dataset; ``data_dir`` may have a copy.
 
     The files of a repository are fetched into the Hub's cache at their revision and read from there. The library's own
     cache, which knows neither revisions nor chosen files once the network is gone, is asked only if they are not there.
-
-    Args:
-        options: which.
-        data_dir: the data folder, which may have a copy.
-        offline: never touch the network.
 
     Raises:
         OutOfReachError: the dataset is neither in a cache nor to be fetched, or a part of it is missing.
@@ -320,19 +307,10 @@ def _quietly(options: HuggingfaceOptions, fetch: Any, offline: bool) -> Any:
 
 
 def files_of_split(files: Sequence[str], card: Mapping[str, Any], split: str, name: str | None) -> list[str] | None:
-    """The files or patterns that hold a split, where that is well determined.
+    """The files or patterns that hold a split; None if any file of the repository may hold it.
 
-    The card's ``configs`` decide where there are any. Without them, all tables have to be shards of splits by their
-    names (``data/test-00000-of-00001.parquet``), in one folder.
-
-    Args:
-        files: of the repository.
-        card: metadata of its README.
-        split: wanted.
-        name: configuration; None for the default one.
-
-    Returns:
-        Paths or patterns; None if any file may hold it.
+    The configuration ``name`` of the card decides where it has any. Without them, all tables have to be shards of
+    splits by their names (``data/test-00000-of-00001.parquet``), in one folder.
 
     >>> names = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet", "images.zip"]
     >>> files_of_split(names, {}, "test", None)
@@ -360,15 +338,10 @@ def _of_configs(configs: Sequence[Mapping[str, Any]], split: str, name: str | No
     entries = chosen[0].get("data_files") if len(chosen) == 1 and "data_dir" not in chosen[0] else None
     if isinstance(entries, Mapping):
         entries = [{"split": key, "path": value} for key, value in entries.items()]
-    if not isinstance(entries, list):
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         return None
-    found: list[str] = []
-    for entry in entries:
-        if not isinstance(entry, Mapping):
-            return None
-        if entry.get("split") == split:
-            path = entry.get("path")
-            found += [path] if isinstance(path, str) else list(path or ())
+    paths = [entry.get("path") for entry in entries if entry.get("split") == split]
+    found = [one for path in paths for one in ([path] if isinstance(path, str) else path or ())]
     return found if found and all(isinstance(path, str) for path in found) else None
 
 

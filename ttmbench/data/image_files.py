@@ -118,17 +118,14 @@ def read_files(
     roots: Sequence[Path] = (),
     hint: Callable[[str], str] = lambda name: "",
 ) -> Loaded:
-    """Groups from a file of rows beside images.
+    """Groups from a file of rows beside images, with file and digest as their source.
 
     Args:
         base: folder that the paths of the options start from.
-        options: the paths, and how rows are read.
+        options: the paths, and how rows are read. If groups without images are left out, ``coverage`` says which.
         request: columns, shape and limit.
         roots: where links of image files may lead; the images folder by default.
         hint: how to mend a missing image, by its name.
-
-    Returns:
-        The groups; file and digest as their source. If groups without images are left out, also which (``coverage``).
 
     Raises:
         DataError: the file or an image is not what it should be; file and group are named.

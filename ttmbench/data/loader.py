@@ -85,11 +85,6 @@ def load_groups(
 def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[DataLocation], list[DataNeed]]:
     """What a task needs on this machine; nothing is fetched.
 
-    Args:
-        registry: where sources are looked up.
-        task: the task.
-        data_dir: the data folder, which may not exist.
-
     Returns:
         The places that have its data, in the order in which they are tried; and its files of further tags.
 
@@ -149,9 +144,9 @@ def _read_source(registry: Registry, source: Mapping[str, Any], request: SourceR
         result = reader(request)
         loaded = result if isinstance(result, Loaded) else Loaded(list(result))
     groups = loaded.groups
-    strange = next((group for group in groups if not isinstance(group, Group)), None)
-    if strange is not None:
-        raise DataError(f"{what} gave a {type(strange).__name__} in place of a group")
+    strange = [group for group in groups if not isinstance(group, Group)]
+    if strange:
+        raise DataError(f"{what} gave a {type(strange[0]).__name__} in place of a group")
     if plugin != BUILTIN:
         groups = _read_by_plugin(registry, spec.kind, groups)
     # A reader that names its kind has told everything; of others the options are told.
@@ -168,17 +163,8 @@ def _read_by_plugin(registry: Registry, kind: str, groups: list[Group]) -> list[
 def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str, TagFile], data_dir: Path) -> Loaded:
     """Adds tags to every group: the same for all, and those of files in the data folder by the groups' ids.
 
-    Args:
-        loaded: a task's data.
-        constant: tag -> value.
-        tag_files: tag -> file: a JSON object, group id -> tag or list of tags. One that is not there adds nothing.
-        data_dir: the data folder.
-
-    Returns:
-        The data with tags; the record names each file with its digest, or None if it was not there.
-
-    Raises:
-        DataError: a file is not what it should be.
+    A file is a JSON object, group id -> tag or list of tags; one that is not there adds nothing. The record names each
+    with its digest, or None if it was not there. DataError if a file is not what it should be.
     """
     if not constant and not tag_files:
         return loaded

@@ -13,16 +13,11 @@ _ROWS = 16  # decoded at a time
 
 
 def check_decoded(files: Iterable[Path]) -> None:
-    """Refuses parquet files that unpack to far more than they are.
+    """DataError if parquet files unpack to more than ``table_ratio`` times their size and ``table_bytes``.
 
     A value that a column repeats is stored once, so a file of some hundred kB may hold gigabytes. What a column could
-    unpack to at most is in its header; only columns that could be too large are read, some rows at a time.
-
-    Args:
-        files: parquet files; what is none is for their reader to say.
-
-    Raises:
-        DataError: together they unpack to more than ``table_ratio`` times their size and ``table_bytes``.
+    unpack to at most is in its header; only columns that could be too large are read, some rows at a time. What is no
+    parquet file is for its reader to say.
     """
     import pyarrow.parquet as parquet
     from pyarrow import ArrowException

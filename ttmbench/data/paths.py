@@ -61,12 +61,8 @@ def is_local(path: str) -> bool:
 def local_path(path: str, base: Path) -> str:
     """A source's ``path``: the absolute path of a folder of this machine, or the id of a dataset on the Hub as it is.
 
-    Args:
-        path: id, or by `is_local` a folder.
-        base: what a relative folder starts from: that of the task file.
-
-    Raises:
-        UsageError: an id by its form, and beside the task file there is a folder of that name.
+    A relative folder starts from ``base``, that of the task file. UsageError if ``path`` is an id by its form, and
+    beside the task file there is a folder of that name.
     """
     if is_local(path):
         return os.path.abspath(base / Path(path).expanduser())  # noqa: PTH100 - links on the way stay what they are

@@ -6,6 +6,7 @@ import ast
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ NAME = "_file"  # cell of the name of a row's file, where there are several
 
 
 def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None, nested: bool = False) -> Iterator[Row]:
-    """Reads the rows of a file.
+    """The rows of a file, in order.
 
     ``.csv`` and ``.tsv`` have a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys
     name them; its items are taken as they come, so a gap in the keys is no row. Anything else is JSON lines.
@@ -35,9 +36,6 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None, n
         name: what messages call the file; its path by default.
         nested: the items of lists are rows, and objects around them are levels: ``{"v1": {"s2": [row]}}`` has the row
             ``v1/s2/0``.
-
-    Yields:
-        The rows, in order.
 
     Raises:
         DataError: the file cannot be read, or a row is not what it should be.
@@ -61,40 +59,31 @@ def rows_of_files(
     literals: Sequence[str],
     nested: bool = False,
 ) -> Iterator[Row]:
-    """The rows of several files, one after the other.
+    """The rows of several files, one after the other, each with the name of its file, which is also its cell ``_file``.
 
     Args:
         files: name -> file, and further cells of all of its rows; one file alone has the empty name.
-        fields: names of the cells, where rows are JSON lists.
+        fields: as for `read_rows`, like ``nested`` and errors.
         literals: columns whose texts are lists as Python or JSON writes them.
-        nested: rows of JSON files lie in lists, and these in objects of any depth.
-
-    Yields:
-        The rows, each with the name of its file, which is also its cell ``_file``.
-
-    Raises:
-        DataError: a file cannot be read, or a row is not what it should be.
+        nested: see there.
     """
     for name, (file, cells) in files.items():
         for row in read_rows(file, fields, nested=nested):
-            own = {**({NAME: name} if name else {}), **cells, **row.cells}
+            every = {**({NAME: name} if name else {}), **cells, **row.cells}
             for column in literals:
-                own[column] = _listed(cell(row, column, str(file)), column, row, str(file))
-            yield Row(row.key, own, row.index, name)
+                every[column] = _listed(cell(row, column, str(file)), column, row, str(file))
+            yield Row(row.key, every, row.index, name)
 
 
 def joined(
     rows: Iterable[Row], others: Mapping[str, tuple[Path, Sequence[str]]], fields: Sequence[str]
 ) -> Iterator[Row]:
-    """Rows with the cells of those that stand beside them in other files.
+    """Rows of a file, each with a mapping of the cells of the row beside it under the name of every other file.
 
     Args:
-        rows: of a file.
+        rows: of the file.
         others: name -> a file with as many rows, and the columns that have to agree.
         fields: names of the cells, where rows are JSON lists.
-
-    Yields:
-        The rows, each with a mapping of the other row's cells under the name of its file.
 
     Raises:
         DataError: a file cannot be read or has another number of rows, or a column does not agree; the row is named.
@@ -108,10 +97,11 @@ def joined(
             if other is None:
                 raise DataError(f"{file}: has no row {row.index}, and '{name}' should have one beside every row")
             for column in same:
-                if cell(row, column, str(file)) != cell(other, column, str(file)):
+                here, there = cell(row, column, str(file)), cell(other, column, str(file))
+                if here != there:
                     raise DataError(
-                        f"{file}: '{column}' of row {row.index} is {cell(other, column, str(file))!r:.80}, and "
-                        f"{cell(row, column, str(file))!r:.80} in the row that it should stand beside"
+                        f"{file}: '{column}' of row {row.index} is {there!r:.80}, and {here!r:.80} in the row that it "
+                        "should stand beside"
                     )
             cells[name] = other.cells
         yield replace(row, cells=cells)
@@ -127,20 +117,16 @@ def _listed(value: Any, column: str, row: Row, where: str) -> Any:
     if len(value) > limit("caption_characters"):
         raise DataError(f"{where}: '{column}' of row {row.index} has {len(value)} characters, too many for a list")
     try:
-        found = ast.literal_eval(value.strip())
+        items = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        found = None
-    if not isinstance(found, list | tuple):
+        items = None
+    if not isinstance(items, list | tuple):
         raise DataError(f"{where}: '{column}' of row {row.index} is {value!r:.80}, which is no list")
-    return list(found)
+    return list(items)
 
 
 def read_text(file: Traversable, name: str) -> str:
-    """A file's text; a byte-order mark is no part of it.
-
-    Raises:
-        DataError: the file cannot be read, or is not UTF-8.
-    """
+    """A file's text without a byte-order mark; DataError if it cannot be read or is not UTF-8."""
     try:
         return textfile.read_text(file)
     except textfile.Unreadable as error:
@@ -148,11 +134,7 @@ def read_text(file: Traversable, name: str) -> str:
 
 
 def read_json(file: Path, name: str) -> Any:
-    """A file's JSON value.
-
-    Raises:
-        DataError: the file cannot be read, or is not JSON.
-    """
+    """A file's JSON value; DataError if it cannot be read or is not JSON."""
     try:
         return textfile.parse_json(read_text(file, name))
     except textfile.Unreadable as error:
@@ -163,16 +145,13 @@ def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
     """Rows of a table with a header, whose cells commas or tabs part.
 
     Of a table with tabs, a cell that begins with a quote has to be quoted as a whole: otherwise it would swallow what
-    follows it.
-
-    Raises:
-        DataError: a row has another number of cells than the header, or a column is named twice.
+    follows it. DataError if a row has another number of cells than the header, or a column is named twice.
     """
     dialect: Any = {"delimiter": "\t", "strict": True} if tabs else {}
     reader = csv.DictReader(io.StringIO(text, newline=""), **dialect)
     try:
         names = list(reader.fieldnames or ())
-        doubled = next((one for one in names if names.count(one) > 1), None)
+        doubled = next((column for column in names if names.count(column) > 1), None)
         if doubled is not None:
             raise DataError(f"{name}: the header names column {doubled!r:.80} twice")
         for index, cells in enumerate(reader):
@@ -187,13 +166,10 @@ def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
 
 def _refuse_parquet(file: Path, name: str) -> None:
     """DataError for a parquet file, which another kind of source reads."""
-    if not file.is_file():
-        return  # its reader says so
-    try:
-        with file.open("rb") as opened:
+    is_parquet = False
+    if file.is_file():
+        with suppress(OSError), file.open("rb") as opened:  # its reader says so
             is_parquet = opened.read(4) == b"PAR1"
-    except OSError:
-        return
     if is_parquet:
         raise DataError(
             f"{name}: is a parquet file; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: "
@@ -217,21 +193,14 @@ def _leaves(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json(value: Any, fields: Sequence[str], name: str) -> Iterator[Row]:
-    if isinstance(value, dict):
-        items = [(str(key), row) for key, row in value.items()]
-    elif isinstance(value, list):
-        items = [(str(index), row) for index, row in enumerate(value)]
-    else:
+    if not isinstance(value, dict | list):
         raise DataError(f"{name}: expected a list or an object of rows, got {type(value).__name__}")
-    for index, (key, row) in enumerate(items):
-        yield Row(key, _cells(row, key, fields, name), index)
-
-
-def _cells(row: Any, key: str, fields: Sequence[str], name: str) -> Mapping[str, Any]:
-    if isinstance(row, dict):
-        return row
-    if not isinstance(row, list) or not fields:
-        raise DataError(f"{name}: row {key} is {type(row).__name__}, not an object with named cells")
-    if len(row) != len(fields):
-        raise DataError(f"{name}: row {key} has {len(row)} cells, but {len(fields)} are named: {', '.join(fields)}")
-    return dict(zip(fields, row, strict=True))
+    for index, (key, row) in enumerate(value.items() if isinstance(value, dict) else enumerate(value)):
+        if isinstance(row, list) and fields:
+            if len(row) != len(fields):
+                known = f"{len(fields)} are named: {', '.join(fields)}"
+                raise DataError(f"{name}: row {key} has {len(row)} cells, but {known}")
+            row = dict(zip(fields, row, strict=True))
+        if not isinstance(row, dict):
+            raise DataError(f"{name}: row {key} is {type(row).__name__}, not an object with named cells")
+        yield Row(str(key), row, index)

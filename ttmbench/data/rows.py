@@ -43,11 +43,7 @@ class ImageCell:
 
     @property
     def name(self) -> str:
-        """The image's file name.
-
-        Raises:
-            DataError: the cell holds none.
-        """
+        """The image's file name; DataError if the cell holds none."""
         value = self.value
         if not isinstance(value, str) or not value:
             raise DataError(
@@ -118,13 +114,12 @@ def _group(
         box = box_of(row, columns["crop"], where, group_id) if columns.get("crop") else None
         images += whole if box is None else [cropped(reference, box) for reference in whole]
     tags = [tags_of(row, columns.get("tags", ()), where) for row in rows]
-    for other in tags[1:]:
-        for column, value in other.items():
-            if value != tags[0][column]:
-                raise DataError(
-                    f"{where}: rows {rows[0].index} to {rows[-1].index} should be one group, but their '{column}' "
-                    f"differs: {tags[0][column]!r} and {value!r}"
-                )
+    for column, value in (item for other in tags[1:] for item in other.items()):
+        if value != tags[0][column]:
+            raise DataError(
+                f"{where}: rows {rows[0].index} to {rows[-1].index} should be one group, but their '{column}' differs: "
+                f"{tags[0][column]!r} and {value!r}"
+            )
     return Group(group_id, tuple(images), tuple(captions), tags[0])
 
 
@@ -139,28 +134,29 @@ def _label(row: Row, column: str, where: str, group_id: str) -> str:
 
 
 def _captions(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int | None) -> list[str]:
+    """The captions of one column's list, or of several columns; of ``*column``, all captions of the list in it."""
     if isinstance(columns, str):
         values = _listed(row, columns, where, group_id, count, "captions")
         named = [(f"{columns}[{index}]", value) for index, value in enumerate(values)]
     else:
-        named = [caption for column in columns for caption in _spread(row, column, where, group_id)]
+        named = []
+        for column in columns:
+            name = column.removeprefix(SPREAD)
+            value = cell(row, name, where)
+            if name == column:
+                named.append((name, value))
+            elif not isinstance(value, list):
+                raise DataError(
+                    f"{where}: '{name}' of group {group_id} should hold a list of captions, got {value!r:.80}"
+                )
+            else:
+                named += [(f"{name}[{index}]", text) for index, text in enumerate(value)]
         if len(named) != count:
             raise DataError(f"{where}: group {group_id} has {len(named)} captions, but {count} are needed")
     for column, value in named:
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"{where}: caption '{column}' of group {group_id} is empty or no text")
     return [value for _, value in named]
-
-
-def _spread(row: Row, column: str, where: str, group_id: str) -> list[tuple[str, Any]]:
-    """The caption of a column; of ``*column``, all captions of the list in it."""
-    if not column.startswith(SPREAD):
-        return [(column, cell(row, column, where))]
-    name = column.removeprefix(SPREAD)
-    values = cell(row, name, where)
-    if not isinstance(values, list):
-        raise DataError(f"{where}: '{name}' of group {group_id} should hold a list of captions, got {values!r:.80}")
-    return [(f"{name}[{index}]", value) for index, value in enumerate(values)]
 
 
 def _images(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int) -> list[ImageCell]:
@@ -216,14 +212,8 @@ def _check_columns(per_row: tuple[int, int | None], request: SourceRequest, rows
 def box_of(row: Row, columns: Sequence[str], where: str, group_id: str) -> Box:
     """The box that a row tells: left, upper, right and lower edge. It may reach beyond the image.
 
-    Args:
-        row: the row.
-        columns: of its left edge, its upper edge, its width and its height, in pixels; rounded as Pillow does.
-        where: names the data, for messages.
-        group_id: names the group.
-
-    Raises:
-        DataError: a cell holds no number, or the box holds no pixel.
+    ``columns`` hold its left edge, upper edge, width and height in pixels, rounded as Pillow does. DataError if a cell
+    holds no number, or the box holds no pixel.
     """
     numbers = []
     for column in columns:

@@ -198,16 +198,15 @@ class TaskSpec(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
         _check_kind(self)
-        if self.kind == "groups" and self.matching == "global" and self.shape.more_images:
-            raise ValueError(f"a {self.shape} task has images without a caption, so it cannot be matched globally")
-        if (
-            self.kind == "groups"
-            and self.matching == "group"
-            and count_matchings(self.shape.images, self.shape.captions, self.shape.true_captions) > MAX_INJECTIONS
-        ):
-            raise ValueError(
-                f"a {self.shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
-            )
+        if self.kind == "groups":
+            shape = self.shape
+            if self.is_global and shape.more_images:
+                raise ValueError(f"a {shape} task has images without a caption, so it cannot be matched globally")
+            count = 0 if self.is_global else count_matchings(shape.images, shape.captions, shape.true_captions)
+            if count > MAX_INJECTIONS:
+                raise ValueError(
+                    f"a {shape} group has more than {MAX_INJECTIONS} matchings; use smaller groups or matching: global"
+                )
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
         for name, settings in self.ttm.items():
@@ -247,29 +246,24 @@ class TaskSpec(BaseModel):
 
 def _check_kind(spec: TaskSpec) -> None:
     """ValueError for a key that another kind of task has, or a missing one of this kind."""
-    group = spec.group
-    if (spec.kind == "groups") != (group.shape is not None):
-        raise ValueError(
-            "group.shape: images and captions of a group are needed"
-            if spec.kind == "groups"
-            else f"group.shape: a task of kind {spec.kind} has no groups, so leave it out"
-        )
-    if (spec.kind == "classification") != (spec.classes is not None):
-        raise ValueError(
-            "classes: names and templates are needed"
-            if spec.classes is None
-            else f"classes: a task of kind {spec.kind} has none"
-        )
-    own: dict[str, tuple[bool, str]] = {
-        "group.n_captions": (group.n_captions is not None, "retrieval"),
-        "rerank_k": (spec.rerank_k is not None, "retrieval"),
-        "group.label": (group.label is not None, "classification"),
-        "ttm": (bool(spec.ttm), "groups"),
-        "matching: global": (spec.matching == "global", "groups"),
-    }
-    for key, (given, kind) in own.items():
-        if given and spec.kind != kind:
-            raise ValueError(f"{key}: only a task of kind {kind} has it, this one is of kind {spec.kind}")
+    group, kind = spec.group, spec.kind
+    if kind == "groups" and group.shape is None:
+        raise ValueError("group.shape: images and captions of a group are needed")
+    if kind != "groups" and group.shape is not None:
+        raise ValueError(f"group.shape: a task of kind {kind} has no groups, so leave it out")
+    if kind == "classification" and spec.classes is None:
+        raise ValueError("classes: names and templates are needed")
+    if kind != "classification" and spec.classes is not None:
+        raise ValueError(f"classes: a task of kind {kind} has none")
+    for key, stated, its_kind in (
+        ("group.n_captions", group.n_captions is not None, "retrieval"),
+        ("rerank_k", spec.rerank_k is not None, "retrieval"),
+        ("group.label", group.label is not None, "classification"),
+        ("ttm", bool(spec.ttm), "groups"),
+        ("matching: global", spec.matching == "global", "groups"),
+    ):
+        if stated and kind != its_kind:
+            raise ValueError(f"{key}: only a task of kind {its_kind} has it, this one is of kind {kind}")
     if group.n_groups is not None and group.n_captions is not None and group.n_captions < group.n_groups:
         raise ValueError(f"group.n_captions: {group.n_captions} captions are too few for {group.n_groups} images")
 

@@ -36,14 +36,7 @@ metrics: [text_score, image_score, group_score, group_match, individual_match]
 
 
 def new_task(name: str, folder: Path) -> list[str]:
-    """Writes a folder with a task that validates and runs as it is.
-
-    Args:
-        name: of the task.
-        folder: where it goes; it must not exist, or be empty.
-
-    Returns:
-        Commands to go on with.
+    """Writes a new folder with a task that validates and runs as it is; returns commands to go on with.
 
     Raises:
         UsageError: the name is none, the folder is not empty, or it cannot be written.

@@ -1,4 +1,4 @@
-"""From a run's configuration to analyses: what ``ttmbench analyze`` does, as a function."""
+"""From a run's configuration to analyses: what ``ttmbench analyze`` does, as functions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
-from ttmbench.evaluator.plan import RunContext, plan_task
+from ttmbench.evaluator.plan import Run, plan_task
+from ttmbench.evaluator.run import run
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results import environment
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.shaped_metric import metric_for
+from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
 
 SCHEMA_VERSION = "1.0"
+TRANSFER = "transfer"
 _READS = {"lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none"}
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
 
@@ -73,7 +77,7 @@ def _analyses(
     _check(analysis, config, model)
     for remark in remarks(adapter):
         warn(remark)
-    context = RunContext(registry, config, model, cache=cache_of(config))
+    run = Run(registry, config, model, cache_of(config))
     for task in tasks.values():
         if analysis != ALPHA and task.spec.shape.true_captions > 1:
             raise UsageError(
@@ -82,14 +86,14 @@ def _analyses(
             )
         settings = task_settings(registry, config, task.spec)
         plan = plan_task(
-            context,
+            run,
             task,
             settings if analysis in TRAINS else None,
             extra_metrics=_SUPERVISION if analysis == "supervision" else (),
             with_inputs=analysis != ALPHA,
             with_parts=analysis == ALPHA,
         )
-        scored = score_task(plan, context)
+        scored = score_task(plan, run)
         metric = registry.metric("global_assignment_accuracy" if task.spec.is_global else "group_match")
         detail: dict[str, Any]
         if analysis == ALPHA:
@@ -106,7 +110,7 @@ def _analyses(
         else:
             by_name = {one.name: one for one in plan.metrics}
             shown = [by_name[name] for name in _SUPERVISION] if analysis == "supervision" else None
-            stage = adaptation(scored, context, settings, shown)
+            stage = adaptation(scored, run, settings, shown)
             detail = {
                 "metric": metric.name,
                 "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
@@ -116,25 +120,43 @@ def _analyses(
                     Question(stage, metric, **grids, bootstrap_iters=config.bootstrap_iters, interval=config.interval)
                 ),
             }
-        document = {
-            "schema_version": SCHEMA_VERSION,
-            "analysis": analysis,
+        about = {
             "task": task.spec.task,
             "task_version": task.spec.version,
             "matching": task.spec.matching,
             "n_groups": len(scored.raw.groups),
-            "source": scored.source,
-            "data_sha256": scored.fingerprint,
-            "model_name": config.model_name,
-            "model_info": model_info(adapter),
-            **detail,
-            "date": started.timestamp(),
-            "deterministic": config.deterministic,
-            "packages": environment.packages(),
-            "command": redact(command),
+            "source": scored.data.source,
+            "data_sha256": scored.data.fingerprint,
         }
-        document = scrub_values(document, secrets_of(config.model_args))
-        yield document
+        packages = environment.packages()
+        yield _document(analysis, config, started, command, about, model_info(adapter), detail, packages)
+
+
+def _document(
+    analysis: str,
+    config: RunConfig,
+    started: datetime,
+    command: Sequence[str],
+    about: Mapping[str, Any],
+    info: Mapping[str, Any],
+    detail: Mapping[str, Any],
+    packages: Mapping[str, str],
+) -> dict[str, Any]:
+    """An analysis with what all of them state, without secrets."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "analysis": analysis,
+        **about,
+        "model_name": config.model_name,
+        "model_info": info,
+        **detail,
+        "date": started.timestamp(),
+        "deterministic": config.deterministic,
+        "packages": packages,
+        "command": redact(command),
+    }
+    scrubbed: dict[str, Any] = scrub_values(document, secrets_of(config.model_args))
+    return scrubbed
 
 
 def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
@@ -144,3 +166,83 @@ def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
             raise UsageError(f"model {config.model} has no log P(t) to take off its scores, so '{ALPHA}' says nothing")
     elif model.loss is None and (model.scores != "embeddings" or analysis in TRAINS):
         raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' says nothing of it")
+
+
+def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> dict[str, Any]:
+    """Adapts a model to each task, and measures what became of it on every one of them.
+
+    Args:
+        config: model, tasks and settings; its ``output_path`` is not written to.
+        started: when it began, for the record.
+        command: the command line, for the record.
+
+    Returns:
+        The document of the analysis.
+
+    Raises:
+        UsageError: fewer than two tasks, or a model that cannot be adapted.
+        DataError: data or weights out of reach.
+        TtmbenchError: a task failed.
+    """
+    registry = build_registry(config.include_path)
+    tasks = list(tasks_of(registry, config))
+    if len(tasks) < 2:
+        raise UsageError(f"'{TRANSFER}' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
+    adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
+    if capabilities_of(adapter).loss is None:
+        raise UsageError(f"model {config.model} cannot be adapted, so '{TRANSFER}' says nothing of it")
+    whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
+    found = run(whole, adapter=adapter, command=command).document
+    about = {
+        "tasks": tasks,
+        "task_versions": found["versions"],
+        "n_groups": {task: found["n-samples"][task]["effective"] for task in tasks},
+        "sources": {task: found["datasets"][task]["source"] for task in tasks},
+        "data_sha256": found["task_hashes"],
+    }
+    detail = {
+        "reads_labels": "to report",
+        "hyperparameters": {task: found["ttm"][task]["hyperparameters"] for task in tasks},
+        "seeds": config.run_seeds,
+        "data": matrix(tasks, transfers_of(ResultsDocument.of(found)), found),
+    }
+    return _document(TRANSFER, config, started, command, about, found["model_info"], detail, found["packages"])
+
+
+def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Rows adapted on, columns measured on.
+
+    Args:
+        tasks: the order of both.
+        transfers: of a results document in which each task was adapted to.
+        document: that document.
+
+    Returns:
+        ``metrics`` and ``raw`` by column, and ``cells``: rows of what the adapted model is and its difference to raw.
+    """
+    by_place: dict[tuple[str, str], Transfer] = {}
+    for one in transfers:
+        if one.shown:
+            by_place.setdefault((one.adapted_on, one.measured_on), one)
+    found = {place: _cell(document, one) for place, one in by_place.items()}
+    return {
+        "adapted_on": list(tasks),
+        "measured_on": list(tasks),
+        "metrics": {task: by_place[task, task].metric for task in tasks},
+        "raw": {task: by_place[task, task].raw for task in tasks},
+        "cells": [[found[row, column] for column in tasks] for row in tasks],
+    }
+
+
+def _cell(document: Mapping[str, Any], one: Transfer) -> dict[str, Any]:
+    own = one.adapted_on == one.measured_on
+    record = document["ttm"][one.adapted_on] if own else document["ttm_also"][one.adapted_on][one.measured_on]
+    difference = record["differences"].get(one.metric) or {}
+    return {
+        "value": one.value,
+        "seed_std": one.seed_std,
+        "difference": difference.get("value"),
+        "ci": difference.get("ci"),
+        "by_seed": difference.get("by_seed"),
+        "seed_ci": difference.get("seed_ci"),
+    }

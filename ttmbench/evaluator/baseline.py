@@ -66,7 +66,7 @@ class Baseline:
                 )
 
     def entry(
-        self, document: Mapping[str, Any], groups: Mapping[str, TaskGroups], iterations: int, seed: int
+        self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int
     ) -> dict[str, Any]:
         """What the results document says of the comparison.
 
@@ -80,7 +80,7 @@ class Baseline:
             ``file``, ``sha256``, ``model_name``, ``rows`` and ``refused``: why there are no rows, or None.
         """
         about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
-        this = StoredRun(THIS, ResultsDocument.of(document), groups)
+        this = StoredRun(THIS, document, groups)
         try:
             rows = self._rows(this, iterations, seed)
         except UsageError as error:
@@ -115,10 +115,3 @@ def _row(one: Number, old: float, new: float, paired: Mapping[str, Any] | None) 
     if paired["clusters"] is not None and paired["clusters"] < paired["groups"]:
         detail["clusters"] = paired["clusters"]
     return {**row, "paired": True, **detail, "won": len(paired["won"]), "lost": len(paired["lost"])}
-
-
-def check_baseline(document: Mapping[str, Any]) -> None:
-    """UsageError if a run was to be compared with something that cannot be."""
-    refused = (document.get("baseline") or {}).get("refused")
-    if refused:
-        raise UsageError(refused)

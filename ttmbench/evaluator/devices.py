@@ -27,7 +27,7 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import LocalExecutor, desk_on
-from ttmbench.evaluator.plan import RunContext
+from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.scoring.capabilities import Model
@@ -113,11 +113,11 @@ class Devices:
         """Folder of a task's checkpoints for a run without an output path."""
         return RunFiles.of(str(self._document), self._config.model_name, "").state_of(task)
 
-    def joined(self, context: RunContext, document: Path | None) -> RunContext:
-        """The run's context with what divides its work; waits until every process has its model.
+    def joined(self, run: Run, document: Path | None) -> Run:
+        """The run with what divides its work; waits until every process has its model.
 
         Args:
-            context: of the run.
+            run: as it is on one device.
             document: the run's; None for a run without an output path.
 
         Raises:
@@ -126,7 +126,7 @@ class Devices:
         """
         if document is not None:
             self._document = document.absolute()
-        if context.capabilities.reporting is not None:
+        if run.capabilities.reporting is not None:
             raise UsageError(
                 f"model {self._config.model} asks a server, whose requests are made side by side already; name one "
                 "device, or none"
@@ -142,7 +142,7 @@ class Devices:
                 elif isinstance(event, Finished | WorkerLost):
                     why = event.result.error if isinstance(event, Finished) else event.why
                     raise TtmbenchError(f"device {self._workers[event.worker]}: {why}")
-        return replace(context, ahead=self._ahead)
+        return replace(run, ahead=self._ahead)
 
     def _cell(self, task: str) -> Cell:
         config, of = self._config, len(self._names)

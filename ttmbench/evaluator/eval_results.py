@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._annotations import pd
+from ttmbench.errors import UsageError
 from ttmbench.evaluator.single_groups import groups_by_task
 from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.frame import to_frame
-from ttmbench.results.numbers import numbers_elsewhere, numbers_of
+from ttmbench.results.numbers import numbers_elsewhere, numbers_of, to_frame
 from ttmbench.results.stored_runs import TaskGroups, Values, stored_groups
 from ttmbench.types import Scores
 
@@ -27,14 +27,14 @@ class EvalResults(Mapping[str, Any]):
     """A results document as a mapping, and what a program wants beside it.
 
     Attributes:
-        document: exactly what the results file holds.
+        typed: the document.
         tasks: task -> its result, of tasks that this program scored or whose scores it read.
         path: the results file, if there is one.
         earlier: task -> single groups, of tasks that an earlier run of the same command had done.
         address: where the results file lies, if the run wrote to an address (``s3://...``); then there is no ``path``.
     """
 
-    document: dict[str, Any]
+    typed: ResultsDocument
     tasks: Mapping[str, TaskResult] = field(default_factory=dict)
     path: Path | None = None
     earlier: Mapping[str, TaskGroups] = field(default_factory=dict)
@@ -72,9 +72,9 @@ class EvalResults(Mapping[str, Any]):
         return f"{groups}, percent: {', '.join(shown) or 'nothing is defined'}"
 
     @cached_property
-    def typed(self) -> ResultsDocument:
-        """The document, typed."""
-        return ResultsDocument.of(self.document)
+    def document(self) -> dict[str, Any]:
+        """Exactly what the results file holds."""
+        return self.typed.to_dict()
 
     @property
     def model_name(self) -> str:
@@ -117,6 +117,12 @@ class EvalResults(Mapping[str, Any]):
     def failed(self) -> bool:
         """Whether a task failed."""
         return bool(self.document["errors"])
+
+    def check_baseline(self) -> None:
+        """UsageError if the run was to be compared with something that cannot be."""
+        baseline = self.typed.baseline
+        if baseline is not None and baseline.refused:
+            raise UsageError(baseline.refused)
 
     def to_dict(self) -> dict[str, Any]:
         """The document."""

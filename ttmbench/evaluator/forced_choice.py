@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from ttmbench.evaluator.plan import RunContext, TaskPlan
+from ttmbench.evaluator.plan import Run, TaskPlan
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.task_result import Data, TaskResult, answered_result
 from ttmbench.protocols import ChoiceStyle
@@ -14,15 +14,15 @@ from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
 from ttmbench.scoring.forced_choice.summary import unread_notes
 
 
-def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskResult:
+def run_choice_task(plan: TaskPlan, run: Run) -> TaskResult:
     """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
-    spec, config, clock = plan.spec, context.config, time.perf_counter()
-    adapter = context.capabilities.choice_scorer
+    spec, config, clock = plan.spec, run.config, time.perf_counter()
+    adapter = run.capabilities.choice_scorer
     assert adapter is not None, "the plan says so"
-    groups, source = load_data(context.registry, config, plan.task, context.samples)
-    loaded = time.perf_counter()
-    answered = ask_choices(context.capabilities, groups, context.batch_sizer, config.seed)
-    seconds = {"load": loaded - clock, "score": time.perf_counter() - loaded}
+    loaded = load_data(run.registry, config, plan.task, run.samples)
+    groups, started = loaded.groups, time.perf_counter()
+    answered = ask_choices(run.capabilities, groups, run.sizer, config.seed)
+    seconds = {"load": started - clock, "score": time.perf_counter() - started}
     orders = 1 if adapter.choice_style.order == "random" else 2
     record = {**_questions(plan, adapter.choice_style, orders, config.seed), "unread": []}
     answers: list[list[dict[str, Any]]] = [[] for _ in groups]
@@ -48,10 +48,10 @@ def run_choice_task(plan: TaskPlan, context: RunContext) -> TaskResult:
         )
     if config.save_scores:
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
-    data = Data(groups, source, answered.fingerprint, answered.clusters)
+    data = Data(groups, loaded.source, answered.fingerprint, answered.clusters)
     resampling = config.bootstrap_iters, config.seed, config.interval
     return answered_result(
-        spec, context.registry.metric, data, answered.choices, orders, record, resampling, notes, seconds, answers
+        spec, run.registry.metric, data, answered.choices, orders, record, resampling, notes, seconds, answers
     )
 
 

@@ -20,12 +20,12 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import DivergedError, UsageError, phase
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
-from ttmbench.evaluator.plan import RunContext, TaskMemory, TaskPlan, plan_task
+from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_place
 from ttmbench.evaluator.run_key import RunKey
-from ttmbench.evaluator.score_task import load_data, score_share
+from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
 from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, usual_rate
-from ttmbench.evaluator.task import adapt_ahead, one_seed, scored_task, with_others
+from ttmbench.evaluator.task import adapt_ahead, one_seed, with_others
 from ttmbench.evaluator.unit import Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
@@ -46,7 +46,7 @@ def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memo
         config: the whole run, with all of its seeds; its ``output_path`` is a ``.json`` file.
         chosen: what the configuration's names stand for.
         adapter: the model; it leaves as it came.
-        memory: see `RunContext`.
+        memory: of the adapter.
 
     Raises:
         DataError: data out of reach, or not what the task file says.
@@ -54,15 +54,15 @@ def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memo
         UsageError: the model cannot be adapted to this task.
     """
     name = unit.cell.task
-    with _part(config, chosen, adapter, memory, name) as context:
+    with _part(config, chosen, adapter, name) as run:
         _make_way(config, chosen.key(config))
         folders = adapted_folders(config, list(chosen.tasks), new=False)
-        context = with_others(replace(one_seed(context, unit.part), folders=folders), chosen.also)
-        plan = plan_task(context, chosen.tasks[name], chosen.settings[name])
+        run = with_others(replace(one_seed(run, unit.part), folders=folders), chosen.also)
+        plan = plan_task(run, chosen.tasks[name], chosen.settings[name])
         if not plan.adapts:
             return
         try:
-            adapt_ahead(scored_task(plan, context), context, chosen.settings[name], _state_of(config, name))
+            adapt_ahead(memory.score(plan, run), run, chosen.settings[name], _state_of(config, name))
         except DivergedError as error:
             error.usual = usual_rate(chosen.registry, config, plan.spec)
             raise
@@ -79,7 +79,7 @@ def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, me
         config: the whole run.
         chosen: what the configuration's names stand for.
         adapter: the model.
-        memory: see `RunContext`.
+        memory: of the adapter.
 
     Raises:
         DataError: data out of reach, or not what the task file says.
@@ -88,41 +88,40 @@ def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, me
     name, part, of = unit.cell.task, unit.part, unit.cell.shards
     if chosen.tasks[name].spec.kind != "groups":
         return
-    with _part(config, chosen, adapter, memory, name) as context:
-        plan = plan_task(context, chosen.tasks[name], chosen.settings[name])
-        if context.capabilities.reporting is not None:
-            _ask(plan, context, part, of)
-        elif context.cache is None or context.capabilities.scores == "choices":
+    with _part(config, chosen, adapter, name) as run:
+        plan = plan_task(run, chosen.tasks[name], chosen.settings[name])
+        if run.capabilities.reporting is not None:
+            _ask(plan, run, part, of)
+        elif run.cache is None or run.capabilities.scores == "choices":
             return
-        elif of > 1 and context.capabilities.scores != "embeddings":
-            score_share(plan, context, part, of)
+        elif of > 1 and run.capabilities.scores != "embeddings":
+            score_share(plan, run, part, of)
         elif part == 0 and plan.way in ("prepared", "pairs"):
-            scored_task(plan, context)
+            memory.score(plan, run)
 
 
 @contextmanager
-def _part(config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory, task: str) -> Iterator[RunContext]:
-    """The context of the run of which this process does a part."""
+def _part(config: RunConfig, chosen: Chosen, adapter: Model, task: str) -> Iterator[Run]:
+    """The run of which this process does a part."""
     with each_note_once(), fixed_bits(config.deterministic, config.seed):
         samples = read_samples(config.samples) if config.samples else None
         key = chosen.key(config).sha256
-        can = capabilities_of(adapter)
-        context = RunContext.of_model(chosen.registry, config, can, samples, cache_of(config), key, memory=memory)
+        run = Run(chosen.registry, config, capabilities_of(adapter), cache_of(config), key, samples)
         with foreign_errors(f"task '{task}' with model '{config.model}'"), naming_what_cannot():
-            yield context
+            yield run
 
 
-def _ask(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
+def _ask(plan: TaskPlan, run: Run, part: int, of: int) -> None:
     """A part of the groups, for a part of the costs: a server's answer to one depends on no other."""
-    can, sizer = context.capabilities, context.batch_sizer
+    can, sizer = run.capabilities, run.sizer
     divide_costs = getattr(can.adapter, "divide_costs", None)
     if divide_costs is not None:
         divide_costs(of)
     with phase("load"):
-        groups = load_data(context.registry, context.config, plan.task, context.samples)[0][part::of]
+        groups = load_data(run.registry, run.config, plan.task, run.samples).groups[part::of]
     with phase("score"):
         if groups and can.choice_scorer is not None and plan.way == "choices":
-            ask_choices(can, groups, sizer, context.config.seed)
+            ask_choices(can, groups, sizer, run.config.seed)
         elif groups and can.pair_scorer is not None:
             score_task_pairs(can, groups, sizer, False)
 

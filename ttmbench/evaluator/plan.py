@@ -14,17 +14,16 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.finetuned import finetuned
+from ttmbench.evaluator.task_result import Data
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Debiasable
-from ttmbench.results.clusters import Clusters
 from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import Likelihoods, prior_for
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.types import Group, MetricSpec, Scores
+from ttmbench.types import MetricSpec, Scores
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.unit import Unit
@@ -41,68 +40,38 @@ Way = Literal["choices", "stored_features", "prepared", "pairs"]
 dual encoder or a model that is adapted; or images are opened as their pairs come."""
 
 
-@dataclass
-class TaskMemory:
-    """The scored task that a model met last, for who has the parts of one run done one after the other.
-
-    Attributes:
-        of: which run and task, and with which adapter.
-        scored: the task with its data and scores.
-    """
-
-    of: tuple[str, str, Model] | None = None
-    scored: ScoredTask | None = None
-
-
 @dataclass(frozen=True)
-class RunContext:
+class Run:
     """What the tasks of a run share.
 
     Attributes:
         registry: metrics, sources and hooks.
-        config: the run.
+        config: what was asked for.
         capabilities: the model and what it can do.
+        cache: of raw scores; None for a run without one.
+        key: digest of the command (`ttmbench.evaluator.run_key.RunKey`); checkpoints are for it alone.
         samples: ids of the groups to use; None for all.
-        cache: where raw scores are kept; None to keep none.
-        sizer: how much the model takes at a time, learnt from one task to the next; None for what the run says.
-        folders: where adapted models go; empty if they are not kept.
-        key: of the run (`ttmbench.evaluator.run_key.RunKey`); what it keeps of the test-time stage is for it alone.
-        also: the other tasks that adapted models are measured on; None without any.
-        silent: plugins are not told of scores: those of a task that is measured beside another.
-        supervised: the model was finetuned on labelled groups.
-        memory: where a task that is adapted to stays for the next part of the same run; None to let it go.
+        folders: where adapted models go; empty if they are not saved.
+        elsewhere: the other tasks that adapted models are measured on; None without any.
         ahead: divides what can be done ahead between several devices; None for a run on one.
     """
 
     registry: Registry
     config: RunConfig
     capabilities: Capabilities
-    samples: set[str] | None = None
     cache: ScoreCache | None = None
-    sizer: BatchSizer | None = None
-    folders: Folders = field(default_factory=dict)
     key: str = ""
-    also: Elsewhere | None = None
-    silent: bool = False
-    supervised: bool = False
-    memory: TaskMemory | None = None
+    samples: set[str] | None = None
+    folders: Folders = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
     ahead: Ahead | None = None
+    _sizer: BatchSizer | None = None
 
-    @classmethod
-    def of_model(
-        cls,
-        registry: Registry,
-        config: RunConfig,
-        capabilities: Capabilities,
-        samples: set[str] | None,
-        cache: ScoreCache | None,
-        key: str,
-        **more: Any,
-    ) -> RunContext:
-        """That of a run, with what its model says of itself; ``more`` are further attributes."""
-        sizer = BatchSizer.for_run(config.batch_size, capabilities.adapter, config.deterministic)
-        supervised = finetuned(capabilities.adapter) is not None
-        return cls(registry, config, capabilities, samples, cache, sizer, key=key, supervised=supervised, **more)
+    def __post_init__(self) -> None:
+        """Copies of a run (`dataclasses.replace`) learn the same batch size."""
+        if self._sizer is None:
+            sizer = BatchSizer.for_run(self.config.batch_size, self.adapter, self.config.deterministic)
+            object.__setattr__(self, "_sizer", sizer)
 
     @property
     def adapter(self) -> Model:
@@ -110,9 +79,10 @@ class RunContext:
         return self.capabilities.adapter
 
     @property
-    def batch_sizer(self) -> BatchSizer:
-        """How much the model takes at a time."""
-        return self.sizer or BatchSizer.for_run(self.config.batch_size, self.adapter, self.config.deterministic)
+    def sizer(self) -> BatchSizer:
+        """How much the model takes at a time, learnt from one task to the next."""
+        assert self._sizer is not None, "made with the run"
+        return self._sizer
 
 
 @dataclass(frozen=True)
@@ -153,33 +123,27 @@ class ScoredTask:
 
     Attributes:
         plan: the task, and what was decided about it.
-        groups: in the order of the scores.
-        source: where the data came from.
-        fingerprint: digest of decoded pixels and captions, or of stored features.
-        stage: what the test-time stage works on; None for a model that scores pair by pair, unless the run adapts it.
+        data: groups in the order of the scores; clusters are not known of stored features.
         raw: scores of the model as it is.
+        stage: what the test-time stage works on; None for a model that scores pair by pair, unless the run adapts it.
         seconds: step -> wall time.
         parts: of scores that were debiased.
         notes: what a reader should know of the scores.
-        from_store: what of the scores an earlier run kept: key and date of an entry, or blocks; None for nothing.
-        clusters: which groups share images; None for stored features, of which no image is known.
+        from_store: which scores an earlier run cached: key and date of an entry, or blocks; None for none.
     """
 
     plan: TaskPlan
-    groups: list[Group]
-    source: dict[str, Any]
-    fingerprint: str
-    stage: PreparedTask | None
+    data: Data
     raw: Scores
+    stage: PreparedTask | None
     seconds: dict[str, float]
-    parts: Likelihoods | None = None
-    notes: tuple[str, ...] = ()
-    from_store: dict[str, Any] | None = None
-    clusters: Clusters | None = None
+    parts: Likelihoods | None
+    notes: list[str]
+    from_store: dict[str, Any] | None
 
 
 def plan_task(
-    context: RunContext,
+    run: Run,
     task: TaskFile,
     settings: TTMConfig | None = None,
     *,
@@ -190,7 +154,7 @@ def plan_task(
     """Decides what is done with a task.
 
     Args:
-        context: model and configuration.
+        run: model and configuration.
         task: the task.
         settings: of training; None if nothing is trained.
         extra_metrics: to compute beside the task's own.
@@ -203,9 +167,9 @@ def plan_task(
     Raises:
         UsageError: an unknown metric, or training that this task has no pairs for.
     """
-    can, config, spec = context.capabilities, context.config, task.spec
+    can, config, spec = run.capabilities, run.config, task.spec
     names = dict.fromkeys([*spec.metrics, *extra_metrics])
-    metrics = [metric_for(context.registry.metric(name), spec.shape) for name in names]
+    metrics = [metric_for(run.registry.metric(name), spec.shape) for name in names]
     adapts = config.adapts and can.loss is not None and spec.shape.true_captions == 1
     if adapts and settings is not None and spec.is_global and can.loss == "matching":
         raise UsageError(

@@ -57,11 +57,11 @@ def read_results(path: PathLike) -> list[EvalResults]:
     if not place.is_dir():
         if not place.exists():
             raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
-        return [EvalResults(read_document(place).to_dict(), path=place)]
+        return [EvalResults(read_document(place), path=place)]
     found = []
     for file, document in walk_documents(place):
         if not isinstance(document, str):
-            found.append(EvalResults(document.to_dict(), path=file))
+            found.append(EvalResults(document, path=file))
         elif "has no schema_version" not in document:
             warn(f"{file} is left out: it {document}")
     if not found:

@@ -16,7 +16,7 @@ from ttmbench.cache.scores import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
-from ttmbench.evaluator.plan import RunContext
+from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.reranking import RetrievalPool, first_stage, rank_pairs
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.stored_pool import pool_ranks, stored_pool
@@ -39,13 +39,13 @@ _COUNTS = {"retrieval": ("strict", "as_topk", "above", "true"), "classification"
 """What the cache has of ranks."""
 
 
-def run_ranking(context: RunContext, task: TaskFile) -> TaskResult:
+def run_ranking(run: Run, task: TaskFile) -> TaskResult:
     """Ranks a task of kind retrieval or classification; errors as for `ttmbench.evaluator.task.run_task`.
 
     A dual encoder ranks all candidates. A model that scores pairs does so in retrieval where there are few, and else
     reranks the best of another model.
     """
-    can, config, spec = context.capabilities, context.config, task.spec
+    can, config, spec = run.capabilities, run.config, task.spec
     if can.scores == "choices":
         raise UsageError(
             f"model {config.model} answers in words and has no scores, and task '{spec.task}' is of kind {spec.kind}, "
@@ -54,9 +54,9 @@ def run_ranking(context: RunContext, task: TaskFile) -> TaskResult:
     if config.rerank and can.dual_encoder is not None:
         raise UsageError(f"model {config.model} ranks all candidates itself; leave --rerank out")
     if can.stored_features is not None:
-        result = _from_features(context, spec)
+        result = _from_features(run, spec)
     else:
-        result = (_retrieval if spec.kind == "retrieval" else _classification)(context, task)
+        result = (_retrieval if spec.kind == "retrieval" else _classification)(run, task)
     if spec.kind == "retrieval" and spec.group.n_groups not in (None, result.n_groups):
         result.notes.append(
             "a part of the images is a smaller pool to search: these numbers are higher than those of the whole task"
@@ -64,78 +64,80 @@ def run_ranking(context: RunContext, task: TaskFile) -> TaskResult:
     return result
 
 
-def _retrieval(context: RunContext, task: TaskFile) -> TaskResult:
-    can, spec, seconds = context.capabilities, task.spec, {}
+def _retrieval(run: Run, task: TaskFile) -> TaskResult:
+    can, spec, seconds = run.capabilities, task.spec, {}
     adapter = can.dual_encoder
     with phase("load"):
         clock = time.perf_counter()
-        groups, source = load_data(context.registry, context.config, task, context.samples)
+        loaded = load_data(run.registry, run.config, task, run.samples)
+        groups = loaded.groups
         seconds["load"] = time.perf_counter() - clock
     truncated = count_truncated(can.truncating, groups)
     pool = RetrievalPool(groups)
     with phase("model"):
-        first = first_stage(context, spec, pool)
+        first = first_stage(run, spec, pool)
     about = {} if first is None else {"rerank": first.about}
     prior = prior_for(can.debiasable, spec.noise_images)
     taken_off = None if prior is None else declared_prior(prior)
-    cache = RankCache(context.cache, can, spec, groups, also=[about, taken_off])
+    cache = RankCache(run.cache, can, spec, groups, also=[about, taken_off])
     every = np.arange(pool.n_images)
     with phase("score"):
         clock = time.perf_counter()
         shapes = {I2T: (pool.n_images, pool.n_captions), T2I: (pool.n_captions, pool.n_images)}
         ranks = _cached(cache, spec.kind, shapes)
         if ranks is None and adapter is not None:
-            sizer = context.batch_sizer
+            sizer = run.sizer
             images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
             captions = encode_captions(adapter, pool.captions, sizer, cache.blocks)
             features = Features(images, captions)
             by_image, by_caption = image_scores(adapter, features), caption_scores(adapter, features)
             ranks = pool_ranks(spec.kind, by_image, by_caption, every, pool.owner)
         elif ranks is None:
-            chosen = None if first is None else first.choose(context, spec, pool)
+            chosen = None if first is None else first.choose(run, spec, pool)
             first = None  # its weights are not needed beside those of the model
-            ranks = rank_pairs(context, prior, pool, cache, chosen)
+            ranks = rank_pairs(run, prior, pool, cache, chosen)
         seconds["score"] = time.perf_counter() - clock
-    data = Data(groups, source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
+    data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
     of_query, notes = {I2T: every, T2I: pool.owner}, list(truncated_notes(truncated))
-    return _result(context, spec, data, cache, ranks, of_query, (pool.n_images, pool.n_captions), notes, seconds, about)
+    return _result(run, spec, data, cache, ranks, of_query, (pool.n_images, pool.n_captions), notes, seconds, about)
 
 
-def _classification(context: RunContext, task: TaskFile) -> TaskResult:
+def _classification(run: Run, task: TaskFile) -> TaskResult:
     """Every image is ranked against a feature vector for each class, made of prompts."""
-    adapter, spec, seconds = context.capabilities.dual_encoder, task.spec, {}
+    adapter, spec, seconds = run.capabilities.dual_encoder, task.spec, {}
     if adapter is None:
         raise UsageError(
-            f"model {context.config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images "
+            f"model {run.config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images "
             "and captions, since a class is a mean of encoded prompts"
         )
     with phase("load"):
         clock = time.perf_counter()
         classes = load_classes(spec)
-        groups, source = load_data(context.registry, context.config, task, context.samples)
+        loaded = load_data(run.registry, run.config, task, run.samples)
+        groups = loaded.groups
         labels = labels_of(spec, classes, groups)
         seconds["load"] = time.perf_counter() - clock
     about = {"classes": describe_classes(classes)}
-    cache = RankCache(context.cache, context.capabilities, spec, groups, also=about)
+    cache = RankCache(run.cache, run.capabilities, spec, groups, also=about)
     shape = len(groups), len(classes.names)
     with phase("score"):
         clock = time.perf_counter()
         ranks = _cached(cache, spec.kind, {CLASS: shape})
         if ranks is None:
-            sizer, named = context.batch_sizer, [(group.group_id, group.images[0]) for group in groups]
+            sizer, named = run.sizer, [(group.group_id, group.images[0]) for group in groups]
             images = encode_images(adapter, named, sizer, cache.data, cache.prepared, cache.blocks)
             weights = encode_classes(adapter, classes.names, classes.templates, sizer, cache.blocks)
             by_image = image_scores(adapter, Features(images, weights))
             ranks = pool_ranks(spec.kind, by_image, None, labels, np.arange(len(classes.names)))
         seconds["score"] = time.perf_counter() - clock
-    data = Data(groups, source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
+    data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
     of_query, notes = {CLASS: np.arange(len(groups))}, _notes_on_classes(classes, labels)
-    return _result(context, spec, data, cache, ranks, of_query, shape, notes, seconds, about)
+    return _result(run, spec, data, cache, ranks, of_query, shape, notes, seconds, about)
 
 
-def _from_features(context: RunContext, spec: TaskSpec) -> TaskResult:
+def _from_features(run: Run, spec: TaskSpec) -> TaskResult:
     """Features from a file in place of images, captions and classes."""
-    can, config, clock = context.capabilities, context.config, time.perf_counter()
+    can, config, clock = run.capabilities, run.config, time.perf_counter()
     adapter, stored = can.dual_encoder, can.stored_features
     assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
@@ -147,17 +149,17 @@ def _from_features(context: RunContext, spec: TaskSpec) -> TaskResult:
                 f"--limit {config.limit}: task '{spec.task}' states no number of images to take a share of"
             )
         pool, stay, fingerprint = stored_pool(stored, spec, limit)
-        features = encode_stored(adapter, stored, len(pool.images), stay, context.batch_sizer)
+        features = encode_stored(adapter, stored, len(pool.images), stay, run.sizer)
         by_image, by_other = image_scores(adapter, features), caption_scores(adapter, features)
         ranks = pool_ranks(spec.kind, by_image, by_other, pool.images, pool.others)
     every = np.arange(len(pool.images))
     of_query = {I2T: every, T2I: pool.others} if spec.kind == "retrieval" else {CLASS: every}
     data, seconds = Data([], {"kind": "stored_features"}, fingerprint), {"score": time.perf_counter() - clock}
-    return _result(context, spec, data, None, ranks, of_query, pool.shape, [], seconds, {})
+    return _result(run, spec, data, None, ranks, of_query, pool.shape, [], seconds, {})
 
 
 def _result(
-    context: RunContext,
+    run: Run,
     spec: TaskSpec,
     data: Data,
     cache: RankCache | None,
@@ -169,12 +171,12 @@ def _result(
     about: dict[str, Any],
 ) -> TaskResult:
     """The numbers of a task that was ranked; what the cache did not have goes there."""
-    config, from_store = context.config, None
+    config, from_store = run.config, None
     if cache is not None:
         arrays = {scope: np.stack([getattr(one, name) for name in _COUNTS[spec.kind]]) for scope, one in ranks.items()}
         from_store = cache.keep(arrays, config.model_name)
     clock = time.perf_counter()
-    metrics = [context.registry.metric(name) for name in spec.metrics]
+    metrics = [run.registry.metric(name) for name in spec.metrics]
     resampling = config.bootstrap_iters, config.seed, config.interval
     result = ranked_result(
         spec, metrics, data, ranks, of_query, shape, resampling, notes, seconds, about=about, from_store=from_store

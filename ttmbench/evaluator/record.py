@@ -14,8 +14,7 @@ from ttmbench._util import redact as secrets
 from ttmbench._util.escape import one_line
 from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator import finetuned
-from ttmbench.evaluator.adapters import model_info
+from ttmbench.evaluator.adapters import finetuning_shown, fits_note, model_info
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.protocols import Reporting
@@ -82,7 +81,7 @@ class RunRecord:
         self.model_info = {**model_info(model.adapter), "trained_on": collections}
         self._finetuning = finetuning
         if finetuning is not None:
-            self.model_info["finetuned"] = finetuned.shown(finetuning)
+            self.model_info["finetuned"] = finetuning_shown(finetuning)
         self._reporting = model.reporting
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
@@ -113,7 +112,7 @@ class RunRecord:
             return {"error": error_line(error)}
         return _with_earlier(used, self._earlier_usage)
 
-    def document(self, status: str, clock: float, files: RunFiles | None) -> dict[str, Any]:
+    def document(self, status: str, clock: float, files: RunFiles | None) -> ResultsDocument:
         """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
         per_task = self._per_task()
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
@@ -144,9 +143,10 @@ class RunRecord:
             "command": self._command,
             "artifacts": dict(files.artifacts) if files is not None else {},
         }
-        scrubbed: dict[str, Any] = secrets.scrub_values(document, self._secrets)
-        _check(scrubbed)
-        return scrubbed
+        try:
+            return ResultsDocument.of(secrets.scrub_values(document, self._secrets))
+        except ValidationError as error:  # a plugin's metric or a mistake of ours: what no reader would take
+            raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
@@ -166,21 +166,12 @@ class RunRecord:
         return {name: "failed" if name in failed else "done" if name in results else "pending" for name in names}
 
 
-def _check(document: Mapping[str, Any]) -> None:
-    """Refuses to write what no reader would take: a plugin's metric or a mistake of ours."""
-    try:
-        # What is a tuple here is a list in the file.
-        ResultsDocument.model_validate(document, strict=False)
-    except ValidationError as error:
-        raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
-
-
 def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
     """The results document's entries of one task, by key; the rest is what the model was trained and finetuned on."""
     summary, spec, scored = result.summary, result.spec, result.scored
     seen = [name for name in spec.images_from if name in trained_on]
     notes = [*result.notes, *_notes_on_clusters(result), *_notes_on_training(seen)]
-    notes += finetuned.fits_note(finetuning, spec.task)
+    notes += fits_note(finetuning, spec.task)
     notes += _notes_on_coverage(result.data.source.get("coverage"))
     notes += _notes_on_hardware((result.from_store or {}).get("hardware", ()))
     only_some_have = {

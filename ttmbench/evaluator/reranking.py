@@ -17,7 +17,7 @@ from ttmbench.cache.scores import RankCache
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
-from ttmbench.evaluator.plan import RunContext
+from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.settings import model_settings
 from ttmbench.evaluator.stored_pool import pool_ranks
 from ttmbench.protocols import Debiasable, DualEncoder
@@ -74,12 +74,12 @@ class FirstStage:
         """What results say of it."""
         return {"model": self.name, "k": self.k, "fingerprint": model_info(self.adapter)["fingerprint"]}
 
-    def choose(self, context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
+    def choose(self, run: Run, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
         """Places of the best k captions of each image and images of each caption, in ascending order."""
-        cache = RankCache(context.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
+        cache = RankCache(run.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
         found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
         if found is None:
-            sizer = context.batch_sizer
+            sizer = run.sizer
             images = encode_images(self.adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
             captions = encode_captions(self.adapter, pool.captions, sizer, cache.blocks)
             features = Features(images, captions)
@@ -92,14 +92,14 @@ class FirstStage:
         return {scope: places.astype(np.int64) for scope, places in found.items()}
 
 
-def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | None:
+def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | None:
     """The model that chooses candidates for one that scores pairs; None where every candidate is ranked.
 
     Raises:
         UsageError: there are too many pairs and no first stage is named, or it is none.
     """
-    config = context.config
-    if context.capabilities.dual_encoder is not None:
+    config = run.config
+    if run.capabilities.dual_encoder is not None:
         return None
     pairs = pool.n_images * pool.n_captions
     if not config.rerank:
@@ -113,7 +113,7 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
     if k is None:
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
-    can = capabilities_of(make_adapter(context.registry, name, arguments, model_settings(config)))
+    can = capabilities_of(make_adapter(run.registry, name, arguments, model_settings(config)))
     if can.dual_encoder is None or can.stored_features is not None:
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
     for remark in remarks(can.adapter):
@@ -122,7 +122,7 @@ def first_stage(context: RunContext, spec: TaskSpec, pool: RetrievalPool) -> Fir
 
 
 def rank_pairs(
-    context: RunContext,
+    run: Run,
     prior: Debiasable | None,
     pool: RetrievalPool,
     cache: RankCache,
@@ -131,7 +131,7 @@ def rank_pairs(
     """Ranks by a model that scores pairs.
 
     Args:
-        context: the run and its model.
+        run: the run and its model.
         prior: where log P(t) comes from; None if it is not taken off.
         pool: the task's images and captions.
         cache: where finished blocks of scores go.
@@ -142,7 +142,7 @@ def rank_pairs(
     """
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
-    can, sizer = context.capabilities, context.batch_sizer
+    can, sizer = run.capabilities, run.sizer
     values = score_ranked_pairs(can, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
     if prior is not None:
         values = debias(prior, values, texts, pairs.wanted, len(images))

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ttmbench._util.option_values import groups_of
-from ttmbench.cache.scores import ScoreCache, TaskCache
+from ttmbench.cache.scores import TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.data.checks import check_count
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError, phase
-from ttmbench.evaluator.plan import RunContext, ScoredTask, TaskPlan, way_of
+from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan, way_of
 from ttmbench.evaluator.stored_pool import stored_pool
+from ttmbench.evaluator.task_result import Data
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.clusters import clusters_of
 from ttmbench.scoring.batches import BlockStore, Share
-from ttmbench.scoring.capabilities import Capabilities, Trained
+from ttmbench.scoring.capabilities import Capabilities, Model, Trained
 from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
@@ -29,56 +29,18 @@ from ttmbench.scoring.inputs import Prepared, distinct_captions, rows_of
 from ttmbench.scoring.notes import refusal_notes, usable_scores
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.scoring.prepare import PreparedTask, prepare, stored
-from ttmbench.types import Group, GroupShape, ImageRef, Scores
+from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Scores
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.unit import Unit
 
 
-@dataclass(frozen=True)
-class _Raw:
-    """What a way of scoring gives: scores, the prepared inputs if it made any, and the parts of debiased scores."""
-
-    scores: Scores
-    stage: PreparedTask | None = None
-    parts: Likelihoods | None = None
-
-
-@dataclass
-class _Laps:
-    """Wall time of one step after the other."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    clock: float = field(default_factory=time.perf_counter)
-
-    def __call__(self, step: str) -> None:
-        now = time.perf_counter()
-        self.seconds[step], self.clock = now - self.clock, now
-
-    def waited(self, step: str, seconds: float) -> None:
-        """Counts a part of the step that is under way as one of its own."""
-        self.seconds[step] = seconds
-        self.clock += seconds
-
-
-@dataclass(frozen=True)
-class _Data:
-    """The groups of a task, where they came from, what the cache knows of them; or features with their fingerprint."""
-
-    groups: list[Group]
-    source: dict[str, Any]
-    cache: TaskCache
-    laps: _Laps
-    features: Prepared | None = None
-    fingerprint: str | None = None
-
-
-def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
-    """Reads a task's data and scores it, or takes the scores that an earlier run kept.
+def score_task(plan: TaskPlan, run: Run) -> ScoredTask:
+    """Reads a task's data and scores it, or takes the scores that an earlier run cached.
 
     Args:
         plan: the task.
-        context: model, configuration and cache.
+        run: model, configuration and cache.
 
     Returns:
         Data and scores.
@@ -89,134 +51,187 @@ def score_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
         UsageError: the model has no scores.
     """
     if plan.way == "choices":
-        raise UsageError(f"model {context.config.model} answers in words and has no scores; only `run` can evaluate it")
-    with phase("load"):
-        data = _load(plan, context)
-    found = _SCORE[plan.way](plan, data, context)
-    data.laps("score")
+        raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
+    task = _Scoring(plan, run)
+    ways = {"stored_features": task.stored_features, "prepared": task.prepared, "pairs": task.pairs}
+    given = ways[plan.way]() if plan.way != "prepared" or plan.needs_inputs else task.streamed()
+    task.lap("score")
     with phase("score"):
-        raw = usable_scores(context.capabilities.may_refuse, found.scores, data.groups)
-        notes = refusal_notes(found.scores, data.groups)
-        raw = _with_caption_pairs(raw, plan, data, context)
-    return ScoredTask(
-        plan=plan,
-        groups=data.groups,
-        source=data.source,
-        from_store=data.cache.keep(found.parts or raw, context.config.model_name),
-        fingerprint=data.fingerprint or data.cache.data.hexdigest(),
-        stage=found.stage,
-        raw=raw,
-        seconds=data.laps.seconds,
-        parts=found.parts,
-        notes=tuple(notes),
-        clusters=None if data.features is not None else clusters_of(data.groups, data.cache.data.of),
-    )
+        raw = usable_scores(run.capabilities.may_refuse, given, task.groups)
+        adapter = run.capabilities.dual_encoder
+        if adapter is not None and any(metric.scope == "captions" for metric in plan.metrics):
+            features = None if task.features is None else task.features.captions
+            raw = replace(raw, caption_pairs=caption_pairs(adapter, task.groups, run.sizer, features))
+    from_store = task.cache.keep(task.parts or raw, run.config.model_name)
+    notes = refusal_notes(given, task.groups)
+    return ScoredTask(plan, task.data(), raw, task.stage, task.seconds, task.parts, notes, from_store)
 
 
-def _load(plan: TaskPlan, context: RunContext) -> _Data:
-    """The groups of a task; those of stored features are the file's rows, of which the cache keeps nothing."""
-    laps, features, fingerprint, kept_in = _Laps(), None, None, context.cache
-    if plan.way == "stored_features":
-        features, fingerprint = _stored(context.capabilities, context.config, plan.spec)
-        groups = _nameless_groups(len(features.rows.images), plan.spec.shape)
-        source, kept_in = {"kind": "stored_features"}, None
-    else:
-        groups, source = load_data(context.registry, context.config, plan.task, context.samples)
-    laps("load")
-    cache = TaskCache(kept_in, context.capabilities, plan.spec, groups, plan.all_pairs, plan.prior)
-    return _Data(groups, source, cache, laps, features, fingerprint)
+class TaskMemory:
+    """The scored task that a model met last, for who has the parts of one run done one after the other."""
+
+    def __init__(self) -> None:
+        self._of: tuple[str, str, Model] | None = None
+        self._scored: ScoredTask | None = None
+
+    def score(self, plan: TaskPlan, run: Run) -> ScoredTask:
+        """As `score_task`, unless an earlier part of the same run has scored the task that is adapted to."""
+        can = run.capabilities
+        if not plan.adapts or can.reporting is not None or can.bounding is not None:
+            return score_task(plan, run)
+        same = self._of is not None and self._of[:2] == (run.key, plan.spec.task) and self._of[2] is run.adapter
+        if not same or self._scored is None:
+            self._scored = None  # before the next one is read: both may not fit
+            self._scored = score_task(plan, run)
+            self._of = (run.key, plan.spec.task, run.adapter)
+        return self._scored
 
 
-def _score_stored_features(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
-    """Features from a file: nothing is left to prepare."""
-    assert data.features is not None, "features are loaded in place of groups"
-    stage = _stage(plan, context, data.features)
-    with phase("score"):
-        return _Raw(stage.score(), stage)
+class _Scoring:
+    """A task while it is scored: its data, what the cache has of them, and the time of each step.
 
+    Attributes:
+        groups: of the task; nameless ones of features from a file.
+        cache: of this task and model; it recognises the data.
+        features: read from a file in place of images and captions.
+        stage: the prepared inputs, where they are held in memory.
+        parts: of scores that are debiased.
+        seconds: step -> wall time.
+    """
 
-def _score_prepared(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
-    """Every input prepared once: held in memory where the test-time stage takes them, else encoded and dropped."""
-    if not plan.needs_inputs:
-        return _score_streamed(plan, data, context)
-    cache = data.cache
-    stage: PreparedTask | None = None
-    with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
-        adapter = context.capabilities.preparing
+    def __init__(self, plan: TaskPlan, run: Run) -> None:
+        self._plan, self._run, self._clock = plan, run, time.perf_counter()
+        self.seconds: dict[str, float] = {}
+        self.features: Prepared | None = None
+        self.stage: PreparedTask | None = None
+        self.parts: Likelihoods | None = None
+        with phase("load"):
+            if plan.way == "stored_features":
+                self.features, self._digest = _stored(run.capabilities, run.config, plan.spec)
+                self.groups = _nameless_groups(len(self.features.rows.images), plan.spec.shape)
+                self._source: dict[str, Any] = {"kind": "stored_features"}
+            else:
+                loaded = load_data(run.registry, run.config, plan.task, run.samples)
+                self.groups, self._source = loaded.groups, loaded.source
+            self.lap("load")
+            cached_in = run.cache if self.features is None else None
+            self.cache = TaskCache(cached_in, run.capabilities, plan.spec, self.groups, plan.all_pairs, plan.prior)
+
+    def data(self) -> Data:
+        """The data, once all of them have been opened."""
+        known = self.cache.data
+        if self.features is not None:
+            return Data(self.groups, self._source, self._digest)
+        return Data(self.groups, self._source, known.hexdigest(), clusters_of(self.groups, known.of))
+
+    def lap(self, step: str, waited: float | None = None) -> None:
+        """Counts the time since the last step; or ``waited`` seconds of the step that is under way."""
+        now = time.perf_counter()
+        self.seconds[step] = now - self._clock if waited is None else waited
+        self._clock = now if waited is None else self._clock + waited
+
+    def stored_features(self) -> Scores:
+        """Features from a file: nothing is left to prepare."""
+        assert self.features is not None, "features are loaded in place of groups"
+        self.stage = self._in_memory(self.features)
+        with phase("score"):
+            return self.stage.score()
+
+    def prepared(self) -> Scores:
+        """Every input prepared once and held in memory, where the test-time stage takes them."""
+        adapter = self._run.capabilities.preparing
         assert adapter is not None, "the plan says so"
-        prepared, _ = prepare(adapter, data.groups, DECODED, plan.enlarge, cache.data, cache.prepared)
-    data.laps("prepare")
-    stage = _stage(plan, context, prepared)
-    cache.look_up()
-    with phase("score"):
-        if cache.kept is not None:
-            return _raw(cache.kept, plan, stage)
-        return _Raw(stage.score(cache.blocks), stage)
+        with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
+            inputs, _ = prepare(adapter, self.groups, DECODED, self._plan.enlarge, self.cache.data, self.cache.prepared)
+        self.lap("prepare")
+        self.stage = self._in_memory(inputs)
+        self.cache.look_up()
+        with phase("score"):
+            cached = self._cached()
+            return self.stage.score(self.cache.blocks) if cached is None else cached
+
+    def streamed(self) -> Scores:
+        """By a dual encoder that is not adapted: images are prepared ahead of it, encoded in batches, and dropped."""
+        cache, adapter, sizer = self.cache, self._run.capabilities.dual_encoder, self._run.sizer
+        assert adapter is not None, "pair scorers are not streamed so"
+        recognised = cache.may_have  # encoding opens every image, so nothing is looked at before without need
+        if recognised:
+            self._look_up()
+        with phase("score"):
+            if cache.kept is None:
+                images = ImageRows.of(adapter, self.groups, cache.data, cache.prepared)
+                encoded = encode_side(adapter, "images", images.parts, len(images), sizer, cache.image_blocks)
+                self.lap("prepare", images.seconds)
+                if not recognised:
+                    cache.look_up()
+            cached = self._cached()
+            if cached is not None:
+                return cached
+            rows, tokens = rows_of(self.groups), adapter.prepare_captions(distinct_captions(self.groups))
+            captions = Side(encode_tokens(adapter, tokens, sizer, cache.blocks), rows.captions)
+            return score_features(adapter, Features(Side(encoded, rows.images), captions), self._plan.all_pairs)
+
+    def pairs(self) -> Scores:
+        """Pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
+        self._look_up()
+        plan, blocks, ahead = self._plan, self.cache.blocks, self._run.ahead
+        with phase("score"):
+            cached = self._cached()
+            if cached is not None:
+                return cached
+            if ahead is not None and blocks is not None:
+                self.cache.note_blocks()
+
+                def score(unit: Unit) -> None:
+                    self._pairs(Share(blocks, unit.part, unit.cell.shards))
+
+                ahead("groups", plan.spec.task, score)
+            table = self._pairs(blocks)
+            if plan.prior is None:
+                return table.scores(plan.all_pairs)
+            return self._of(likelihoods(plan.prior, self.groups, table, plan.all_pairs))
+
+    def share(self, part: int, of: int) -> None:
+        """Scores a part of the pairs, which stays in the cache."""
+        self.cache.look_up()
+        if self.cache.kept is None and self.cache.blocks is not None:
+            with phase("score"):
+                self._pairs(Share(self.cache.blocks, part, of))
+
+    def _look_up(self) -> None:
+        if self.cache.on:
+            self.cache.look_up()
+            self.lap("look_up")
+
+    def _cached(self) -> Scores | None:
+        """The scores of an earlier run."""
+        return None if self.cache.kept is None else self._of(self.cache.kept)
+
+    def _of(self, scores: Scores | Likelihoods) -> Scores:
+        """Raw scores, or debiased ones, whose parts are kept."""
+        if isinstance(scores, Scores):
+            return scores
+        assert self._plan.prior is not None, "log P(t) is taken off these"
+        self.parts = scores
+        return scores.debiased(self._plan.prior.alpha)
+
+    def _pairs(self, blocks: BlockStore | None) -> PairTable:
+        """What a model gives pairs, as far as they are of these blocks."""
+        plan, run, cache = self._plan, self._run, self.cache
+        every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
+        return score_task_pairs(run.capabilities, self.groups, run.sizer, every, cache.data, cache.prepared, blocks)
+
+    def _in_memory(self, inputs: Prepared) -> PreparedTask:
+        adapter = cast(Trained, self._run.adapter)  # features of others are only scored
+        return PreparedTask(adapter, inputs, self._run.sizer, self._plan.spec.is_global, self._plan.all_pairs)
 
 
-def _score_streamed(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
-    """By a dual encoder that is not adapted: images are prepared ahead of it, encoded in batches, and dropped."""
-    cache, adapter, batch_sizer = data.cache, context.capabilities.dual_encoder, context.batch_sizer
-    assert adapter is not None, "pair scorers are not streamed so"
-    recognised = cache.may_have  # encoding opens every image in any case, so nothing is looked at before without need
-    if recognised:
-        _look_up(data)
-    with phase("score"):
-        if cache.kept is None:
-            images = ImageRows.of(adapter, data.groups, cache.data, cache.prepared)
-            encoded = encode_side(adapter, "images", images.parts, len(images), batch_sizer, cache.image_blocks)
-            data.laps.waited("prepare", images.seconds)
-            if not recognised:
-                cache.look_up()
-        if cache.kept is not None:
-            return _raw(cache.kept, plan)
-        rows, tokens = rows_of(data.groups), adapter.prepare_captions(distinct_captions(data.groups))
-        captions = Side(encode_tokens(adapter, tokens, batch_sizer, cache.blocks), rows.captions)
-        return _Raw(score_features(adapter, Features(Side(encoded, rows.images), captions), plan.all_pairs))
-
-
-def _score_pairs(plan: TaskPlan, data: _Data, context: RunContext) -> _Raw:
-    """Pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
-    cache = data.cache
-    _look_up(data)
-    with phase("score"):
-        if cache.kept is not None:
-            return _raw(cache.kept, plan)
-        blocks = cache.blocks
-        if context.ahead is not None and blocks is not None:
-            cache.note_blocks()
-
-            def score(unit: Unit) -> None:
-                _pairs(plan, data, context, Share(blocks, unit.part, unit.cell.shards))
-
-            context.ahead("groups", plan.spec.task, score)
-        table = _pairs(plan, data, context, blocks)
-        if plan.prior is None:
-            return _Raw(table.scores(plan.all_pairs))
-        return _raw(likelihoods(plan.prior, data.groups, table, plan.all_pairs), plan)
-
-
-def _raw(scores: Scores | Likelihoods, plan: TaskPlan, stage: PreparedTask | None = None) -> _Raw:
-    """Raw scores, or debiased ones with their parts."""
-    if isinstance(scores, Scores):
-        return _Raw(scores, stage)
-    assert plan.prior is not None, "log P(t) is taken off these"
-    return _Raw(scores.debiased(plan.prior.alpha), stage, scores)
-
-
-def _pairs(plan: TaskPlan, data: _Data, context: RunContext, blocks: BlockStore | None) -> PairTable:
-    """What a model gives pairs, as far as they are of these blocks."""
-    can, sizer, cache = context.capabilities, context.batch_sizer, data.cache
-    every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
-    return score_task_pairs(can, data.groups, sizer, every, cache.data, cache.prepared, blocks)
-
-
-def score_share(plan: TaskPlan, context: RunContext, part: int, of: int) -> None:
+def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
     """Scores a part of the pairs of a task, and leaves it in the cache for who scores the task.
 
     Args:
         plan: the task, which is scored pair by pair.
-        context: model, configuration and cache.
+        run: model, configuration and cache.
         part: which part, from 0.
         of: how many there are.
 
@@ -224,39 +239,7 @@ def score_share(plan: TaskPlan, context: RunContext, part: int, of: int) -> None
         DataError: data out of reach, or not what the task file says.
         TtmbenchError: the model did not return one score a pair.
     """
-    with phase("load"):
-        data = _load(plan, context)
-    data.cache.look_up()
-    if data.cache.kept is None and data.cache.blocks is not None:
-        with phase("score"):
-            _pairs(plan, data, context, Share(data.cache.blocks, part, of))
-
-
-_SCORE: dict[str, Callable[[TaskPlan, _Data, RunContext], _Raw]] = {
-    "stored_features": _score_stored_features,
-    "prepared": _score_prepared,
-    "pairs": _score_pairs,
-}
-
-
-def _look_up(data: _Data) -> None:
-    if data.cache.on:
-        data.cache.look_up()
-        data.laps("look_up")
-
-
-def _stage(plan: TaskPlan, context: RunContext, prepared: Prepared) -> PreparedTask:
-    adapter = cast(Trained, context.adapter)  # features of others are only scored
-    return PreparedTask(adapter, prepared, context.batch_sizer, plan.spec.is_global, plan.all_pairs)
-
-
-def _with_caption_pairs(raw: Scores, plan: TaskPlan, data: _Data, context: RunContext) -> Scores:
-    """The scores, with how alike captions are where a metric asks for it and the model can tell."""
-    adapter = context.capabilities.dual_encoder
-    if not any(metric.scope == "captions" for metric in plan.metrics) or adapter is None:
-        return raw
-    stored = None if data.features is None else data.features.captions
-    return replace(raw, caption_pairs=caption_pairs(adapter, data.groups, context.batch_sizer, stored))
+    _Scoring(plan, run).share(part, of)
 
 
 def _stored(model: Capabilities, config: RunConfig, spec: TaskSpec) -> tuple[Prepared, str]:
@@ -289,25 +272,14 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
     ]
 
 
-def data_fingerprint(
-    registry: Registry,
-    config: RunConfig,
-    model: Capabilities,
-    task: TaskFile,
-    samples: set[str] | None,
-    run_cache: ScoreCache | None,
-) -> DataNow:
+def data_now(run: Run, task: TaskFile) -> DataNow:
     """What `score_task` would find of the data as they are now, without a model at work.
 
     Images whose files were decoded before are recognised by the cache, if there is one.
 
     Args:
-        registry: sources.
-        config: the run.
-        model: the model; stored features are its data.
+        run: sources, samples and cache; of a model that reads stored features, these are the data.
         task: the task.
-        samples: ids of the groups to use; None for all.
-        run_cache: where digests of images are kept.
 
     Returns:
         Digests of the data.
@@ -315,13 +287,14 @@ def data_fingerprint(
     Raises:
         DataError: data out of reach, or not what the task file says.
     """
-    if model.stored_features is not None and task.spec.kind != "groups":
+    can, config = run.capabilities, run.config
+    if can.stored_features is not None and task.spec.kind != "groups":
         limit = groups_of(config.limit, task.spec.group.n_groups)
-        return DataNow(stored_pool(model.stored_features, task.spec, limit)[2])
-    if way_of(model) == "stored_features":
-        return DataNow(_stored(model, config, task.spec)[1])
-    pixels = None if run_cache is None else run_cache.pixels(task.spec.task)
-    groups = load_data(registry, config, task, samples)[0]
+        return DataNow(stored_pool(can.stored_features, task.spec, limit)[2])
+    if way_of(can) == "stored_features":
+        return DataNow(_stored(can, config, task.spec)[1])
+    pixels = None if run.cache is None else run.cache.pixels(task.spec.task)
+    groups = load_data(run.registry, config, task, run.samples).groups
     found = Fingerprint(groups, pixels)
     found.add_remaining()
     if pixels is not None:
@@ -329,17 +302,12 @@ def data_fingerprint(
     return DataNow(found.hexdigest(), groups_digest(groups))
 
 
-def load_data(
-    registry: Registry, config: RunConfig, task: TaskFile, samples: set[str] | None
-) -> tuple[list[Group], dict[str, Any]]:
+def load_data(registry: Registry, config: RunConfig, task: TaskFile, samples: set[str] | None) -> Loaded:
     """The groups that a run uses of a task, and where they came from; DataError if there are none such."""
-    if samples is None:
-        limit = groups_of(config.limit, task.spec.group.n_groups)
-        loaded = load_task_data(registry, task, limit, config.offline, config.data_dir)
-        return loaded.groups[: groups_of(config.limit, len(loaded.groups)) if limit is None else limit], loaded.source
-    loaded = load_task_data(registry, task, None, config.offline, config.data_dir)
-    kept = [group for group in loaded.groups if group.group_id in samples]
-    absent = samples - {group.group_id for group in kept}
+    limit = groups_of(config.limit, task.spec.group.n_groups) if samples is None else None
+    loaded = load_task_data(registry, task, limit, config.offline, config.data_dir)
+    groups = loaded.groups if samples is None else [group for group in loaded.groups if group.group_id in samples]
+    absent = (samples or set()) - {group.group_id for group in groups}
     if absent:
         raise DataError(f"task '{task.spec.task}' has no group {min(absent)} (--samples {config.samples})")
-    return kept[: groups_of(config.limit, len(kept))], loaded.source
+    return replace(loaded, groups=groups[: groups_of(config.limit, len(groups)) if limit is None else limit])

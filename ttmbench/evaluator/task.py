@@ -17,19 +17,17 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
-from ttmbench.evaluator.adapters import model_notes
-from ttmbench.evaluator.finetuned import finetuned, write_record
+from ttmbench.evaluator.adapters import finetuned, model_notes, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
-from ttmbench.evaluator.plan import RunContext, ScoredTask, TaskPlan, plan_task
+from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import run_ranking
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import usual_rate
-from ttmbench.evaluator.task_result import Data, Scored, TaskResult, TransferResult, scored_result
+from ttmbench.evaluator.task_result import Scored, TaskResult, scored_result
 from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
 from ttmbench.results.breakdown import breakdowns
-from ttmbench.results.deltas import differences
 from ttmbench.results.labels import HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
-from ttmbench.results.summary import MethodScores, Summary, summarise
+from ttmbench.results.summary import MethodScores, Summary, differences, summarise
 from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
@@ -37,14 +35,23 @@ from ttmbench.ttm.variants import Adaptation, OnSeedDone
 from ttmbench.types import GroupShape, MetricSpec
 
 
-def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Path | None = None) -> TaskResult:
+def run_task(
+    run: Run,
+    task: TaskFile,
+    settings: TTMConfig,
+    state: Path | None = None,
+    score: Callable[[TaskPlan, Run], ScoredTask] = score_task,
+    told: bool = True,
+) -> TaskResult:
     """Scores a task, and adapts the model to it if the run asks for that; the adapter leaves as it came.
 
     Args:
-        context: the run and its model.
+        run: the run and its model.
         task: the task.
         settings: of the test-time stage, resolved for this model and task.
         state: folder for what a stopped run goes on from; None to keep nothing.
+        score: gives the raw scores.
+        told: plugins are told of every column; not of a task that an adapted model is only measured on.
 
     Returns:
         Scores, numbers and records. If the test-time stage failed, those that were reached before, and the failure.
@@ -54,51 +61,41 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
         TtmbenchError: the model gave no usable scores.
         UsageError: the model cannot be adapted to this task.
     """
-    config = context.config
-    _notes_of(context)  # those of a task that failed are not this one's
-    _undecided(context)
-    plan = None if task.spec.kind != "groups" else plan_task(context, task, settings)
+    config = run.config
+    _notes_of(run)  # those of a task that failed are not this one's
+    _undecided(run)
+    plan = None if task.spec.kind != "groups" else plan_task(run, task, settings)
     if plan is None or plan.way == "choices":
-        result = run_ranking(context, task) if plan is None else run_choice_task(plan, context)
-        result.notes.extend(_notes_of(context))
-        _notify(context, task.spec.task, RAW if plan is None else CHOICE, result.summary)
-        return replace(result, undecided=_undecided(context))
-    scored = scored_task(plan, context)
-    raw = MethodScores(RAW, [scored.raw])
-    _notify_scored(context, scored, raw)
-    truncated = count_truncated(context.capabilities.truncating, scored.groups)
-    notes = [*scored.notes, *_notes_of(context), *truncated_notes(truncated)]
-    undecided = _undecided(context)
-    columns, elsewhere, failure = [raw], dict[str, TransferResult](), None
+        result = run_ranking(run, task) if plan is None else run_choice_task(plan, run)
+        result.notes.extend(_notes_of(run))
+        if told:
+            _notify(run, task.spec.task, RAW if plan is None else CHOICE, result.summary)
+        return replace(result, undecided=_undecided(run))
+    scored = score(plan, run)
+    raw, groups = MethodScores(RAW, [scored.raw]), scored.data.groups
+    if told:
+        _notify_scored(run, scored, raw)
+    body = Scored([raw], count_truncated(run.capabilities.truncating, groups), {})
+    notes = [*scored.notes, *_notes_of(run), *truncated_notes(body.truncated)]
+    undecided, failure = _undecided(run), None
     if plan.adapts:
         try:
-            kept = TaskCheckpoint(state, scored.fingerprint, context.key)
-            beside = _beside(scored, context, state)
-            divided = _divided(scored, context, settings, state)
-            for column in _columns(scored, context, settings, kept, beside, divided):
-                if column.name == TTM and beside is not None:
-                    elsewhere = beside.outcomes(config.run_seeds)
-                    column = _with_differences(column, scored, config)
-                columns.append(column)
-                _notify_scored(context, scored, column)
+            _adapt(scored, run, settings, state, body)
         except Exception as error:
             failure = error
             if isinstance(error, DivergedError):
-                error.usual = usual_rate(context.registry, config, plan.spec)
+                error.usual = usual_rate(run.registry, config, plan.spec)
     elif config.adapts:
         notes.append(_not_adapted_note(plan.spec.shape, config.model))
-    data = Data(scored.groups, scored.source, scored.fingerprint, scored.clusters)
-    body = Scored(columns, truncated, elsewhere)
-    resampling = config.bootstrap_iters, config.seed, config.interval
     result = scored_result(
         plan.spec,
         plan.metrics,
-        data,
+        scored.data,
         body,
-        resampling,
+        (config.bootstrap_iters, config.seed, config.interval),
         notes,
-        scored.seconds | {column.name: column.seconds for column in columns if column.seconds},
-        breakdowns=breakdowns(data.groups, body.scores, plan.metrics, body.subsets, plan.spec.means),
+        scored.seconds | {column.name: column.seconds for column in body.columns if column.seconds},
+        breakdowns=breakdowns(groups, body.scores, plan.metrics, body.subsets, plan.spec.means),
         from_store=scored.from_store,
         undecided=undecided,
         failure=failure,
@@ -108,72 +105,71 @@ def run_task(context: RunContext, task: TaskFile, settings: TTMConfig, state: Pa
     return result
 
 
-def scored_task(plan: TaskPlan, context: RunContext) -> ScoredTask:
-    """The task with its data and scores: scored now, or for an earlier part of the same run."""
-    memory, adapter, can = context.memory, context.adapter, context.capabilities
-    if memory is None or not plan.adapts or can.reporting is not None or can.bounding is not None:
-        return score_task(plan, context)
-    of = (context.key, plan.spec.task, adapter)
-    if memory.scored is None or memory.of is None or memory.of[:2] != of[:2] or memory.of[2] is not adapter:
-        memory.of = memory.scored = None  # before the next one is read: both may not fit
-        scored = score_task(plan, context)
-        memory.of, memory.scored = of, scored
-    return memory.scored
+def _adapt(scored: ScoredTask, run: Run, settings: TTMConfig, state: Path | None, body: Scored) -> None:
+    """The test-time stage: fills the body with the columns of the methods and with the other tasks."""
+    checkpoint = TaskCheckpoint(state, scored.data.fingerprint, run.key)
+    beside = _beside(scored, run, state)
+    divided = _divided(scored, run, settings, state)
+    for column in _columns(scored, run, settings, checkpoint, beside, divided):
+        if column.name == TTM and beside is not None:
+            body.elsewhere.update(beside.outcomes(run.config.run_seeds))
+            column = _with_differences(column, scored, run.config)
+        body.columns.append(column)
+        _notify_scored(run, scored, column)
 
 
-def with_others(context: RunContext, others: Mapping[str, TaskFile]) -> RunContext:
+def with_others(run: Run, others: Mapping[str, TaskFile]) -> Run:
     """The run with other tasks that each adapted model is measured on; the same without any."""
     if not others:
-        return context
-    images = None if (cache := context.cache) is None else ScoreCache(cache.folder, cache.exact, images_alone=True)
-    as_it_is = replace(
-        context, config=elsewhere_config(context.config), samples=None, folders={}, also=None, silent=True
-    )
+        return run
+    as_it_is = replace(run, config=elsewhere_config(run.config), samples=None, folders={})
+    images = None if (cache := run.cache) is None else ScoreCache(cache.folder, cache.exact, images_alone=True)
+    adapted = replace(as_it_is, cache=images)
 
-    def score(task: TaskFile, adapted: bool) -> TaskResult:
-        return run_task(replace(as_it_is, cache=images) if adapted else as_it_is, task, TTMConfig())
+    def score(task: TaskFile, is_adapted: bool) -> TaskResult:
+        return run_task(adapted if is_adapted else as_it_is, task, TTMConfig(), told=False)
 
-    return replace(context, also=Elsewhere(others, score, context.config, context.key))
+    return replace(run, elsewhere=Elsewhere(others, score, run.config, run.key))
 
 
 def adaptation(
-    scored: ScoredTask, context: RunContext, settings: TTMConfig, metrics: Sequence[MetricSpec] | None = None
+    scored: ScoredTask, run: Run, settings: TTMConfig, metrics: Sequence[MetricSpec] | None = None
 ) -> Adaptation:
     """The test-time stage of a scored task, as the run configures it; ``metrics`` in place of the task's own."""
     assert scored.stage is not None, "only what was prepared as a whole can be adapted"
     return Adaptation(
-        context.registry,
+        run.registry,
         scored.plan.spec,
         scored.stage,
         scored.raw,
         settings,
-        context.config.ttm_preset,
+        run.config.ttm_preset,
         scored.plan.metrics if metrics is None else metrics,
-        context.config.run_seeds,
-        context.config.seed,
-        None if scored.clusters is None else scored.clusters.groups,
+        run.config.run_seeds,
+        run.config.seed,
+        None if scored.data.clusters is None else scored.data.clusters.groups,
     )
 
 
-def one_seed(context: RunContext, seed: int) -> RunContext:
+def one_seed(run: Run, seed: int) -> Run:
     """The run with one of its seeds alone; the audit compares seeds that are over, so it is the whole run's."""
-    return replace(context, config=context.config.model_copy(update={"seeds": [seed], "audit_labels": False}))
+    return replace(run, config=run.config.model_copy(update={"seeds": [seed], "audit_labels": False}))
 
 
-def adapt_ahead(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path) -> None:
+def adapt_ahead(scored: ScoredTask, run: Run, settings: TTMConfig, state: Path) -> None:
     """Runs the test-time stage for who runs the task later, and leaves its checkpoints."""
-    checkpoint = TaskCheckpoint(state, scored.fingerprint, context.key)
-    for _ in _columns(scored, context, settings, checkpoint, _beside(scored, context, state)):
+    checkpoint = TaskCheckpoint(state, scored.data.fingerprint, run.key)
+    for _ in _columns(scored, run, settings, checkpoint, _beside(scored, run, state)):
         pass
 
 
-def _divided(scored: ScoredTask, context: RunContext, settings: TTMConfig, state: Path | None) -> frozenset[int]:
+def _divided(scored: ScoredTask, run: Run, settings: TTMConfig, state: Path | None) -> frozenset[int]:
     """Has all seeds run ahead, each on one of several devices; gives those of the others."""
-    if context.ahead is None or state is None or len(context.config.run_seeds) == 1:
+    if run.ahead is None or state is None or len(run.config.run_seeds) == 1:
         return frozenset()
     clock = time.perf_counter()
-    others = context.ahead(
-        "seed", scored.plan.spec.task, lambda unit: adapt_ahead(scored, one_seed(context, unit.part), settings, state)
+    others = run.ahead(
+        "seed", scored.plan.spec.task, lambda unit: adapt_ahead(scored, one_seed(run, unit.part), settings, state)
     )
     scored.seconds["devices"] = time.perf_counter() - clock
     return frozenset(unit.part for unit in others)
@@ -181,7 +177,7 @@ def _divided(scored: ScoredTask, context: RunContext, settings: TTMConfig, state
 
 def _columns(
     scored: ScoredTask,
-    context: RunContext,
+    run: Run,
     settings: TTMConfig,
     checkpoint: TaskCheckpoint,
     beside: Beside | None,
@@ -191,8 +187,8 @@ def _columns(
 
     Plugins are told of new iterations, and of seeds in ``told`` that another process has run.
     """
-    config, save = context.config, _saver(scored, context)
-    stage = replace(adaptation(scored, context, settings), checkpoint=checkpoint, told=told, silent=context.silent)
+    config, save = run.config, _saver(scored, run)
+    stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=told)
     wanted: dict[str, Callable[[], MethodScores | list[MethodScores]]] = {}
     if config.simple_match:
         wanted[SIMPLE_MATCH] = partial(stage.simple_match, None if config.ttm else save)
@@ -204,20 +200,20 @@ def _columns(
             wanted[HOLDOUT] = partial(stage.holdout, config.ttm_holdout)
     if config.oracle:
         wanted[ORACLE] = stage.oracle
-    for name, run in wanted.items():
+    for name, variant in wanted.items():
         clock = time.perf_counter()
         with phase(name):
-            given = run()
+            given = variant()
         *before, column = given if isinstance(given, list) else [given]
         yield from before
         yield replace(column, seconds=time.perf_counter() - clock)
 
 
-def _beside(scored: ScoredTask, context: RunContext, state: Path | None) -> Beside | None:
+def _beside(scored: ScoredTask, run: Run, state: Path | None) -> Beside | None:
     """The measurements on other tasks beside this one; None if there are none to make."""
-    if context.also is None:
+    if run.elsewhere is None:
         return None
-    found = context.also.beside(scored.plan.spec.task, scored.fingerprint, scored.raw, state)
+    found = run.elsewhere.beside(scored.plan.spec.task, scored.data.fingerprint, scored.raw, state)
     return found if found.others else None
 
 
@@ -236,39 +232,39 @@ def _ends_of_seeds(save: OnSeedDone | None, beside: Beside | None) -> OnSeedDone
 def _with_differences(column: MethodScores, scored: ScoredTask, config: RunConfig) -> MethodScores:
     """Next to what adaptation does to other tasks is what it does to this one, in the same form."""
     iterations, metrics = config.bootstrap_iters, scored.plan.metrics
-    gains = differences(metrics, scored.raw, column.scores, scored.clusters, iterations, config.seed)
+    gains = differences(metrics, scored.raw, column.scores, scored.data.clusters, iterations, config.seed)
     return replace(column, record={**column.record, "differences": gains})
 
 
-def _notes_of(context: RunContext) -> list[str]:
-    reporting = context.capabilities.reporting
-    return [*model_notes(context.adapter), *(reporting.take_notes() if reporting is not None else [])]
+def _notes_of(run: Run) -> list[str]:
+    reporting = run.capabilities.reporting
+    return [*model_notes(run.adapter), *(reporting.take_notes() if reporting is not None else [])]
 
 
-def _undecided(context: RunContext) -> dict[str, int] | None:
+def _undecided(run: Run) -> dict[str, int] | None:
     """Pairs that the model left open since it was last asked; None where it left none, or never does."""
-    bounding = context.capabilities.bounding
+    bounding = run.capabilities.bounding
     open_pairs, of = bounding.take_undecided() if bounding is not None else (0, 0)
     return {"pairs": open_pairs, "of": of} if open_pairs else None
 
 
-def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
+def _saver(scored: ScoredTask, run: Run) -> OnSeedDone | None:
     """What writes the adapted model of a seed; None if none is to be kept."""
-    config, spec = context.config, scored.plan.spec
-    if not context.folders:
+    config, spec = run.config, scored.plan.spec
+    if not run.folders:
         return None
-    finetuning = finetuned(context.adapter)
-    savable = context.capabilities.savable
+    finetuning = finetuned(run.adapter)
+    savable = run.capabilities.savable
     if savable is None:
         raise UsageError(f"model {config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out")
 
     def save(seed: int, about: dict[str, Any]) -> None:
-        folder = context.folders[spec.task, seed]
+        folder = run.folders[spec.task, seed]
         card = {
             "model": config.model_name,
             "task": spec.task,
             "task_version": spec.version,
-            "data_sha256": scored.fingerprint,
+            "data_sha256": scored.data.fingerprint,
             "seed": seed,
             "ttmbench": __version__,
             **about,
@@ -286,19 +282,16 @@ def _saver(scored: ScoredTask, context: RunContext) -> OnSeedDone | None:
     return save
 
 
-def _notify_scored(context: RunContext, scored: ScoredTask, column: MethodScores) -> None:
-    if not context.silent and context.registry.plugins.listens("ttmbench_task_scored"):
-        summary = summarise({column.name: column.scores}, scored.plan.metrics, 0, context.config.seed)
-        _notify(context, scored.plan.spec.task, column.name, summary)
+def _notify_scored(run: Run, scored: ScoredTask, column: MethodScores) -> None:
+    if run.registry.plugins.listens("ttmbench_task_scored"):
+        summary = summarise({column.name: column.scores}, scored.plan.metrics, 0, run.config.seed)
+        _notify(run, scored.plan.spec.task, column.name, summary)
 
 
-def _notify(context: RunContext, task: str, name: str, summary: Summary) -> None:
-    if context.silent:
-        return
-    tracks = supervised_tracks(summary.tracks) if context.supervised else summary.tracks
-    context.registry.plugins.notify(
-        "ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks
-    )
+def _notify(run: Run, task: str, name: str, summary: Summary) -> None:
+    tracks = summary.tracks if finetuned(run.adapter) is None else supervised_tracks(summary.tracks)
+    plugins = run.registry.plugins
+    plugins.notify("ttmbench_task_scored", task=task, filter=name, results=summary.results, tracks=tracks)
 
 
 def _not_adapted_note(shape: GroupShape, model: str) -> str:

@@ -14,7 +14,7 @@ from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, split_key
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
 from ttmbench.results.summary import MethodScores, Summary, summarise
-from ttmbench.results.tag_means import tag_means, tag_means_of_values
+from ttmbench.results.tag_means import means_of_rows, tag_means
 from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices, choice_values
 from ttmbench.scoring.forced_choice.summary import summarise_choices
 from ttmbench.stats import IntervalMethod
@@ -61,9 +61,9 @@ class Scored:
         elsewhere: other task -> what the model adapted to this one is on it.
     """
 
-    columns: Sequence[MethodScores]
+    columns: list[MethodScores]
     truncated: dict[str, int] | None = None
-    elsewhere: Mapping[str, TransferResult] = field(default_factory=dict)
+    elsewhere: dict[str, TransferResult] = field(default_factory=dict)
 
     @property
     def scores(self) -> dict[str, list[Scores]]:
@@ -157,7 +157,7 @@ class TaskResult:
     @property
     def scored(self) -> Scored:
         """The body of a task with scores; one without columns for another."""
-        return self.body if isinstance(self.body, Scored) else Scored(())
+        return self.body if isinstance(self.body, Scored) else Scored([])
 
     @property
     def n_groups(self) -> int:
@@ -200,7 +200,7 @@ class TransferResult:
     Attributes:
         result: of the other task; its columns and numbers are ``none`` and ``ttm``.
         seeds: of TTM.
-        differences: as `ttmbench.results.deltas.differences` has them.
+        differences: as `ttmbench.results.summary.differences` has them.
         seconds: all its measurements took.
     """
 
@@ -331,7 +331,7 @@ def answered_result(
     """
     summary = summarise_choices(choices, spec.shape, orders, *resampling, data.clusters)
     asked = [metric(split_key(key)[0]) for key in summary.tracks]
-    values = choice_values(choices)
-    means = tag_means_of_values(data.groups, values, CHOICE, spec.means, data.clusters, resampling)
+    rows = {(name, CHOICE): np.asarray([row], np.float64) for name, row in choice_values(choices).items()}
+    means = means_of_rows(data.groups, rows, spec.means, data.clusters, resampling)
     body = Answered(choices, record, answers)
     return TaskResult(spec, asked, data, body, summary, notes, seconds, means)

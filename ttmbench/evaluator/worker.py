@@ -14,8 +14,8 @@ from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
 from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.determinism import deterministic
 from ttmbench.evaluator.partial_runs import run_scores, run_seed
-from ttmbench.evaluator.plan import TaskMemory
 from ttmbench.evaluator.run import run
+from ttmbench.evaluator.score_task import TaskMemory
 from ttmbench.evaluator.settings import Chosen, choose, model_settings
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl

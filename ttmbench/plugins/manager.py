@@ -162,7 +162,7 @@ class Plugins:
         """Whether any plugin implements a hook: what is computed for listeners alone can be left out."""
         return bool(self._implementations(hook))
 
-    def notify(self, hook: str, **values: Any) -> None:
+    def notify(self, hook: str, **values: object) -> None:
         """Tells every plugin of an event. A plugin that fails is warned about; it never ends a run."""
         for implementation in self._implementations(hook):
             try:
@@ -178,7 +178,7 @@ class Plugins:
         return list(caller.get_hookimpls())
 
 
-def load_plugins(extra: Iterable[tuple[str, Any]] = ()) -> Plugins:
+def load_plugins(extra: Iterable[tuple[str, object]] = ()) -> Plugins:
     """Loads the built-in plugin, every installed one (entry-point group ``ttmbench``) and ``extra`` (name, object).
 
     Installed ones that cannot be imported, or do not fit, are listed as broken. UsageError if one of ``extra``
@@ -222,7 +222,7 @@ def _code_of(plugin: str, doing: str) -> Iterator[None]:
         raise KeyboardInterrupt(f"while plugin '{plugin}' was being {doing}") from error
 
 
-def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
+def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
     try:
         manager.register(plugin, name=name)
         manager.check_pending()
@@ -240,7 +240,7 @@ def _label(point: EntryPoint) -> str:
     return f"{point.dist.name}:{point.name}"
 
 
-def problem_of(item: Any, hook: str) -> str | None:
+def problem_of(item: object, hook: str) -> str | None:
     """What is wrong with one of the items that a plugin's hook registers; None if nothing is."""
     kind = _KINDS[hook]
     if not isinstance(item, kind):

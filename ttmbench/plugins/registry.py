@@ -73,7 +73,7 @@ class Registry:
             raise UsageError(self.unknown(what, name, list(table)))
         return table[name][0]
 
-    def modules_of(self, table: Mapping[str, tuple[Any, str]], name: Any) -> list[str]:
+    def modules_of(self, table: Mapping[str, tuple[Any, str]], name: str) -> list[str]:
         """The modules that define what a table has under a name, and its plugin; none if it has no such name."""
         spec, plugin = table.get(name, (None, BUILTIN))
         if plugin == BUILTIN:
@@ -100,7 +100,7 @@ class Registry:
 
 
 def build_registry(
-    include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, Any]] = (), quiet: bool = False
+    include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, object]] = (), quiet: bool = False
 ) -> Registry:
     """Collects what all plugins bring, ``extra`` ones (name, object) too, and the task files of further folders.
 

@@ -11,7 +11,8 @@ from typing import Any
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, tolerance
-from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedNumber, PublishedTable, TaskEntry
+from ttmbench.reproduce.published_numbers import PublishedNumber
+from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedTable, TaskEntry
 from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.labels import TTM, key_of
@@ -101,15 +102,9 @@ def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -
 def compare(
     table: PublishedTable, documents: Iterable[tuple[Path, ResultsDocument]], registry: Registry
 ) -> list[ComparedRow]:
-    """Compares every number of a table.
+    """Compares every number of a table with documents and their paths: a row a number, in the table's order.
 
-    Args:
-        table: the published numbers.
-        documents: results documents, with their paths.
-        registry: says which models are the same under two names.
-
-    Returns:
-        A row a number, in the table's order.
+    The registry says which models are the same under two names.
     """
     runs = [
         _Run(

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, UsageError
-from ttmbench.reproduce.agreement import Measured, Rule
-from ttmbench.reproduce.numbers_file import TRACKS, TypedNumber, published_column, published_track, read_typed
-from ttmbench.results.labels import PUBLISHED, Column, PublishedTrack
+from ttmbench.reproduce.agreement import Rule
+from ttmbench.reproduce.published_numbers import TRACKS, PublishedNumber, read_published
+from ttmbench.results.labels import PUBLISHED, PublishedTrack
 from ttmbench.results.numbers import Number
 
 if TYPE_CHECKING:
@@ -174,29 +174,6 @@ class TableSpec(_Strict):
 
 
 @dataclass(frozen=True)
-class PublishedNumber:
-    """A number as printed.
-
-    Attributes:
-        task: the paper's name, which is ours where there is such a task.
-        model: the paper's name.
-        method: ``raw``, ``simple_match``, ``ttm``, ``overfitted`` or ``oracle``.
-        metric: name.
-        measured: the number.
-        column: of a run's numbers, that it is compared with.
-        track: where it ranks.
-    """
-
-    task: str
-    model: str
-    method: str
-    metric: str
-    measured: Measured
-    column: Column
-    track: str | None
-
-
-@dataclass(frozen=True)
 class PublishedTable:
     """A table with its numbers."""
 
@@ -226,16 +203,9 @@ def shipped_tables() -> dict[str, Traversable]:
 
 
 def load_table(name: str) -> PublishedTable:
-    """A table by name, or by the path of its YAML.
+    """A table by its name, or by the path of its YAML.
 
-    Args:
-        name: of a shipped table, or a file.
-
-    Returns:
-        The table.
-
-    Raises:
-        UsageError: no such table, or a file of it is wrong; file and key or line are named.
+    UsageError if there is no such table, or a file of it is wrong; file and key or line are named.
     """
     shipped = shipped_tables()
     if name in shipped:
@@ -257,28 +227,19 @@ def published_tables(name: str) -> list[PublishedTable]:
 
 
 def published_numbers(names: Sequence[str]) -> list[Number]:
-    """The numbers that ``--published`` names, to stand beside those of runs.
+    """The numbers that ``--published`` names (shipped tables, ``all``, a CSV of one's own), marked as published.
 
-    Args:
-        names: each of a shipped table, ``all``, or a CSV of one's own.
-
-    Returns:
-        The numbers, marked as published. Those of shipped tables have our names of tasks and metrics.
-
-    Raises:
-        DataError: a CSV is not what it should be; file and line are named.
+    Those of shipped tables have our names of tasks and metrics. DataError naming file and line if a CSV is wrong.
     """
     found: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
     for name in names:
         tables = published_tables(name)
         for table in tables:
-            for one in read_typed(table.csv):
-                number = _ours(one.as_number(table.spec.models[one.model].track), table.spec)
-                found[number] = table.spec.decimals
-        for one in [] if tables else read_typed(Path(name)):
-            if one.track is None:
+            found |= {_ours(one.as_number(), table.spec): table.spec.decimals for one in table.numbers}
+        for one in [] if tables else read_published(Path(name)):
+            if one.of_model is None:
                 raise DataError(f"{one.where}: states no track; the column 'track' must be one of {', '.join(TRACKS)}")
-            found[one.as_number(one.track)] = one.decimals
+            found[one.as_number()] = one.decimals
     return _with_disagreements(found)
 
 
@@ -314,7 +275,22 @@ def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
     if PurePosixPath(spec.numbers).name != spec.numbers or spec.numbers in ("", ".", ".."):
         raise UsageError(f"{path}: 'numbers' is '{spec.numbers}', which is no file of the same folder")
     source = folder / spec.numbers
-    return PublishedTable(name, spec, _numbers(source, spec), source)
+    try:
+        numbers = [_known(number, spec) for number in read_published(source, spec.runs)]
+    except DataError as error:
+        raise UsageError(str(error)) from None
+    return PublishedTable(name, spec, numbers, source)
+
+
+def _known(number: PublishedNumber, spec: TableSpec) -> PublishedNumber:
+    """A number of a table, with the track of its model; DataError for one that the table does not explain."""
+    if number.method not in PUBLISHED:
+        raise DataError(f"{number.where}: unknown method '{number.method}'; known: {', '.join(PUBLISHED)}")
+    if number.model not in spec.models:
+        raise DataError(f"{number.where}: model '{number.model}' is not in the table's 'models'")
+    number = replace(number, of_model=spec.models[number.model].track)
+    _ = number.track  # which refuses methods that models of the track do not have
+    return number
 
 
 def _spec(path: Traversable) -> TableSpec:
@@ -330,26 +306,3 @@ def _spec(path: Traversable) -> TableSpec:
         return TableSpec(**content)
     except ValidationError as error:
         raise UsageError(f"{path}: {describe(error, TableSpec)}") from None
-
-
-def _numbers(path: Traversable, spec: TableSpec) -> list[PublishedNumber]:
-    try:
-        return [_number(one, spec) for one in read_typed(path)]
-    except DataError as error:
-        raise UsageError(str(error)) from None
-
-
-def _number(typed: TypedNumber, spec: TableSpec) -> PublishedNumber:
-    if typed.method not in PUBLISHED:
-        raise UsageError(f"{typed.where}: unknown method '{typed.method}'; known: {', '.join(PUBLISHED)}")
-    if typed.model not in spec.models:
-        raise UsageError(f"{typed.where}: model '{typed.model}' is not in the table's 'models'")
-    measured = Measured(typed.value, typed.std, 1 if typed.std is None else spec.runs)
-    of_model = spec.models[typed.model].track
-    try:
-        track = published_track(typed.method, of_model)
-    except ValueError as error:
-        raise UsageError(f"{typed.where}: model '{typed.model}' {error}") from None
-    column = published_column(typed.method, of_model)
-    assert column is not None, "the method is known"
-    return PublishedNumber(typed.task, typed.model, typed.method, typed.metric, measured, column, track)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench.results.labels import key_of, split_key
-from ttmbench.results.summary import metric_values
+from ttmbench.results.summary import group_rows
 from ttmbench.results.tag_means import TagMean
 from ttmbench.types import Group, MetricSpec, Scores
 
@@ -44,30 +44,19 @@ def breakdowns(
     found: dict[str, dict[str, dict[str, float | None]]] = {
         tag: {value: {"groups": len(places)} for value, places in values.items()} for tag, values in members.items()
     }
-    if not found:
-        return found
-    for metric in (metric for metric in metrics if metric.scope != "global"):
-        for name, per_seed in scores.items():
-            values = [metric_values(metric, one) for one in per_seed]
-            if any(value is None for value in values):
-                continue
-            row = np.full(len(groups), np.nan)
-            row[list(subsets.get(name, range(len(groups))))] = np.mean([v for v in values if v is not None], axis=0)
-            for tag, places_of in members.items():
-                for value, places in places_of.items():
-                    known = row[places][~np.isnan(row[places])]
-                    found[tag][value][key_of(metric.name, name)] = float(known.mean()) if len(known) else None
+    for key, rows in group_rows(len(groups), scores, metrics, subsets).items() if found else ():
+        row = np.mean(rows, axis=0)
+        for tag, places_of in members.items():
+            for value, places in places_of.items():
+                known = row[places][~np.isnan(row[places])]
+                found[tag][value][key_of(*key)] = float(known.mean()) if len(known) else None
     return found
 
 
 def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The unweighted mean of tasks, for every number that all of them have.
+    """The unweighted mean of tasks, for every number (``metric,filter``) that all of them have.
 
-    Args:
-        results: of each task: ``metric,filter`` and ``metric_stderr,filter`` -> value.
-
-    Returns:
-        The same keys; standard errors add up as those of independent tasks.
+    Standard errors add up as those of independent tasks.
 
     >>> mean_of_tasks([{"m,none": 0.5, "m_stderr,none": 0.03}, {"m,none": 1.0, "m_stderr,none": 0.04}])
     {'m,none': 0.75, 'm_stderr,none': 0.025}
@@ -89,34 +78,26 @@ def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, fl
 def shared_images_note(configs: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
     """What a reader should know of a mean over tasks that may show the same images.
 
-    Args:
-        configs: task -> its task file, resolved.
-        tasks: that the mean is over.
-
-    Returns:
-        A sentence if two of them are of one image collection, or read images from one place; else none.
+    A sentence if two of them are of one image collection, or read images from one place, by their resolved task files;
+    else none.
     """
     seen: dict[str, str] = {}
     alike: dict[str, None] = {}
     for task in tasks:
         config = configs.get(task) or {}
         source = config.get("source") or {}
-        for one in dict.fromkeys([*(config.get("images_from") or ()), *_places(source)]):
-            if one in seen:
-                alike |= {seen[one]: None, task: None}
-            seen.setdefault(one, task)
+        places = source.get("images") or source.get("path")
+        at = [f"at {place}" for place in (places if isinstance(places, list) else [places]) if place]
+        for shared in dict.fromkeys([*(config.get("images_from") or ()), *at]):
+            if shared in seen:
+                alike |= {seen[shared]: None, task: None}
+            seen.setdefault(shared, task)
     if not alike:
         return []
     return [
         f"the standard error of the mean takes its tasks for independent, and {len(alike)} of {len(tasks)} may share "
         "images (one image collection or place), so it may be too small"
     ]
-
-
-def _places(source: Mapping[str, Any]) -> list[str]:
-    """Where a source has its images."""
-    found = source.get("images") or source.get("path")
-    return [f"at {one}" for one in (found if isinstance(found, list) else [found]) if one]
 
 
 def _members(groups: Sequence[Group]) -> dict[str, dict[str, np.ndarray]]:
@@ -150,15 +131,7 @@ def _members_of_means(groups: Sequence[Group], means: Mapping[str, TagMean]) -> 
 def aggregates(
     results: Mapping[str, Mapping[str, float | None]], members: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """The mean of each dataset whose subsets are all there.
-
-    Args:
-        results: task -> its numbers.
-        members: dataset -> all its tasks.
-
-    Returns:
-        dataset -> numbers; a dataset of which a subset is missing has none.
-    """
+    """The mean of each dataset (dataset -> its tasks) whose subsets are all there: dataset -> numbers."""
     return {
         name: mean_of_tasks([results[task] for task in tasks])
         for name, tasks in members.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
@@ -66,24 +66,16 @@ class CellValues:
         weights = weights_of(scored, len(row))[places]
         return cls(np.asarray(row, np.float64)[places], weights, cell, tuple(scored), cluster)
 
-    def with_values(self, values: Float[np.ndarray, " n"]) -> CellValues:
-        """The same groups with other values."""
-        return replace(self, values=values)
-
     @property
     def mean(self) -> float:
         """The mean of means."""
         return math.fsum((self.weights * self.values).tolist())
 
-    def clusters_of_cells(self) -> Int[np.ndarray, " cells"]:
-        """How many clusters each cell has groups of."""
-        count = int(self.cluster.max()) + 1
-        pairs = np.unique(self.cell.astype(np.int64) * count + self.cluster)
-        return np.bincount(pairs // count, minlength=len(self.cells))
-
     def variance(self) -> float | None:
         """Variance of the mean of means (Cochran 1977, section 5.4); None if a cell has a single cluster."""
-        counts = self.clusters_of_cells()
+        clusters = int(self.cluster.max()) + 1
+        pairs = np.unique(self.cell.astype(np.int64) * clusters + self.cluster)
+        counts = np.bincount(pairs // clusters, minlength=len(self.cells))
         if counts.min() < 2:
             return None
         residuals = self.weights * (self.values - self._cell_means()[self.cell])
@@ -174,14 +166,7 @@ class CellValues:
 
 
 def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.ndarray, " groups"]:
-    """How much each group counts in a mean of means.
-
-    Args:
-        members: cell -> positions of its groups.
-        groups: how many there are.
-
-    Returns:
-        Weights that add up to 1; 0 for groups of no cell.
+    """How much each of so many groups counts in a mean of means over cells; 0 for groups of no cell.
 
     >>> weights_of({("a", "x"): [0, 1], ("a", "y"): [2], ("b", "z"): [3]}, 5).tolist()
     [0.125, 0.125, 0.25, 0.5, 0.0]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import Extent, together
@@ -27,6 +27,9 @@ from ttmbench.results.labels import (
 )
 from ttmbench.results.models import stated_model, tell_apart, training_data
 from ttmbench.results.reader import read_document, walk_documents
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -140,15 +143,7 @@ class DocumentFile:
 
 
 def numbers_of(document: ResultsDocument, file: str = "") -> list[Number]:
-    """Every number of a results document, undefined ones too; a task's means over values of tags behind its own.
-
-    Args:
-        document: the document; of a run that is under way, what there is of it.
-        file: its name.
-
-    Returns:
-        Task by task in the document's order.
-    """
+    """Every number of a document, undefined ones too; a task's means over values of tags behind its own."""
     numbers = []
     for task in document.results:
         mine = list(_of_task(document, task, file))
@@ -187,15 +182,10 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
 
 
 def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]:
-    """Every number of adapted models on other tasks, to stand beside those of `numbers_of`.
+    """Every number of adapted models on other tasks (``--ttm_also``), to stand beside those of `numbers_of`.
 
-    Args:
-        document: of a run with ``--ttm_also``; of another run there is nothing.
-        file: its name.
-
-    Returns:
-        Numbers of the task ``adapted to@measured on``, without a track: filter ``none`` is the model as it was on the
-        other task, ``ttm`` the adapted one.
+    They are of the task ``adapted to@measured on``, without a track: filter ``none`` is the model as it was on the
+    other task, ``ttm`` the adapted one.
     """
     number, found = _numbers_from(document, file), []
     for adapted_to, measured_on, record in (
@@ -251,17 +241,9 @@ def takes_place_of(one: Number, other: Number) -> bool:
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], dict[Path, str]]:
-    """Reads results documents.
+    """Reads results documents, named or in folders, and says why other files of folders were skipped.
 
-    Args:
-        paths: files, or folders to search.
-
-    Returns:
-        The documents, and why files of folders were skipped.
-
-    Raises:
-        DataError: a file that was named is no results document.
-        UsageError: there is none.
+    DataError if a file that was named is no results document; UsageError if there is none.
     """
     runs, skipped = [], dict[Path, str]()
     for given in paths:
@@ -356,3 +338,21 @@ def _track(stated: str | None, filter_: str) -> str | None:
 def _seen_in(document: ResultsDocument, *tasks: str) -> str | None:
     names = dict.fromkeys(name for task in tasks for name in document.seen_in_training.get(task, ()))
     return ", ".join(names) or None
+
+
+_WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
+_YES_OR_NO = ("published", "limited", "higher_is_better", "from_file")
+_TEXT = (
+    *("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen"),
+    *("trained_on", "adapted_to", "disagrees"),
+)
+
+
+def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
+    """Numbers as a table: a row a number, a column an attribute; undefined rates are NaN, counts Int64."""
+    import pandas as pd
+
+    columns = [column.name for column in fields(Number)]
+    kinds = {name: "Int64" if name in _WHOLE else "bool" if name in _YES_OR_NO else "float64" for name in columns}
+    frame = pd.DataFrame([asdict(one) for one in numbers], columns=columns, dtype=object)
+    return frame.astype({name: kind for name, kind in kinds.items() if name not in _TEXT})

@@ -7,6 +7,7 @@ Two models that are right about the same groups cannot be told apart by these. W
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy.stats import binom, norm
@@ -16,7 +17,7 @@ _EXACT = 20_000  # above, the normal approximation has the same digits
 
 
 def exact_power(groups: int, discordance: float, difference: float, alpha: float = 0.05) -> float:
-    """How often the exact two-sided McNemar test finds a difference.
+    """How often the exact two-sided McNemar test finds a difference, a fraction.
 
     Given k groups about which the models disagree, the better one wins each with the chance (1 + difference /
     discordance) / 2, and the test rejects by tails of fair coin tosses; k itself is binomial. The power is the mean
@@ -27,9 +28,6 @@ def exact_power(groups: int, discordance: float, difference: float, alpha: float
         discordance: share of the groups about which one model is right and the other wrong.
         difference: of the models' rates; its size is at most the discordance.
         alpha: level of the test.
-
-    Returns:
-        A fraction.
 
     >>> round(exact_power(400, 0.2, 0.07), 3)
     0.866
@@ -55,9 +53,6 @@ def approximate_power(
         difference: as above.
         alpha: level of the test.
         seed_variance: variance of the difference by seeds alone: that of one seed through their number.
-
-    Returns:
-        A fraction.
     """
     none = math.sqrt(discordance / groups + seed_variance)
     some = math.sqrt(max(discordance - difference**2, 0.0) / groups + seed_variance)
@@ -77,17 +72,9 @@ def power_of(
 def detectable_difference(
     groups: float, discordance: float, power: float = 0.8, alpha: float = 0.05, seed_variance: float = 0.0
 ) -> float | None:
-    """The smallest difference that is found with a given power.
+    """The smallest difference that is found with a given power; arguments as for `power_of`.
 
-    Args:
-        groups: as for `power_of`.
-        discordance: as for `power_of`.
-        power: how often it should be found.
-        alpha: level of the test.
-        seed_variance: as for `approximate_power`.
-
-    Returns:
-        A fraction; None if not even models of which one wins every disagreement are told apart.
+    None if not even models of which one wins every disagreement are told apart.
     """
     if groups < 1 or power_of(groups, discordance, discordance, alpha, seed_variance) < power:
         return None
@@ -102,60 +89,38 @@ def detectable_difference(
 def groups_needed(
     difference: float, discordance: float, power: float = 0.8, alpha: float = 0.05, seed_variance: float = 0.0
 ) -> int | None:
-    """How many groups it takes to find a difference with a given power.
+    """How many groups it takes to find a difference with a given power; arguments as for `power_of`.
 
     The exact power goes up and down by a little from one number of groups to the next; this is where it first stays
-    above by bisection.
-
-    Args:
-        difference: of the models' rates.
-        discordance: as for `power_of`.
-        power: how often it should be found.
-        alpha: level of the test.
-        seed_variance: as for `approximate_power`; no number of groups makes it less.
-
-    Returns:
-        The number; None if none is enough, or the models cannot differ by so much.
+    above by bisection. None if none is enough (no number of groups lessens the spread over seeds), or the models
+    cannot differ by so much.
     """
     if not 0 < abs(difference) <= discordance:
         return None
-    low, high = 1, 2
-    while power_of(high, discordance, difference, alpha, seed_variance) < power:
-        low, high = high, high * 2
-        if high > MOST_GROUPS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = power_of(middle, discordance, difference, alpha, seed_variance) >= power
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    return _smallest(lambda n: power_of(n, discordance, difference, alpha, seed_variance) >= power, 2)
 
 
 def seeds_needed(
     groups: float, difference: float, discordance: float, seed_std: float, power: float = 0.8, alpha: float = 0.05
 ) -> int | None:
-    """How many seeds of each model it takes to find a difference on these groups.
+    """How many seeds of each model it takes to find a difference on these groups; arguments as for `power_of`.
 
-    Args:
-        groups: that there are.
-        difference: of the models' rates.
-        discordance: as for `power_of`.
-        seed_std: standard deviation of the difference from one seed to another.
-        power: how often it should be found.
-        alpha: level of the test.
-
-    Returns:
-        The number; None if more seeds are no help: too few groups.
+    ``seed_std`` is the standard deviation of the difference from one seed to another. None if more seeds are no help:
+    too few groups.
     """
     if abs(difference) > discordance or approximate_power(groups, discordance, difference, alpha) < power:
         return None
-    low, high = 0, 1
-    while approximate_power(groups, discordance, difference, alpha, seed_std**2 / high) < power:
+    return _smallest(lambda n: approximate_power(groups, discordance, difference, alpha, seed_std**2 / n) >= power, 1)
+
+
+def _smallest(enough: Callable[[int], bool], high: int) -> int | None:
+    """The smallest number from ``high`` that is enough, by doubling and bisection; None beyond `MOST_GROUPS`."""
+    low = high - 1
+    while not enough(high):
         low, high = high, high * 2
         if high > MOST_GROUPS:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        enough = approximate_power(groups, discordance, difference, alpha, seed_std**2 / middle) >= power
-        low, high = (low, middle) if enough else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high

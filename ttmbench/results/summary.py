@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -87,6 +88,29 @@ def _where(metric: MetricSpec) -> str:
     return f" ({place})" if place else ""
 
 
+def seed_values(metric: MetricSpec, per_seed: Sequence[Scores]) -> np.ndarray | None:
+    """The metric's values [seeds, groups]; None where one is undefined, or there are no seeds."""
+    values = [found for scores in per_seed if (found := metric_values(metric, scores)) is not None]
+    return np.array(values) if values and len(values) == len(per_seed) else None
+
+
+def group_rows(
+    groups: int,
+    scores: Mapping[str, Sequence[Scores]],
+    metrics: Sequence[MetricSpec],
+    subsets: Mapping[str, Sequence[int]],
+) -> dict[tuple[str, str], np.ndarray]:
+    """(metric, filter) -> values [seeds, groups], NaN where a filter does not have a group; no global metrics."""
+    rows = {}
+    for metric in (metric for metric in metrics if metric.scope != "global"):
+        for name, per_seed in scores.items():
+            values = seed_values(metric, per_seed)
+            if values is not None:
+                rows[metric.name, name] = np.full((len(values), groups), np.nan)
+                rows[metric.name, name][:, list(subsets.get(name, range(groups)))] = values
+    return rows
+
+
 def metric_mean(metric: MetricSpec, scores: Scores) -> float | None:
     """The metric's mean, a fraction; None where it is undefined."""
     values = metric_values(metric, scores)
@@ -139,17 +163,16 @@ def summarise(
         for name, per_seed in scores.items():
             among = metric_units(metric, clusters, subsets.get(name))
             key = key_of(metric.name, name)
-            values = [metric_values(metric, one) for one in per_seed]
-            known = [value for value in values if value is not None]
+            values = seed_values(metric, per_seed)
             if name not in UNRANKED:
                 summary.tracks[key] = TRACK_OF_FILTER.get(name, metric.track)
-            if not known or len(known) < len(values):
+            if values is None:
                 summary.results[key] = summary.results[stderr_key(metric.name, name)] = None
                 summary.ci[key] = summary.ties[key] = None
                 summary.chance.setdefault(metric.name, None)
                 continue
-            means = np.array([stats.mean(value) for value in known])
-            over_seeds = np.mean(known, axis=0)
+            means = np.array([stats.mean(value) for value in values])
+            over_seeds = np.mean(values, axis=0)
             summary.results[key] = float(np.mean(means))
             summary.results[stderr_key(metric.name, name)] = stats.standard_error(over_seeds, among)
             if name not in (RAW, HOLDOUT_RAW):
@@ -191,3 +214,65 @@ def _ties(metric: MetricSpec, per_seed: Sequence[Scores]) -> float | None:
         with foreign_errors(f"ties of {_whose(metric)}"):
             counts.append(int(np.sum(metric.ties(*arguments))))
     return float(np.mean(counts)) if len(counts) > 1 else counts[0]
+
+
+def differences(
+    metrics: Sequence[MetricSpec],
+    raw: Scores,
+    adapted: Sequence[Scores],
+    clusters: Clusters | None,
+    bootstrap_iters: int,
+    seed: int,
+) -> dict[str, dict[str, Any]]:
+    """Every metric after adaptation minus what it was, group by group.
+
+    Args:
+        metrics: to compare.
+        raw: scores of the model as it was.
+        adapted: of the adapted model, one a seed, of the same groups.
+        clusters: of the groups, where it is known which share images.
+        bootstrap_iters: resamples of the interval over groups; 0 for none.
+        seed: of the resampling.
+
+    Returns:
+        Metric -> ``value``, ``ci`` over groups, ``by_seed`` and ``seed_ci``; undefined metrics are left out.
+    """
+    found = {}
+    for metric in metrics:
+        before, after = metric_values(metric, raw), seed_values(metric, adapted)
+        if before is None or after is None:
+            continue
+        units = metric_units(metric, clusters, None)
+        _, ends = stats.paired_difference(before, after.mean(axis=0), bootstrap_iters, seed, clusters=units)
+        means = [stats.mean(values) for values in after]
+        found[metric.name] = difference_of(stats.mean(before), means, None if ends is None else list(ends))
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def difference_of(
+    raw: float | None, by_seed: Sequence[float | None], ci: list[float] | None = None
+) -> dict[str, Any] | None:
+    """The difference of one number, as documents have it; None where a number is undefined.
+
+    >>> difference_of(0.5, [0.5, 0.75])["value"], difference_of(None, [0.5])
+    (0.125, None)
+    """
+    if raw is None or any(one is None for one in by_seed):
+        return None
+    each = [float(one) - raw for one in by_seed if one is not None]
+    return {"value": float(np.mean(each)), "ci": ci, "by_seed": each, "seed_ci": seed_interval(each)}
+
+
+def seed_interval(values: Sequence[float]) -> list[float] | None:
+    """Student's 95 % interval of a mean over seeds; None for one seed, which knows no spread.
+
+    >>> [round(end, 4) for end in seed_interval([0.1, 0.3])], seed_interval([0.1])
+    ([-1.0706, 1.4706], None)
+    """
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    mean = float(np.mean(values))
+    half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return [mean - half, mean + half]

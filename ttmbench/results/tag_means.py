@@ -94,44 +94,33 @@ def tag_means(
         its standard error and its spread over seeds; and ``ci``: ``metric,filter`` -> its interval over groups. None
         where no cell has a scored group. A mean by tags that no group has is left out.
     """
-    from ttmbench.results.summary import metric_values  # with scipy.stats, which no listing of tasks should wait for
+    from ttmbench.results.summary import group_rows  # with scipy.stats, which no listing of tasks should wait for
 
     if not means:
         return {}
-    values: dict[tuple[str, str], list[np.ndarray]] = {}
-    for metric in (metric for metric in metrics if metric.scope != "global"):
-        for filter_, per_seed in scores.items():
-            found = [metric_values(metric, one) for one in per_seed]
-            if all(one is not None for one in found):
-                rows = np.full((len(found), len(groups)), np.nan)
-                rows[:, list(subsets.get(filter_, range(len(groups))))] = found
-                values[metric.name, filter_] = list(rows)
-    usable = {name: how for name, how in means.items() if how.applies_to(groups)}
-    return {name: _record(how, groups, values, clusters, resampling) for name, how in usable.items()}
+    return means_of_rows(groups, group_rows(len(groups), scores, metrics, subsets), means, clusters, resampling)
 
 
-def tag_means_of_values(
+def means_of_rows(
     groups: Sequence[Group],
-    values: Mapping[str, np.ndarray],
-    filter_: str,
+    rows: Mapping[tuple[str, str], np.ndarray],
     means: Mapping[str, TagMean],
     clusters: Clusters | None,
     resampling: tuple[int, int, IntervalMethod],
 ) -> dict[str, dict[str, Any]]:
-    """As `tag_means`, of groups without score arrays: ``values`` are by metric, all of them under one filter."""
-    known = {(metric, filter_): [np.asarray(row, np.float64)] for metric, row in values.items()}
+    """As `tag_means`, of (metric, filter) -> values [seeds, groups], NaN where a group was not scored."""
     usable = {name: how for name, how in means.items() if how.applies_to(groups)}
-    return {name: _record(how, groups, known, clusters, resampling) for name, how in usable.items()}
+    return {name: _record(how, groups, rows, clusters, resampling) for name, how in usable.items()}
 
 
 def _record(
     how: TagMean,
     groups: Sequence[Group],
-    values: Mapping[tuple[str, str], Sequence[np.ndarray]],
+    values: Mapping[tuple[str, str], np.ndarray],
     clusters: Clusters | None,
     resampling: tuple[int, int, IntervalMethod],
 ) -> dict[str, Any]:
-    """A mean as the document has it; ``values`` are rows, one per seed, NaN where a group was not scored."""
+    """A mean as the document has it."""
     from ttmbench import stats
     from ttmbench.results.cell_means import CellValues
 

@@ -6,7 +6,7 @@ number of candidates alone: a rank depends neither on the batch size nor on wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -53,19 +53,13 @@ def rank_queries(
     absent = ~np.isin(queries, candidates)
     if absent.any():
         raise ValueError(f"{what}: number {int(np.argmax(absent))} has no true candidate")
-    found = {name: np.empty(total, np.int64) for name in ("strict", "as_topk", "above", "true")}
-    step = max(1, block // len(candidates))
-    with progress_bar(total, f"ranking {what}", what) as shown:
-        for start in range(0, total, step):
-            rows = slice(start, min(start + step, total))
-            scores = np.asarray(score(rows))
-            _check(scores, rows, len(candidates), what)
-            own = queries[rows, None] == candidates
-            found["true"][rows] = own.sum(axis=1)
-            for name, values in rank_rows(scores, own).items():
-                found[name][rows] = values
-            shown.update(rows.stop - rows.start)
-    return Ranks(found["strict"], found["as_topk"], found["above"], found["true"], len(candidates))
+    counts = {name: np.empty(total, np.int64) for name in ("strict", "as_topk", "above", "true")}
+    for rows, scores in _in_blocks(score, total, len(candidates), block, what, f"ranking {what}"):
+        own = queries[rows, None] == candidates
+        counts["true"][rows] = own.sum(axis=1)
+        for name, values in rank_rows(scores, own).items():
+            counts[name][rows] = values
+    return Ranks(**counts, candidates=len(candidates))
 
 
 def best_candidates(score: ScoreRows, total: int, candidates: int, k: int, what: str) -> Int[np.ndarray, "total k"]:
@@ -84,27 +78,30 @@ def best_candidates(score: ScoreRows, total: int, candidates: int, k: int, what:
     Raises:
         TtmbenchError: a score is not finite, or there is not one for each query and candidate.
     """
-    found = np.empty((total, k), np.int32)
-    step = max(1, BLOCK // max(1, candidates))
-    with progress_bar(total, f"choosing {k} for each of", what) as shown:
+    best = np.empty((total, k), np.int32)
+    for rows, scores in _in_blocks(score, total, candidates, BLOCK, what, f"choosing {k} for each of"):
+        best[rows] = np.sort(np.argsort(-scores, axis=1, kind="stable")[:, :k], axis=1)
+    return best
+
+
+def _in_blocks(
+    score: ScoreRows, total: int, candidates: int, block: int, what: str, doing: str
+) -> Iterator[tuple[slice, np.ndarray]]:
+    """Rows of queries and their scores, checked, so many scores at a time."""
+    step = max(1, block // max(1, candidates))
+    with progress_bar(total, doing, what) as shown:
         for start in range(0, total, step):
             rows = slice(start, min(start + step, total))
-            scores = np.asarray(score(rows))
-            _check(scores, rows, candidates, what)
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-            found[rows] = np.sort(order, axis=1)
+            scores, wanted = np.asarray(score(rows)), (rows.stop - rows.start, candidates)
+            if scores.shape != wanted:
+                shape = list(scores.shape)
+                raise TtmbenchError(f"the model's logits have shape {shape}, {list(wanted)} are expected ({what})")
+            finite = np.isfinite(scores).all(axis=1)
+            if not finite.all():
+                number = rows.start + int(np.argmin(finite))
+                raise TtmbenchError(f"the model gave number {number} of the {what} a score that is not a finite number")
+            yield rows, scores
             shown.update(rows.stop - rows.start)
-    return found
-
-
-def _check(scores: np.ndarray, rows: slice, candidates: int, what: str) -> None:
-    wanted = (rows.stop - rows.start, candidates)
-    if scores.shape != wanted:
-        raise TtmbenchError(f"the model's logits have shape {list(scores.shape)}, {list(wanted)} are expected ({what})")
-    finite = np.isfinite(scores).all(axis=1)
-    if not finite.all():
-        number = rows.start + int(np.argmin(finite))
-        raise TtmbenchError(f"the model gave number {number} of the {what} a score that is not a finite number")
 
 
 def rank_chosen(
@@ -132,19 +129,13 @@ def rank_chosen(
     total, k = chosen.shape
     labels, counts = np.unique(candidates, return_counts=True)
     true = counts[np.searchsorted(labels, queries)]
-    found = {name: np.full(total, len(candidates), np.int64) for name in ("strict", "as_topk", "above")}
-    step = max(1, BLOCK // k)
-    for start in range(0, total, step):
-        rows = slice(start, min(start + step, total))
-        scores = np.asarray(score(rows))
-        _check(scores, rows, k, what)
+    places = {name: np.full(total, len(candidates), np.int64) for name in ("strict", "as_topk", "above")}
+    for rows, scores in _in_blocks(score, total, k, BLOCK, what, f"ranking {what}"):
         own = candidates[chosen[rows]] == queries[rows, None]
-        there = start + np.flatnonzero(own.any(axis=1))
-        own, scores = own[there - start], scores[there - start]
-        inside = rank_rows(scores, own)
-        for name, values in inside.items():
-            found[name][there] = values
-    return Ranks(found["strict"], found["as_topk"], found["above"], true, len(candidates))
+        reached = np.flatnonzero(own.any(axis=1))
+        for name, values in rank_rows(scores[reached], own[reached]).items():
+            places[name][rows.start + reached] = values
+    return Ranks(**places, true=true, candidates=len(candidates))
 
 
 def rank_rows(scores: np.ndarray, own: np.ndarray) -> dict[str, np.ndarray]:

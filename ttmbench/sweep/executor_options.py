@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import UsageError
 
-LEAST = 10.0  # seconds without a sign of progress that can be asked for; signs take a few to arrive
+
+class LocalOptions(BaseModel):
+    """How a sweep uses processes of this machine.
+
+    Attributes:
+        stall: seconds without a sign of progress after which a worker at a unit is ended; None for none ever. Signs
+            take a few seconds to arrive.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    stall: float | None = Field(None, ge=10, lt=1e6)
 
 
-@dataclass(frozen=True)
-class RayOptions:
+class RayOptions(LocalOptions):
     """How a sweep uses a cluster.
 
     Attributes:
@@ -21,17 +33,15 @@ class RayOptions:
         num_gpus: of each worker; None takes 1 where the cluster has any, else 0.
         memory: GB that Ray sets aside for each worker; None for no demand.
         workers: how many at most; None for as many as the cluster has room for.
-        stall: seconds without a sign of progress after which a worker at a unit is ended; None for none ever.
         folder: ``auto`` finds out which workers see the sweep's folder; ``own`` lets every one have its own.
     """
 
-    address: str = "auto"
-    num_cpus: float = 1
-    num_gpus: float | None = None
-    memory: float | None = None
-    workers: int | None = None
-    stall: float | None = None
-    folder: str = "auto"
+    address: str = Field("auto", min_length=1)
+    num_cpus: float = Field(1, gt=0, lt=1e6)
+    num_gpus: float | None = Field(None, ge=0, lt=1e6)
+    memory: float | None = Field(None, gt=0, lt=1e6)
+    workers: int | None = Field(None, ge=1)
+    folder: Literal["auto", "own"] = "auto"
 
     @property
     def threads(self) -> int:
@@ -45,57 +55,18 @@ class RayOptions:
         return {name: amount for name, amount in wanted.items() if amount}
 
 
-def ray_options(given: Mapping[str, Any], workers: int | None = None) -> RayOptions:
-    """The options of Ray's workers.
+Options = TypeVar("Options", bound=LocalOptions)
 
-    Args:
-        given: ``--executor_args``, read.
-        workers: ``--workers``, which ``workers=`` says too.
 
-    Returns:
-        The options.
-
-    Raises:
-        UsageError: an unknown name, or a value that is none.
-    """
-    _check(given, _RAY, "Ray's workers")
-    if "://" in given.get("address", ""):
+def read_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """Checks ``--executor_args``; UsageError for an unknown name, or a value that it cannot have."""
+    address = given.get("address")
+    if isinstance(address, str) and "://" in address:
         raise UsageError(
-            f"--executor_args address={given['address']}: Ray Client (ray://) is not used; give the command on a node "
-            "of the cluster, or join this machine to it: ray start --address=HOST:PORT"
+            f"--executor_args address={address}: Ray Client (ray://) is not used; give the command on a node of the "
+            "cluster, or join this machine to it: ray start --address=HOST:PORT"
         )
-    return RayOptions(**{"workers": workers, **given})
-
-
-def local_stall(given: Mapping[str, Any]) -> float | None:
-    """Seconds after which a process of this machine hangs, None if not given; UsageError as for `ray_options`."""
-    _check(given, {"stall": _RAY["stall"]}, "processes of this machine")
-    return given.get("stall")
-
-
-_Rule = tuple[str, Callable[[Any], bool]]
-
-
-def _check(given: Mapping[str, Any], rules: Mapping[str, _Rule], who: str) -> None:
-    for name, value in given.items():
-        if name not in rules:
-            raise UsageError(f"--executor_args: {who} have no '{name}'; they have: {', '.join(rules)}")
-        must_be, holds = rules[name]
-        if not holds(value):
-            raise UsageError(f"--executor_args {name}={value}: must be {must_be}")
-
-
-def _is_number(value: Any, least: float = 0, strictly: bool = False) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and value < 1e6 and (value > least if strictly else value >= least)
-
-
-_RAY: dict[str, _Rule] = {
-    "address": ("HOST:PORT of a cluster, or auto", lambda value: isinstance(value, str) and bool(value)),
-    "num_cpus": ("a number of processors above 0", lambda value: _is_number(value, strictly=True)),
-    "num_gpus": ("a number of GPUs, also a share of one", _is_number),
-    "memory": ("a number of GB above 0", lambda value: _is_number(value, strictly=True)),
-    "workers": ("a whole number from 1", lambda value: isinstance(value, int) and _is_number(value, 1)),
-    "stall": (f"a number of seconds from {LEAST:g}", lambda value: _is_number(value, LEAST)),
-    "folder": ("auto or own", lambda value: value in ("auto", "own")),
-}
+    try:
+        return kind(**given)
+    except ValidationError as error:
+        raise UsageError(f"--executor_args: {describe(error, kind)}") from None

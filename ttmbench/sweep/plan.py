@@ -15,9 +15,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ttmbench._util.files import safe_name
 from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe
-from ttmbench.config import RunConfig, make_run_config, parse_pairs, split_names
+from ttmbench.config import RunConfig, TTMConfig, make_run_config, parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, also_tasks, check_config, task_settings
 from ttmbench.evaluator.unit import Cell
@@ -131,6 +131,11 @@ class PlannedCell:
 
     cell: Cell
     chosen: Chosen
+
+    @property
+    def of_task(self) -> tuple[TaskSpec, TTMConfig]:
+        """The task, and the settings of its test-time stage."""
+        return self.chosen.tasks[self.cell.task].spec, self.chosen.settings[self.cell.task]
 
 
 def read_plan(path: Path) -> SweepPlan:

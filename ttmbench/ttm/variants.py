@@ -23,11 +23,10 @@ from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, 
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, algorithm1_selection, overfit
+from ttmbench.ttm.algorithm import Kept, Step, adapt, overfit
 from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
-from ttmbench.ttm.restoring import Original, restored
-from ttmbench.ttm.supervision import CONTROLS, oracle
-from ttmbench.ttm.trainer import TrainingState
+from ttmbench.ttm.selection import CONTROLS, Supervision, algorithm1_selection, oracle
+from ttmbench.ttm.trainer import Original, TrainingState, restored
 from ttmbench.types import IterationRecord, MetricSpec, Scores
 
 RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
@@ -54,7 +53,6 @@ class Adaptation:
         clusters: int [groups], equal where groups share an image; None if none are known to.
         checkpoint: where iterations are kept while it runs.
         told: seeds that another process has run, of whose iterations plugins are told here.
-        silent: plugins are told of nothing.
     """
 
     registry: Registry
@@ -69,7 +67,6 @@ class Adaptation:
     clusters: Int[np.ndarray, " groups"] | None = None
     checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
     told: frozenset[int] = frozenset()
-    silent: bool = False
 
     @property
     def learning_rate(self) -> float:
@@ -129,7 +126,7 @@ class Adaptation:
         return MethodScores(ORACLE, _final(runs), record)
 
     def control(self, name: str) -> MethodScores:
-        """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.supervision.CONTROLS`."""
+        """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.selection.CONTROLS`."""
         runs = self._every_seed(name, self._supervised(CONTROLS[name]))
         return MethodScores(name, _final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
 
@@ -254,8 +251,6 @@ class Adaptation:
         return runs
 
     def _notify(self, step: Step, seed: int) -> None:
-        if self.silent:
-            return
         record = self.record_of(step, seed)
         self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
 

@@ -193,17 +193,11 @@ def _tar_entries(file: tarfile.TarFile) -> Iterator[_Entry]:
 
 
 def check_end(tar: tarfile.TarFile) -> None:
-    """Checks that a tar ends where its reading stopped, and reads its file to the end.
+    """Reads a tar's file to its end; tarfile.ReadError if that is not where the reading of members stopped.
 
     tarfile takes a damaged header, other than the first one, and a missing one for the end of the archive. POSIX ends
     it with two blocks of zeros, and writers fill up their last record with more. Of a packed file, the checksum comes
     last.
-
-    Args:
-        tar: with all of its members read.
-
-    Raises:
-        tarfile.ReadError: there is no such end, or something else than zeros after it.
     """
     stream: Any = tar.fileobj
     stream.seek(tar.offset)
@@ -213,16 +207,17 @@ def check_end(tar: tarfile.TarFile) -> None:
         zeros, other = zeros + len(block) - len(stripped), bool(stripped)
     if zeros >= 2 * tarfile.BLOCKSIZE and not other and zeros <= MOST_AT_ONCE:
         return
-    found = "other bytes" if other and zeros < tarfile.BLOCKSIZE else f"{min(zeros, MOST_AT_ONCE)} zero bytes"
-    if other and zeros >= tarfile.BLOCKSIZE:
-        found += " and then others (an overwritten header, or tars joined without `tar -A`)"
+    seen = f"{min(zeros, MOST_AT_ONCE)} zero bytes and "
+    if other:
+        joined = f"{seen}then others (an overwritten header, or tars joined without `tar -A`)"
+        seen = joined if zeros >= tarfile.BLOCKSIZE else "other bytes"
     elif zeros > MOST_AT_ONCE:
-        found += " and more"
-    elif not other:
-        found = f"{found} and then the end of the file" if zeros else "the end of the file"
+        seen += "more"
+    else:
+        seen = f"{seen}then the end of the file" if zeros else "the end of the file"
     raise tarfile.ReadError(
         f"expected a file header or the end of the archive ({2 * tarfile.BLOCKSIZE} zero bytes) at byte {tar.offset}, "
-        f"found {found}"
+        f"found {seen}"
     )
 
 

@@ -40,14 +40,7 @@ def direct(url: str) -> str:
 
 
 def confirmed(page: str, url: str) -> str:
-    """The address behind the page's button.
-
-    Args:
-        page: HTML that came in place of the file.
-        url: the page's own address.
-
-    Returns:
-        Where the form leads, with its hidden fields.
+    """The address behind the button of a page that came from ``url`` in place of the file: its form's, with fields.
 
     Raises:
         OutOfReachError: there is no such form; the page's own words say why.
@@ -76,26 +69,24 @@ class _Page(HTMLParser):
         self.action: str | None = None
         self.fields: dict[str, str] = {}
         self.words: list[str] = []
-        self._in_form = self._in_error = False
+        self._inside = ""  # "form" or "p", the form or the error that is being read
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Looks for the form, its fields and the error."""
         given = {name: value or "" for name, value in attrs}
         if tag == "form" and given.get("id") == _FORM:
-            self.action, self._in_form = given.get("action", ""), True
-        elif tag == "input" and self._in_form and given.get("type") == "hidden" and given.get("name"):
+            self.action, self._inside = given.get("action", ""), tag
+        elif tag == "input" and self._inside == "form" and given.get("type") == "hidden" and given.get("name"):
             self.fields[given["name"]] = given.get("value", "")
-        elif tag == "p":
-            self._in_error = given.get("class") in _ERRORS
+        elif tag == "p" and given.get("class") in _ERRORS:
+            self._inside = tag
 
     def handle_endtag(self, tag: str) -> None:
         """Leaves the form or the error."""
-        if tag == "form":
-            self._in_form = False
-        elif tag == "p":
-            self._in_error = False
+        if tag == self._inside:
+            self._inside = ""
 
     def handle_data(self, data: str) -> None:
         """Keeps the words of the error."""
-        if self._in_error:
+        if self._inside == "p":
             self.words.append(data)

@@ -212,22 +212,11 @@ _MAKERS: dict[str, Callable[[np.random.RandomState, str, str], SceneGroup]] = {
 
 
 def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list[SceneGroup]:
-    """The groups of a rendered task.
+    """The first groups of the rendered task of a kind and seed, each of which has a random stream of its own.
 
-    Asking for fewer groups gives a prefix of the same list. Another style gives the same layouts in another look.
-
-    Args:
-        kind: one of `KINDS`.
-        n_groups: how many.
-        seed: each kind and seed has a random stream of its own.
-        style: a key of `STYLES`.
-
-    Returns:
-        Groups without two alike: captions repeat only where a kind has hardly any new ones left ("place" has 128
-        sets of captions, "name" 64), and then about other images.
-
-    Raises:
-        ValueError: the kind or the style is unknown, or n_groups is negative.
+    Another style (a key of `STYLES`) gives the same layouts in another look. No two groups are alike: captions repeat
+    only where a kind has hardly any new ones left ("place" has 128 sets of captions, "name" 64), and then about other
+    images. ValueError if the kind or the style is unknown, or n_groups is negative.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of scene groups: {kind!r}; expected one of {', '.join(KINDS)}")

@@ -79,17 +79,10 @@ def find_annotations(base: Path, options: AnnotationsOptions) -> FoundFiles:
 
 
 def read_annotations(request: SourceRequest) -> Loaded:
-    """A file of rows and a folder of images in the data folder.
+    """A file of rows and a folder of images in the data folder: the groups, and the digest of the file.
 
-    Args:
-        request: ``file``, ``images`` and the keys of ``get`` are paths below the data folder.
-
-    Returns:
-        The groups, and the digest of the file.
-
-    Raises:
-        OutOfReachError: something of it is not there; the message says where it comes from.
-        DataError: the file or an image is not what it should be; file and group are named.
+    ``file``, ``images`` and the keys of ``get`` are paths below the data folder. OutOfReachError if something is not
+    there, with where it comes from; DataError names file and group if the file or an image is not what it should be.
     """
     options = read_options(AnnotationsOptions, request)
     base = request.data_dir or data_folder()

@@ -40,18 +40,10 @@ class ClassFoldersOptions(BaseModel):
 
 
 def read_class_folders(request: SourceRequest) -> Loaded:
-    """Images by the folders that they lie in: the label of an image is the place of its folder, ordered by name.
+    """Images of a classification task by the folders that they lie in, ordered by name: a class each.
 
-    Args:
-        request: of a task of kind ``classification``.
-
-    Returns:
-        One group an image, in the order of folders and names; its id is ``<folder>/<name without ending>``.
-
-    Raises:
-        OutOfReachError: the folder is not there.
-        DataError: there are more or fewer folders than classes, or an image leads out of the folder.
-        UsageError: the task is of another kind.
+    One group an image, in the order of folders and names; its id is ``<folder>/<name without ending>``. OutOfReachError
+    if the folder is not there; DataError if there are more or fewer folders than classes, or an image leads out.
     """
     if request.kind != "classification":
         raise UsageError("source 'class_folders' gives an image and its class: it is for tasks of kind classification")

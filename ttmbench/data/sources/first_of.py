@@ -39,17 +39,10 @@ class Columns(BaseModel):
 
 
 def read_first_of(request: SourceRequest) -> Loaded:
-    """The first of several sources that is at hand.
+    """The first of several sources that is at hand; ``passed_over`` in its record names what was tried before.
 
-    Args:
-        request: ``of`` lists the sources as task files write them, each with columns of its own if it needs them.
-
-    Returns:
-        What that source gives; ``passed_over`` in its record names what was tried before.
-
-    Raises:
-        OutOfReachError: none is at hand; the message says why for each.
-        DataError: the one that is at hand is wrong.
+    ``of`` lists the sources as task files write them, each with columns of its own if it needs them. OutOfReachError
+    says for each why it is not at hand; DataError if the one that is at hand is wrong.
     """
     return first_available(read_options(FirstOfOptions, request).of, request)
 

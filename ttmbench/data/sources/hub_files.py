@@ -27,17 +27,10 @@ class HubFilesOptions(FileOptions, HubOptions):
 
 
 def read_hub_files(request: SourceRequest) -> Loaded:
-    """Loose files of a dataset repository: a file of rows and images, through ``huggingface_hub``.
+    """Loose files of a dataset repository, through ``huggingface_hub``: the groups, and the digest of the file of rows.
 
-    Args:
-        request: ``file`` and ``images`` are paths in the repository.
-
-    Returns:
-        The groups, and the digest of the file of rows.
-
-    Raises:
-        OutOfReachError: the repository is neither in the cache nor to be fetched.
-        DataError: a file is missing or not what it should be; file and group are named.
+    ``file`` and ``images`` are paths in the repository. OutOfReachError if it is neither in the cache nor to be
+    fetched; DataError names file and group if a file is missing or not what it should be.
     """
     options = read_hub_options(HubFilesOptions, request)
     check_folder(options.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -23,19 +24,15 @@ from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+if TYPE_CHECKING:
+    pass
+
 
 def read_huggingface(request: SourceRequest) -> Loaded:
-    """A dataset with image and caption columns, through the ``datasets`` library.
+    """A dataset with image and caption columns, through ``datasets``: the groups, and which were left out.
 
-    Args:
-        request: an image column holds an image or a list of them, a caption column a text or a list of them.
-
-    Returns:
-        The groups, and which were left out.
-
-    Raises:
-        OutOfReachError: the dataset is neither in the cache nor to be fetched.
-        DataError: it is not what the task file says.
+    An image column holds an image or a list of them, a caption column a text or a list of them. OutOfReachError if the
+    dataset is neither in the cache nor to be fetched; DataError if it is not what the task file says.
     """
     options = read_hub_options(HuggingfaceOptions, request)
     import datasets
@@ -105,17 +102,11 @@ def _rows(table: Any, where: str) -> Iterator[Row]:
         for index, cells in enumerate(table):
             yield Row(str(index), cells, index)
     except UnicodeDecodeError:
-        index += 1
-        column = next((name for name in table.column_names if not _is_text(table, name, index)), "?")
-        raise DataError(f"{where}: '{column}' of row {index} is not UTF-8 text; save it as UTF-8") from None
-
-
-def _is_text(table: Any, column: str, index: int) -> bool:
-    try:
-        table.select_columns([column])[index]
-    except UnicodeDecodeError:
-        return False
-    return True
+        column = "?"
+        with suppress(UnicodeDecodeError):
+            for column in table.column_names:
+                table.select_columns([column])[index + 1]
+        raise DataError(f"{where}: '{column}' of row {index + 1} is not UTF-8 text; save it as UTF-8") from None
 
 
 def _image_columns(features: Any, wanted: str | Sequence[str]) -> dict[str, bool]:

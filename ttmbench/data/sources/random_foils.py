@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
 from ttmbench.errors import DataError, UsageError
-from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
+from ttmbench.types import Group, Loaded, SourceRequest
 
-TRIES = 1000  # draws for one foil until its caption and image are others
+TRIES = 1000  # draws for each foil until its caption and image are others
 
 
 class RandomFoilsOptions(BaseModel):
@@ -34,18 +34,11 @@ class RandomFoilsOptions(BaseModel):
 
 
 def read_random_foils(request: SourceRequest) -> Loaded:
-    """As many groups as the other source has, each with one of its own pairs and pairs of other groups.
+    """As many groups as the other source ``of`` has, each with one of its own pairs and pairs of other groups.
 
-    Args:
-        request: ``of`` is the other source, ``seed`` that of the draw. Which pair of a group stays and which come from
-            others depends on the seed and on all groups in their order, not on the limit.
-
-    Returns:
-        The groups. A tag ``foils`` names the groups and pairs that were drawn.
-
-    Raises:
-        UsageError: the groups are not square.
-        DataError: the other source's; or it has too few different pairs.
+    Which pair of a group stays and which come from others depends on the seed and on all groups in their order, not on
+    the limit. A tag ``foils`` names the groups and pairs that were drawn. UsageError if the groups are not square;
+    DataError of the other source, or if it has too few different pairs.
     """
     options = read_options(RandomFoilsOptions, request)
     if request.shape.images != request.shape.captions:
@@ -63,30 +56,25 @@ def locations(request: SourceRequest) -> list[DataLocation]:
 
 
 def _group(groups: Sequence[Group], index: int, seed: int) -> Group:
-    """The group at a position: one of its pairs, and pairs drawn from other groups."""
-    own, size = groups[index], len(groups[index].images)
+    """The group at a position: one of its pairs, and pairs drawn from other groups, of other captions and images."""
+    source, size = groups[index], len(groups[index].images)
     rng = np.random.default_rng([seed, index])
     pair = int(rng.integers(size))
-    images, captions, drawn = [own.images[pair]], [own.captions[pair]], []
-    for _ in range(size - 1):
-        other, place = _foil(groups, index, images, captions, rng)
-        images.append(groups[other].images[place])
-        captions.append(groups[other].captions[place])
-        drawn.append(f"{groups[other].group_id}/{place}")
-    tags = {**own.tags, "pair": str(pair), "foils": ", ".join(drawn)}
-    return Group(own.group_id, tuple(images), tuple(captions), tags)
-
-
-def _foil(
-    groups: Sequence[Group], index: int, images: Sequence[ImageRef], captions: Sequence[str], rng: np.random.Generator
-) -> tuple[int, int]:
-    """Another group and one of its pairs, whose image and caption are not there yet."""
-    for _ in range(TRIES if len(groups) > 1 else 0):
+    images, captions, drawn = [source.images[pair]], [source.captions[pair]], list[str]()
+    for _ in range(TRIES * (size - 1) if len(groups) > 1 else 0):
+        if len(images) == size:
+            break
         other = int(rng.integers(len(groups) - 1))
         other += other >= index  # any but the group's own, whose pairs are the foils that were made for it
-        place = int(rng.integers(len(groups[other].images)))
-        if groups[other].captions[place] not in captions and groups[other].images[place] not in images:
-            return other, place
-    raise DataError(
-        f"source random_foils: {len(groups)} groups have no pair that is a foil of group {groups[index].group_id}"
-    )
+        position = int(rng.integers(len(groups[other].images)))
+        image, caption = groups[other].images[position], groups[other].captions[position]
+        if caption not in captions and image not in images:
+            images.append(image)
+            captions.append(caption)
+            drawn.append(f"{groups[other].group_id}/{position}")
+    if len(images) < size:
+        raise DataError(
+            f"source random_foils: {len(groups)} groups have no pair that is a foil of group {source.group_id}"
+        )
+    tags = {**source.tags, "pair": str(pair), "foils": ", ".join(drawn)}
+    return Group(source.group_id, tuple(images), tuple(captions), tags)

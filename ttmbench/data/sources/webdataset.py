@@ -106,17 +106,10 @@ class WebdatasetOptions(HubOptions):
 
 
 def read_webdataset(request: SourceRequest) -> Loaded:
-    """Images with texts, from tar files.
+    """Images with texts, from tar files; columns are ``image``, ``txt``, ``json.name``, ``cls`` and ``__key__``.
 
-    Args:
-        request: columns are ``image``, ``txt``, ``json.name``, ``cls``, ``__key__``.
-
-    Returns:
-        The groups.
-
-    Raises:
-        OutOfReachError: the repository is neither in the cache nor to be fetched.
-        DataError: a shard is missing or not what it should be.
+    OutOfReachError if the repository is neither in the cache nor to be fetched; DataError if a shard is missing or not
+    what it should be.
     """
     options = read_hub_options(WebdatasetOptions, request)
     check_folder(options.path)

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -97,29 +97,29 @@ class Photo:
 def read_whatsup(request: SourceRequest) -> Loaded:
     """WhatsUp's photographs, scene by scene, alone (1x4) or in pairs (2x2).
 
-    Args:
-        request: where the photographs are, and how to group them.
-
-    Returns:
-        The groups; the record names the source of the photographs and every exchanged pair.
-
-    Raises:
-        OutOfReachError: no source is at hand.
-        DataError: a photograph's relation cannot be told, or one of a scene is missing or doubled.
-        UsageError: the options do not fit the shape.
+    The record names the source of the photographs and every exchanged pair. OutOfReachError if no source is at hand;
+    DataError if a photograph's relation cannot be told, or one of a scene is missing or doubled; UsageError if the
+    options do not fit the shape.
     """
     options = read_options(WhatsupOptions, request)
-    _check(options, request.shape)
+    relations = options.relations
+    for relation in relations or ():
+        if relation not in RELATIONS:
+            raise UsageError(f"source.relations: '{relation}' is unknown; known: {', '.join(RELATIONS)}")
+    wanted = GroupShape(2, 2) if relations else GroupShape(1, OPTIONS)
+    if request.shape != wanted:
+        stated = f"a whatsup source {'with' if relations else 'without'} 'relations'"
+        raise UsageError(f"{stated} makes {wanted} groups, but group.shape is {request.shape}")
     raw = first_available(options.of, _photographs(request))
-    scenes = _scenes(_photo(group) for group in raw.groups)
-    fixed = _exchange(scenes, options.wrong_labels) if options.fix_labels else {}
-    groups = _pairs(scenes, options.relations) if options.relations else _singles(scenes)
+    scenes = _scenes(raw.groups)
+    checks = _exchange(scenes, options.wrong_labels) if options.fix_labels else {}
+    groups = _pairs(scenes, relations) if relations else _singles(scenes)
     record = {
         "kind": "whatsup",
-        "relations": list(options.relations) if options.relations else None,
+        "relations": list(relations) if relations else None,
         "fix_labels": options.fix_labels,
-        "corrections": [f"images of {pair} exchanged" for pair, check in fixed.items() if check.exchange],
-        "label_checks": {pair: check.detail for pair, check in fixed.items()},
+        "corrections": [f"images of {pair} exchanged" for pair, (exchanged, _) in checks.items() if exchanged],
+        "label_checks": {pair: detail for pair, (_, detail) in checks.items()},
         "data": raw.source,
         "revision": raw.source.get("revision"),
     }
@@ -136,46 +136,21 @@ def _photographs(request: SourceRequest) -> SourceRequest:
     return replace(request, shape=GroupShape(1, OPTIONS), limit=None, n_groups=None)
 
 
-def _check(options: WhatsupOptions, shape: GroupShape) -> None:
-    for relation in options.relations or ():
-        if relation not in RELATIONS:
-            raise UsageError(f"source.relations: '{relation}' is unknown; known: {', '.join(RELATIONS)}")
-    wanted = GroupShape(2, 2) if options.relations else GroupShape(1, OPTIONS)
-    if shape != wanted:
-        given = "with" if options.relations else "without"
-        raise UsageError(f"a whatsup source {given} 'relations' makes {wanted} groups, but group.shape is {shape}")
-
-
-def _photo(group: Group) -> Photo:
-    image = group.images[0]
-    found = _NAME.fullmatch(PurePosixPath(image.name).stem)
-    if found:
-        return Photo(found["first"], found["relation"], found["second"], image, group.captions)
-    first, relation, second = told_by_captions(group)
-    return Photo(first, relation, second, image, group.captions)
-
-
 def told_by_captions(group: Group) -> tuple[str, str, str]:
-    """First object, relation and second object of a photograph without a file name.
+    """First object, relation and second object of a photograph without a file name, as file names have them.
 
     What all captions begin and end with are the objects; what stands between in the first one is the relation.
-
-    Args:
-        group: a photograph with its captions.
-
-    Returns:
-        As file names have them.
 
     Raises:
         DataError: the captions do not tell.
     """
     captions = [caption.rstrip(" .").lower().split() for caption in group.captions]
-    start = _common(captions)
-    end = _common([words[start:][::-1] for words in captions])
     words = captions[0]
-    between = words[start : len(words) - end]
-    relations = [relation for relation, word in RELATIONS.items() if word in between]
-    first, second = _object(words[:start]), _object(words[len(words) - end :])
+    start = _common(captions)
+    end = len(words) - _common([caption[start:][::-1] for caption in captions])
+    relations = [relation for relation, word in RELATIONS.items() if word in words[start:end]]
+    objects = (words[:start], words[end:])
+    first, second = ("-".join(name[1:] if name and name[0] in _ARTICLES else name) for name in objects)
     if len(relations) != 1 or not first or not second:
         raise DataError(
             f"photograph {group.group_id}: the relation cannot be told from '{group.captions[0]}' and the others"
@@ -185,22 +160,16 @@ def told_by_captions(group: Group) -> tuple[str, str, str]:
 
 def _common(sentences: Sequence[Sequence[str]]) -> int:
     """Number of words that all sentences begin with."""
-    count = 0
-    for words in zip(*sentences, strict=False):
-        if len(set(words)) > 1:
-            break
-        count += 1
-    return count
+    return len(list(takewhile(lambda words: len(set(words)) == 1, zip(*sentences, strict=False))))
 
 
-def _object(words: Sequence[str]) -> str:
-    return "-".join(words[1:] if words and words[0] in _ARTICLES else words)
-
-
-def _scenes(photos: Iterable[Photo]) -> dict[str, dict[str, Photo]]:
+def _scenes(groups: Iterable[Group]) -> dict[str, dict[str, Photo]]:
     """Scene -> relation -> photograph, scenes in the order in which they first appear."""
     scenes: dict[str, dict[str, Photo]] = {}
-    for photo in photos:
+    for group in groups:
+        named = _NAME.fullmatch(PurePosixPath(group.images[0].name).stem)
+        first, relation, second = named.groups() if named else told_by_captions(group)
+        photo = Photo(first, relation, second, group.images[0], group.captions)
         scene = scenes.setdefault(photo.scene, {})
         if photo.relation in scene:
             raise DataError(f"scene {photo.scene} has two photographs of '{photo.relation}'")
@@ -208,19 +177,10 @@ def _scenes(photos: Iterable[Photo]) -> dict[str, dict[str, Photo]]:
     return scenes
 
 
-@dataclass(frozen=True)
-class _Check:
-    """Whether the images of a pair are to be exchanged, and what that rests on."""
-
-    exchange: bool
-    detail: str
-
-
-def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels]) -> dict[str, _Check]:
+def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels]) -> dict[str, tuple[bool, str]]:
     """Gives each photograph of a wrongly labelled pair the other's image, in place, unless the data are corrected.
 
-    Returns:
-        What was looked at and done, by pair.
+    Returns pair -> whether its images were exchanged, and what that rests on.
     """
     by_name = {photo.name: photo for scene in scenes.values() for photo in scene.values()}
     done = {}
@@ -231,29 +191,30 @@ def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels])
                 f"the label correction needs photograph {absent[0]}, which the data do not have; "
                 "--task_args fix_labels=false takes the labels as they are"
             )
-        one, other = (by_name[name] for name in pair.photographs)
-        check = _still_wrong(one, other, pair.sha256)
-        if check.exchange:
-            scenes[one.scene][one.relation] = replace(one, image=other.image)
-            scenes[other.scene][other.relation] = replace(other, image=one.image)
-        done[f"{one.name} and {other.name}"] = check
+        first, second = (by_name[name] for name in pair.photographs)
+        exchange, detail = _still_wrong(first, second, pair.sha256)
+        if exchange:
+            scenes[first.scene][first.relation] = replace(first, image=second.image)
+            scenes[second.scene][second.relation] = replace(second, image=first.image)
+        done[f"{first.name} and {second.name}"] = exchange, detail
     return done
 
 
-def _still_wrong(one: Photo, other: Photo, published: tuple[str, str] | None) -> _Check:
+def _still_wrong(first: Photo, second: Photo, published: tuple[str, str] | None) -> tuple[bool, str]:
     """Whether the two files still show each other's relation, as far as that can be told."""
-    if _says(one) == other.relation and _says(other) == one.relation:
-        return _Check(False, "corrected: their captions have been exchanged in the data; nothing is done")
+    if _says(first) == second.relation and _says(second) == first.relation:
+        return False, "corrected: their captions have been exchanged in the data; nothing is done"
     if published is None:
-        return _Check(True, "not checked: no digest known")
-    if one.image.read is None or other.image.read is None:
-        return _Check(True, "not checked: the images have no bytes to compare")
-    found = tuple(hashlib.sha256(photo.image.read()).hexdigest() for photo in (one, other) if photo.image.read)
-    if found == published:
-        return _Check(True, "checked: the files are those that were published with the error")
-    if found == published[::-1]:
-        return _Check(False, "corrected: the files have been exchanged in the data; nothing is done")
-    return _Check(True, f"not checked: the digests {found[0][:12]} and {found[1][:12]} are not those known")
+        return True, "not checked: no digest known"
+    contents = [photo.image.read() for photo in (first, second) if photo.image.read is not None]
+    if len(contents) < 2:
+        return True, "not checked: the images have no bytes to compare"
+    digests = tuple(hashlib.sha256(content).hexdigest() for content in contents)
+    if digests == published:
+        return True, "checked: the files are those that were published with the error"
+    if digests == published[::-1]:
+        return False, "corrected: the files have been exchanged in the data; nothing is done"
+    return True, f"not checked: the digests {digests[0][:12]} and {digests[1][:12]} are not those known"
 
 
 def _says(photo: Photo) -> str | None:
@@ -266,18 +227,15 @@ def _says(photo: Photo) -> str | None:
 
 def _singles(scenes: Mapping[str, Mapping[str, Photo]]) -> Iterator[Group]:
     for scene, photos in scenes.items():
-        for relation in RELATIONS:
-            if relation in photos:
-                photo = photos[relation]
-                tags = {"scene": scene, "relation": relation}
-                yield Group(photo.name, (photo.image,), photo.captions, tags)
+        for photo in (photos[relation] for relation in RELATIONS if relation in photos):
+            yield Group(photo.name, (photo.image,), photo.captions, {"scene": scene, "relation": photo.relation})
 
 
 def _pairs(scenes: Mapping[str, Mapping[str, Photo]], relations: Sequence[str]) -> Iterator[Group]:
     for scene, photos in scenes.items():
-        for relation in relations:
-            if relation not in photos:
-                raise DataError(f"scene {scene} has no photograph of '{relation}'")
+        absent = [relation for relation in relations if relation not in photos]
+        if absent:
+            raise DataError(f"scene {scene} has no photograph of '{absent[0]}'")
         pair = [photos[relation] for relation in relations]
         captions = tuple(photo.captions[0] for photo in pair)
         yield Group(scene, tuple(photo.image for photo in pair), captions, {"relations": "/".join(relations)})

@@ -87,8 +87,7 @@ def _check_content(task: SubmittedTask) -> None:
 def refuse_copies(checked: Mapping[str, Findings]) -> None:
     """Refuses submissions of two models that have the very same scores: one of them is a copy.
 
-    Args:
-        checked: name of the document -> its findings, which are added to.
+    Takes the findings by the name of the document, and adds to them.
     """
     first: dict[tuple[str, str], str] = {}
     for name, findings in checked.items():
@@ -147,7 +146,7 @@ def _data_at_hand(task: SubmittedTask, file: TaskFile, data_dir: str | Path | No
     name, place = task.name, None if data_dir is None else str(data_dir)
     here = task.config.model_copy(update={"offline": True, "data_dir": place})
     try:
-        groups, _ = load_data(task.registry, here, file, None)
+        groups = load_data(task.registry, here, file, None).groups
     except TtmbenchError as error:
         why = f"{name}: its data are not at hand, so their digest is not compared ({str(error)[:200]})"
         task.findings.notes.append(why)

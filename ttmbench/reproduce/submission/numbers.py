@@ -28,14 +28,7 @@ from ttmbench.types import Group, MetricSpec
 
 
 def check_numbers(task: SubmittedTask) -> StoredScores | None:
-    """Computes the numbers of a task again.
-
-    Args:
-        task: of the submission; its findings take what differs, and what cannot be checked.
-
-    Returns:
-        The scores of a task that has some.
-    """
+    """Computes the numbers of a task again, and returns the scores of one that has some."""
     asked = task.config.bootstrap_iters
     if asked > MOST_RESAMPLES:
         task.findings.refuse("config.bootstrap_iters", f"is {asked}, at most {MOST_RESAMPLES} are taken")

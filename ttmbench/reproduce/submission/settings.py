@@ -40,17 +40,7 @@ _DIGEST = re.compile(r"[0-9a-f]{40,}")
 def check_settings(
     document: ResultsDocument, registry: Registry, read_command: ReadCommand, findings: Findings
 ) -> RunConfig | None:
-    """Checks what a document says of its run.
-
-    Args:
-        document: of results.
-        registry: models and tasks of this package.
-        read_command: reads the command.
-        findings: takes what is wrong.
-
-    Returns:
-        The configuration; None if it is none.
-    """
+    """Checks what a document says of its run, and returns its configuration; None if it is none."""
     _check_status(document, findings)
     for place, text in _texts(document.to_dict(), ""):
         if redact([text]) != text if place in ("command", "git_hash") else scrub_values(text) != text:

@@ -1,0 +1,130 @@
+"""Numbers typed from papers: the one reader of their CSV, for tables to reproduce and for numbers shown beside runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, get_args
+
+from ttmbench._util.escape import one_line
+from ttmbench.data.row_files import csv_rows, read_text
+from ttmbench.errors import DataError
+from ttmbench.reproduce.agreement import Measured
+from ttmbench.results.labels import CHOICE_COLUMN, PUBLISHED, RAW, RAW_COLUMN, Column, PublishedTrack
+from ttmbench.results.numbers import Number
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+TRACKS: tuple[PublishedTrack, ...] = get_args(PublishedTrack)
+COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
+CELL = 200  # characters of a name that is shown
+
+
+@dataclass(frozen=True)
+class PublishedNumber:
+    """A number as printed: a line of the CSV.
+
+    Attributes:
+        where: file and line, for messages.
+        source: the paper.
+        table: of the paper.
+        task: the paper's name, which is ours where there is such a task.
+        model: the paper's name.
+        method: ``raw``, ``simple_match``, ``ttm``, ``overfitted``, ``oracle``, or the paper's own word.
+        metric: name.
+        measured: the number, and its spread over runs where that is stated.
+        decimals: digits after the point, as typed.
+        of_model: track of the model, where the line states it; else the table's entry of the model does.
+    """
+
+    where: str
+    source: str
+    table: str
+    task: str
+    model: str
+    method: str
+    metric: str
+    measured: Measured
+    decimals: int
+    of_model: PublishedTrack | None
+
+    @property
+    def column(self) -> Column:
+        """The column of a run's numbers that it is compared with; one of its own for a method that runs do not have."""
+        column = PUBLISHED.get(self.method, Column(one_line(self.method, CELL), RAW, None))
+        return CHOICE_COLUMN if column is RAW_COLUMN and self.of_model == "forced_choice" else column
+
+    @property
+    def track(self) -> str | None:
+        """Where it ranks, by its method and the track of its model: of one that was not finetuned, by the method.
+
+        Raises:
+            DataError: models of this track have raw numbers only.
+        """
+        column, track = PUBLISHED.get(self.method), self.of_model
+        if track == "zero_shot":
+            return track if column is None else column.track
+        if track == "supervised":
+            return "oracle" if column is not None and column.track == "oracle" else track
+        if column is not RAW_COLUMN:
+            raise DataError(
+                f"{self.where}: model '{self.model}' has the track {track}, whose numbers have the method 'raw', got "
+                f"'{self.method}'"
+            )
+        return track
+
+    def as_number(self) -> Number:
+        """The number as it stands beside those of runs, marked as published; its names are fit for a cell."""
+        return Number(
+            task=one_line(self.task, CELL),
+            metric=one_line(self.metric, CELL),
+            filter=self.column.filter,
+            method=self.column.name,
+            track=self.track,
+            value=self.measured.value,
+            seed_std=self.measured.std,
+            model=one_line(self.model, CELL),
+            file=one_line(f"{self.source}, {self.table}", CELL),
+            published=True,
+        )
+
+
+def read_published(path: Traversable, runs: int = 1) -> Iterator[PublishedNumber]:
+    """The numbers of a CSV in UTF-8 with `COLUMNS` and, if known, ``std_percent``; ``track`` where no table names it.
+
+    ``runs`` says how many are behind a number that states a spread. DataError naming file and line if it cannot be
+    read, lacks a column, or a number is none.
+    """
+    lines = list(csv_rows(read_text(path, str(path)), str(path)))
+    missing = [name for name in COLUMNS if not lines or name not in lines[0].cells]
+    if missing:
+        raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(COLUMNS)}")
+    for number, row in enumerate(lines, start=2):
+        where, cells = f"{path}: line {number}", {str(key): str(cell) for key, cell in row.cells.items()}
+        track = next((track for track in TRACKS if track == cells.get("track")), None)
+        if cells.get("track") and track is None:
+            raise DataError(f"{where}: unknown track '{cells['track']}'; known: {', '.join(TRACKS)}")
+        value, text = _fraction(where, cells["percent"]), cells.get("std_percent")
+        std = _fraction(where, text) if text else None
+        yield PublishedNumber(
+            where,
+            **{name: cells[name] for name in COLUMNS if name != "percent"},
+            measured=Measured(value, std, 1 if std is None else runs),
+            decimals=len(cells["percent"].partition(".")[2]),
+            of_model=track,
+        )
+
+
+def _fraction(where: str, text: str) -> float:
+    """A percentage of a table as a fraction; digits, a point and nothing else."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise DataError(f"{where}: percent or std_percent is no number") from None
+    if not 0 <= value <= 100:
+        raise DataError(f"{where}: {value} or its spread is no percentage")
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{0,20})?", text):
+        raise DataError(f"{where}: percent or std_percent is no number")
+    return value / 100
