@@ -240,6 +240,7 @@ class AdapterSpec:
         model_args: arguments that this name fixes; ``--model_args`` may override them.
         ttm_defaults: TTM settings that suit this model (a learning rate, say); task files and ``--ttm_args`` win.
         card: what a person wants to know before the weights are fetched.
+        options: ``"module:class"`` of its arguments, if they have one; ``ttmbench show`` prints its ``described()``.
     """
 
     name: str
@@ -250,6 +251,7 @@ class AdapterSpec:
     model_args: Mapping[str, Any] = field(default_factory=dict)
     ttm_defaults: Mapping[str, Any] = field(default_factory=dict)
     card: ModelCard | None = None
+    options: str | None = None
 
 
 @dataclass(frozen=True)

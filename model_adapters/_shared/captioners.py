@@ -11,7 +11,9 @@ import torch
 from ttmbench.model_adapters._shared.captioning import CaptionModel, kept
 from ttmbench.model_adapters._shared.contrastive import PIXELS
 from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, Row
+from ttmbench.model_adapters._shared.options import VisualGptOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,8 +24,10 @@ Tokens = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class _FixedImages(CaptionModel):
     """What BLIP and BLIP-2 share: images of one size, and a tokenizer of their own."""
 
-    def __init__(self, model: Any, tokenizer: Any, image_processor: Any, **options: Any) -> None:
-        super().__init__(model, (tokenizer, image_processor), **options)
+    def __init__(
+        self, model: Any, tokenizer: Any, image_processor: Any, asked: VisualGptOptions, files: ModelFiles | None = None
+    ) -> None:
+        super().__init__(model, (tokenizer, image_processor), asked, files)
         self.tokenizer, self.image_processor = tokenizer, image_processor
         full_precision(self._head())
 
@@ -145,8 +149,8 @@ class Blip2Captioner(_FixedImages):
 class ChatCaptioner(CaptionModel):
     """A model with a chat template: the caption as what it says after the image."""
 
-    def __init__(self, chat: ImageTextModel, **options: Any) -> None:
-        super().__init__(chat.model, (chat.processor,), **options)
+    def __init__(self, chat: ImageTextModel, asked: VisualGptOptions) -> None:
+        super().__init__(chat.model, (chat.processor,), asked, chat.files)
         self.chat = chat
         doubles = hasattr(chat.model.config.vision_config, "temporal_patch_size")
         self._frames = int(chat.processor.image_processor.temporal_patch_size) if doubles else 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,96 +15,42 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name
 from ttmbench.model_adapters._shared.fingerprints import describe_model
+from ttmbench.model_adapters._shared.options import VisualGptOptions
 from ttmbench.model_adapters._shared.pair_model import PairModel, save_parts
-from ttmbench.model_adapters._shared.placement import own_parameters
 from ttmbench.types import ModelFiles
 
-PRIORS = ("noise", "test_images")
 NOISE_IMAGES = 3  # most benchmarks in appendix B; for Winoground it has 100, which the task's file says
 AT_ONCE = 64  # captions per pass over a noise image
-
-
-@dataclass(frozen=True)
-class Debiasing:
-    """How a generative score is freed of P(t).
-
-    Attributes:
-        alpha: how much of log P(t) is taken off (Eq. 7).
-        prior: ``noise``, or ``test_images`` for the mean over the task's own images.
-        noise_images: how many noise images; None for as many as the task says, or else `NOISE_IMAGES`.
-        noise_mean: of the noise, in pixels as the model gets them, after normalisation.
-        noise_std: the same.
-        noise_seed: draws it.
-    """
-
-    alpha: float = 0.0
-    prior: str = "noise"
-    noise_images: int | None = None
-    noise_mean: float = 0.0
-    noise_std: float = 0.25
-    noise_seed: int = 0
-
-    def check(self) -> Debiasing:
-        """Itself; UsageError for a value that means nothing."""
-        if self.prior not in PRIORS:
-            raise UsageError(f"prior '{self.prior}' is unknown; known: {', '.join(PRIORS)}")
-        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float) or not 0 <= self.alpha <= 1:
-            raise UsageError(
-                f"alpha={self.alpha}: it is a number from 0 to 1; `ttmbench analyze alpha` shows what each would give"
-            )
-        if (self.noise_images is not None and self.noise_images < 1) or self.noise_std < 0:
-            raise UsageError("noise_images is at least 1 and noise_std at least 0")
-        return self
+_OF_PRIOR = ("alpha", "prior", "noise_images", "noise_mean", "noise_std", "noise_seed")
 
 
 class CaptionModel(PairModel):
     """A model that writes captions, as an adapter; subclasses know one architecture."""
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        parts: Sequence[Any],
-        *,
-        name: str,
-        prompt: str,
-        end_token: bool,
-        debiasing: Debiasing,
-        device: str,
-        dtype: str,
-        files: ModelFiles | None = None,
+        self, model: torch.nn.Module, parts: Sequence[Any], asked: VisualGptOptions, files: ModelFiles | None = None
     ) -> None:
-        super().__init__(model, device=device, dtype=dtype)
-        self.files = files
-        self.parts, self.name, self.prompt, self.end_token = parts, name, prompt, end_token
-        named = (
-            {"processor": parts[0]}
-            if len(parts) == 1
-            else dict(zip(("tokenizer", "image_processor"), parts, strict=True))
-        )
-        self._declared_parts = describe_model(model, self.device, **named)
-        self.debiasing = debiasing.check()
-        self.alpha, self.prior, self.noise_images = float(debiasing.alpha), debiasing.prior, debiasing.noise_images
+        super().__init__(model, asked, files)
+        self.parts, self.prompt, self.end_token = parts, asked.prompt, asked.end_token
+        names = ("processor",) if len(parts) == 1 else ("tokenizer", "image_processor")
+        self._declared_parts = describe_model(model, self.device, **dict(zip(names, parts, strict=True)))
+        self.asked = asked
+        self.alpha, self.prior, self.noise_images = float(asked.alpha), asked.prior, asked.noise_images
         self._priors: dict[tuple[int, str], float] = {}
         self._noise: list[Any] = []
-        self._source = torch.Generator().manual_seed(debiasing.noise_seed)
+        self._source = torch.Generator().manual_seed(asked.noise_seed)
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """Digest of the weights, the prompt, and how P(t) is taken off."""
+        """As for every pair model, the prompt, and how P(t) is taken off."""
         return {
-            "pretrained": declared_name(self.name),
-            "architecture": type(self.model).__name__,
-            "weights_sha256": self.weights_sha256,
+            **super().fingerprint(),
             "score": "mean log-likelihood of the caption's tokens",
             "prompt": self.declared_prompt(),
             "end_token": self.end_token,
-            "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.model.dtype).removeprefix("torch."),
-            "n_parameters": count_parameters(own_parameters(self.model)),
             **self._declared_parts,
-            **vars(self.debiasing),
+            **{name: getattr(self.asked, name) for name in _OF_PRIOR},
             "noise_images": self.noise_images or f"of the task, else {NOISE_IMAGES}",
         }
 
@@ -164,7 +109,7 @@ class CaptionModel(PairModel):
 
         def draw(shape: Sequence[int]) -> torch.Tensor:
             noise = torch.randn(tuple(shape), generator=self._source)
-            return noise * self.debiasing.noise_std + self.debiasing.noise_mean
+            return noise * self.asked.noise_std + self.asked.noise_mean
 
         while len(self._noise) < count:
             blank = self.prepare_images([Image.new("RGB", (336, 336), (127, 127, 127))])

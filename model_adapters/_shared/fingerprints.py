@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from ttmbench.model_adapters._shared.placement import quantization_of
-
 _LEAVES = (str, int, float)
 # Where files came from and which version wrote them: the same model has others after a copy.
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
@@ -47,6 +45,20 @@ def describe_model(
     if tokenizer is not None:
         declared["tokenizer_sha256"] = tokenizer_digest(tokenizer)
     return declared
+
+
+def quantization_of(model: Any) -> dict[str, Any]:
+    """What a fingerprint says of packed weights; empty for others."""
+    settings = getattr(model.config, "quantization_config", None) if getattr(model, "is_quantized", False) else None
+    if settings is None:
+        return {}
+    known = settings if isinstance(settings, dict) else settings.to_dict()
+    return {
+        "quantization": {
+            name: value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
+            for name, value in known.items()
+        }
+    }
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

@@ -8,8 +8,6 @@ import torch
 
 from ttmbench.errors import UsageError
 
-TARGETS = r".*(language_model|text_model)\..*\.(q|k|v|o)_proj"
-
 
 def add_lora(model: Any, rank: int, targets: str) -> None:
     """Adds factors to a model in place; nothing else stays trainable, and no score changes.
@@ -28,8 +26,6 @@ def add_lora(model: Any, rank: int, targets: str) -> None:
         from peft import LoraConfig, inject_adapter_in_model  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise UsageError("lora needs the package peft; pip install 'ttmbench[lora]'") from None
-    if rank < 1:
-        raise UsageError(f"lora={rank}: the rank is a whole number from 1")
     config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=targets)
     device = next(model.parameters()).device
     try:

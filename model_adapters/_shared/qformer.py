@@ -159,20 +159,8 @@ class QFormerModel:
         return {name: found[name][0] for name in ("input_ids", "attention_mask")}
 
 
-def load_qformer(
-    found: Pretrained, family: str, *, device: torch.device, weights_dtype: str, attn_implementation: str | None
-) -> QFormerModel:
-    """Loads BLIP-2 or InstructBLIP with its language model.
-
-    Args:
-        found: where from.
-        family: a key of `CLASSES`.
-        device: where to.
-        weights_dtype: how tensors are kept in memory.
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-
-    Returns:
-        Model and processor.
+def load_qformer(found: Pretrained, family: str, device: torch.device) -> QFormerModel:
+    """Loads BLIP-2 or InstructBLIP, a key of `CLASSES`, with its language model.
 
     Raises:
         DataError: weights out of reach or damaged.
@@ -181,8 +169,7 @@ def load_qformer(
     import transformers
 
     processor = load_part(transformers.AutoProcessor, found)
-    kind = getattr(transformers, CLASSES[family])
-    model = load_weights(kind, found, dtype=weights_dtype, attn_implementation=attn_implementation)
+    model = load_weights(getattr(transformers, CLASSES[family]), found)
     if model.get_output_embeddings() is None:
         raise UsageError(f"{found.name} has no language model that could answer")
     return QFormerModel(model, processor, device, found.files)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-QUESTION = 'Does this figure show "{caption}"? Please answer yes or no.'
 UNLISTED = -9999.0  # what servers write for a token outside their list
 YES_TOKEN = "Yes"  # the one token that t2v_metrics looks for
 LEAST_LEFT = 2.0**-20  # log-probabilities are float32: what a list sums to is not known more closely

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 JPEG_QUALITY = 95
-FORMATS = ("jpeg", "png")
 
 
 @dataclass(frozen=True)
