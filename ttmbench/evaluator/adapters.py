@@ -11,8 +11,7 @@ from typing import Any
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.finetuned import finetuned
-from ttmbench.plugins.models import arguments_of
-from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.plugins.registry import Registry, arguments_of, load_target
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.scoring.capabilities import Model, capabilities_of
 from ttmbench.types import ModelFiles

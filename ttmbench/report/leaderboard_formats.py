@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 
-from ttmbench._util.escape import csv_cell, latex, markdown
+from ttmbench._util.console import csv_cell, latex, markdown
 from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line, legends, tables
 from ttmbench.report.table import NOTHING
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK, TRACK_TITLES

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ttmbench import stats
-from ttmbench._util.escape import csv_cell, latex
+from ttmbench._util.console import csv_cell, latex
 from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
 from ttmbench.report.table import NOTHING
 from ttmbench.report.terminal import headline
