@@ -1,4 +1,4 @@
-"""What is printed: nothing that is secret, or that a terminal, spreadsheet, Markdown or LaTeX obeys; errors in a line."""
+"""What is printed: nothing secret, nothing that a terminal, spreadsheet, Markdown or LaTeX obeys; errors in a line."""
 
 from __future__ import annotations
 
