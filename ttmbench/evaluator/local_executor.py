@@ -17,7 +17,7 @@ from typing import IO
 
 from pydantic import TypeAdapter
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import START, Event, Finished, Progress, Watch, WorkerJoined, WorkerLost
 from ttmbench.evaluator.unit import Said, Unit

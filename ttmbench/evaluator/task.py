@@ -17,8 +17,7 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
-from ttmbench.evaluator.adapters import model_notes
-from ttmbench.evaluator.finetuned import finetuned, write_record
+from ttmbench.evaluator.adapters import finetuned, model_notes, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
 from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import run_ranking

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError, UsageError
 
 _ANSWER = 5.0  # seconds for a cluster to take a connection

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from ttmbench._util.heartbeat import steps_told
+from ttmbench._util.progress import steps_told
 from ttmbench._util.rate_limit import sharing_pauses
 from ttmbench.cache.location import SCORES, cache_folder
 from ttmbench.errors import TtmbenchError
