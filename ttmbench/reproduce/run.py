@@ -12,7 +12,7 @@ from typing import Any
 from ttmbench._util.files import safe_name
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.finetuned import loads_as
+from ttmbench.evaluator.adapters import loads_as
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, ComparedRow
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable
