@@ -28,21 +28,29 @@ def is_own(
     return np.arange(captions) // true_captions == np.arange(images)[:, None]
 
 
-def own_and_others(
+def own_scores(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int
-) -> tuple[Float[np.ndarray, "groups images true"], Float[np.ndarray, "groups images captions"]]:
-    """For every image: the scores of its own captions, and those of the others, with -inf in the places of its own."""
+) -> Float[np.ndarray, "groups images true"]:
+    """For every image the scores of its own captions."""
     scores = check_scores(scores)
-    others = np.where(is_own(scores, true_captions), -np.inf, scores)
+    is_own(scores, true_captions)  # refuses a shape with too few captions
     images = np.arange(scores.shape[1])[:, None]
-    return scores[:, images, images * true_captions + np.arange(true_captions)], others
+    return scores[:, images, images * true_captions + np.arange(true_captions)]
+
+
+def other_scores(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int
+) -> Float[np.ndarray, "groups images captions"]:
+    """For every image the scores of the other captions, with -inf in the places of its own."""
+    scores = check_scores(scores)
+    return np.where(is_own(scores, true_captions), -np.inf, scores)
 
 
 def range_and_others(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int
 ) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, "groups images captions"]]:
     """For every image: the worst and the best of its own captions [groups, images, 1], and the others."""
-    own, others = own_and_others(scores, true_captions)
+    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
     return own.min(axis=2)[:, :, None], own.max(axis=2)[:, :, None], others
 
 
@@ -50,7 +58,7 @@ def rows_of(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int
 ) -> tuple[Float[np.ndarray, "groups images"], Float[np.ndarray, "groups images"]]:
     """For every image: the score of its own caption (the worst of several), and the best of the others."""
-    own, others = own_and_others(scores, true_captions)
+    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
     return own.min(axis=2), others.max(axis=2)
 
 
@@ -60,7 +68,7 @@ def columns_of(
     """For every caption that is true for an image: the score of that image, and the best of the others."""
     if more_images(scores) and true_captions == 1:
         return rows_of(fewer_first(scores), 1)
-    own, others = own_and_others(scores, true_captions)
+    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
     if own.shape[1] < 2:
         raise ValueError("the image score is undefined for groups with one image")
     true = own.shape[1] * true_captions
