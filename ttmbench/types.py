@@ -327,11 +327,7 @@ class SourceRequest:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's data, as a source gives them: groups in its order, and for the results, as JSON values, their origin.
-
-    Attributes:
-        source: where the groups came from and what was done to them.
-    """
+    """A task's data: groups in the source's order; ``source`` is their origin, as JSON values for the results."""
 
     groups: list[Group]
     source: dict[str, Any] = field(default_factory=dict)

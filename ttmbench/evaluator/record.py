@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.adapters import finetuning_shown, fits_note, model_info
