@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util import console as terminal
-from ttmbench._util.console import echo, warn
-from ttmbench._util.escape import plain
+from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import AssertionNotMet, UsageError

@@ -18,8 +18,7 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
-from ttmbench.plugins.models import arguments_of
-from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.plugins.registry import Registry, arguments_of, load_target
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
 from ttmbench.types import ModelFiles

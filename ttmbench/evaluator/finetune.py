@@ -15,9 +15,8 @@ from typing import Any
 
 import filelock
 
-from ttmbench._util.checksummed import SealError, load_sealed, save_sealed, separated
 from ttmbench._util.console import warn
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
 from ttmbench._util.files import take_lock, write_atomically
 from ttmbench._util.option_values import read_place
 from ttmbench._util.progress import progress_bar

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ttmbench._util.escape import csv_cell, latex, markdown
+from ttmbench._util.console import csv_cell, latex, markdown
 from ttmbench.report.table import NOTHING, percent
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
 from ttmbench.results.transfer_deltas import TITLE, Transfer
