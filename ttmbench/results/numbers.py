@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import Extent, together
@@ -96,6 +96,10 @@ class Number:
     adapted_to: str | None = None
     disagrees: str | None = None
     from_file: bool = False
+
+    def row(self) -> dict[str, Any]:
+        """Every attribute by name, the ends of the interval and the counts of groups each on its own."""
+        return {name: getattr(self, name) for name in _COLUMNS}
 
     @property
     def own_task(self) -> str:
@@ -355,5 +359,5 @@ def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
     import pandas as pd
 
     kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_YES_OR_NO, "bool") | dict.fromkeys(_RATES, "float64")
-    rows = [[getattr(one, name) for name in _COLUMNS] for one in numbers]
+    rows = [one.row() for one in numbers]
     return pd.DataFrame(rows, columns=list(_COLUMNS), dtype=object).astype(kinds)
