@@ -11,119 +11,44 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
-from ttmbench.model_adapters._shared.captioning import CaptionModel
-from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name, pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.pair_model import full_precision
-from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype
-from ttmbench.model_adapters._shared.pretrained import (
-    find,
-    load_config,
-    load_part,
-    load_weights,
-    locate,
-    weights_and_dtype,
-)
+from ttmbench.model_adapters._shared.options import BlindOptions, takes
+from ttmbench.model_adapters._shared.pair_model import FrozenModel, full_precision
+from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["BlindCaptioner", "BlindLanguageModel", "load", "locate"]
 AT_ONCE = 64
 
 
-def load(
-    *,
-    pretrained: str,
-    revision: str | None = None,
-    weights: str = "auto",
-    prompt: str = "",
-    end_token: bool = False,
-    weights_dtype: str | None = None,
-    noise_images: int = 3,
-    noise_mean: float = 0.0,
-    noise_std: float = 0.25,
-    noise_seed: int = 0,
-    attn_implementation: str | None = None,
-    device: str = "auto",
-    dtype: str = "fp32",
-    offline: bool = False,
-    trust_remote_code: bool = False,
-) -> BlindLanguageModel | BlindCaptioner:
+@takes(BlindOptions)
+def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     """Loads a language model, or a generative model that gets noise for images.
-
-    Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
-        revision: commit, tag or branch on the hub.
-        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        prompt: text before the caption; a sequence-to-sequence model's input.
-        end_token: also score the token that ends the caption.
-        weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
-        noise_images: how many noise images a generative model gets.
-        noise_mean: of the noise, in normalised pixels.
-        noise_std: of the noise, in normalised pixels.
-        noise_seed: draws the noise.
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        dtype: of the arithmetic; the last layer and scores are fp32 in any case.
-        offline: use what is on this machine only.
-        trust_remote_code: run code that the hub repository ships.
-
-    Returns:
-        An adapter.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
-        UsageError: the model writes no text.
+        UsageError: the model writes no text, or an argument is wrong.
     """
     import transformers
 
-    check_dtype(dtype)
-    weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
-    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    found = find(asked)
     config = load_config(found)
     if hasattr(config, "vision_config"):
-        return BlindCaptioner(
-            visualgpt.load(
-                pretrained=pretrained,
-                revision=revision,
-                prompt=prompt,
-                end_token=end_token,
-                noise_images=noise_images,
-                noise_mean=noise_mean,
-                noise_std=noise_std,
-                noise_seed=noise_seed,
-                device=device,
-                dtype=dtype,
-                offline=offline,
-                trust_remote_code=trust_remote_code,
-                weights=weights,
-                weights_dtype=weights_dtype,
-                attn_implementation=attn_implementation,
-            )
-        )
+        return BlindCaptioner(visualgpt.load(**asked.model_dump()))
     if type(config) in transformers.AutoModelForSeq2SeqLM._model_mapping:
         kind = transformers.AutoModelForSeq2SeqLM
-    elif type(config) in transformers.AutoModelForCausalLM._model_mapping or trust_remote_code:
+    elif type(config) in transformers.AutoModelForCausalLM._model_mapping or asked.trust_remote_code:
         kind = transformers.AutoModelForCausalLM
     else:
-        raise UsageError(f"{pretrained} is of type '{config.model_type}', which writes no text")
-    model = load_weights(kind, found, dtype=weights_dtype, attn_implementation=attn_implementation)
-    tokenizer = load_part(transformers.AutoTokenizer, found)
-    return BlindLanguageModel(
-        model,
-        tokenizer,
-        name=pretrained,
-        prompt=prompt,
-        end_token=end_token,
-        device=device,
-        dtype=dtype,
-        files=found.files,
-    )
+        raise UsageError(f"{asked.pretrained} is of type '{config.model_type}', which writes no text")
+    model = load_weights(kind, found)
+    return BlindLanguageModel(model, load_part(transformers.AutoTokenizer, found), asked, found.files)
 
 
 class BlindScorer:
@@ -149,11 +74,11 @@ class BlindScorer:
 class BlindCaptioner(BlindScorer):
     """log P(t) of a generative model, from noise images (Eq. 13)."""
 
-    def __init__(self, captioner: CaptionModel) -> None:
+    def __init__(self, captioner: visualgpt.CaptionModel[Any, Any]) -> None:
         super().__init__()
         self.captioner, self.files = captioner, captioner.files
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """The model's, without what needs an image."""
         own = {key: value for key, value in self.captioner.fingerprint().items() if key not in ("alpha", "prior")}
         return {**own, "score": "log P(t) from noise images"}
@@ -162,49 +87,37 @@ class BlindCaptioner(BlindScorer):
         return self.captioner.log_priors(captions)
 
 
-class BlindLanguageModel(BlindScorer):
+class BlindLanguageModel(BlindScorer, FrozenModel):
     """Mean log-likelihood of the caption's tokens under a language model, causal or sequence-to-sequence."""
 
     def __init__(
         self,
-        model: Any,
-        tokenizer: Any,
-        *,
-        name: str,
-        prompt: str,
-        end_token: bool,
-        device: str,
-        dtype: str,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        asked: BlindOptions,
         files: ModelFiles | None = None,
     ) -> None:
-        super().__init__()
-        self.files = files
-        self.dtype, self.device = check_dtype(dtype), torch.device(pick_device(device))
-        self.model, self.tokenizer = model.to(self.device).eval(), tokenizer
-        self.name, self.prompt, self.end_token = name, prompt, end_token
-        self.weights_sha256 = tensors_digest(self.model.state_dict())
+        BlindScorer.__init__(self)
+        FrozenModel.__init__(self, model, asked, files)
+        self.tokenizer, self.prompt, self.end_token = tokenizer, asked.prompt, asked.end_token
         self._parts = describe_model(self.model, self.device, tokenizer=tokenizer)
         if isinstance(model.get_output_embeddings(), torch.nn.Linear):
             full_precision(model.get_output_embeddings())
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Digest of the weights, and the text around a caption."""
+    def fingerprint(self) -> Mapping[str, object]:
+        """As for every model, and the text around a caption."""
         return {
-            "pretrained": declared_name(self.name),
-            "architecture": type(self.model).__name__,
-            "weights_sha256": self.weights_sha256,
+            **super().fingerprint(),
             "score": "mean log-likelihood of the caption's tokens, without an image",
             "prompt": self.prompt,
             "end_token": self.end_token,
-            "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.model.dtype).removeprefix("torch."),
-            "n_parameters": count_parameters(self.model.parameters()),
             **self._parts,
         }
 
     def _score(self, captions: Sequence[str]) -> np.ndarray:
         ask = self._translate if self.model.config.is_encoder_decoder else self._continue
-        with torch.inference_mode(), arithmetic(self.device, self.dtype):
+        with torch.inference_mode(), self.arithmetic():
             logits, ids, scored = ask(captions)
         tokens = logits.float().log_softmax(dim=-1).gather(2, ids[:, :, None])[:, :, 0]
         means = torch.where(scored, tokens, 0).sum(dim=1) / scored.sum(dim=1)

@@ -12,6 +12,19 @@ from typing import Any
 from ttmbench.types import AdapterSpec, ModelCard
 
 _HERE = "ttmbench.model_adapters"
+_OPTIONS = {
+    "tiny_clip": "TinyClipOptions",
+    "hf": "ContrastiveOptions",
+    "itc": "ContrastiveHalfOptions",
+    "itm": "MatchingOptions",
+    "vqascore": "VqaScoreOptions",
+    "choice": "ChoiceOptions",
+    "visualgpt": "VisualGptOptions",
+    "blind": "BlindOptions",
+    "open_clip": "OpenClipOptions",
+    "embeddings": "EmbeddingsOptions",
+    "openai": "ServedOptions",
+}
 _APACHE, _BSD, _MIT = "Apache-2.0", "BSD-3-Clause", "MIT"
 _SAFETENSORS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 _OPEN_CLIP, _OPENAI = ("open_clip_torch",), ("ttmbench[api]",)
@@ -33,7 +46,8 @@ def adapters() -> list[AdapterSpec]:
 
 
 def _spec(name: str, kind: str, summary: str, **more: Any) -> AdapterSpec:
-    return AdapterSpec(name, f"{_HERE}.{kind}:load", summary, **more)
+    options = f"{_HERE}._shared.options:{_OPTIONS[kind]}"
+    return AdapterSpec(name, f"{_HERE}.{kind}:load", summary, options=options, **more)
 
 
 def _built_in() -> Iterator[AdapterSpec]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch
 from ttmbench._util.arrays import LARGEST, read_arrays, too_large
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.contrastive import ContrastiveModel, count_parameters, unit
+from ttmbench.model_adapters._shared.options import EmbeddingsOptions, takes
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
@@ -28,44 +29,26 @@ DEFAULT_SCALE = 100.0
 FILE_NAME = "embeddings.safetensors"
 
 
-def load(
-    *,
-    path: str,
-    logit_scale: float | None = None,
-    logit_bias: float | None = None,
-    device: str = "auto",
-) -> EmbeddingsModel:
+@takes(EmbeddingsOptions)
+def load(asked: EmbeddingsOptions) -> EmbeddingsModel:
     """Reads features that a model gave before.
-
-    Args:
-        path: an npz or safetensors file with ``img`` [groups * images, d] and ``cap`` [groups * captions, d], group by
-            group, of any norm. For retrieval also ``image_of_caption`` int [captions], unless every image has as many;
-            for classification ``cap`` has a row a class, and ``label`` int [images] says which one is true. The file
-            may hold the scalars ``logit_scale`` and ``logit_bias``. Or a folder that ``--save_adapted`` wrote.
-        logit_scale: what cosines are multiplied with; by default the file's, else 100 (CLIP's). It is a factor, not
-            its logarithm.
-        logit_bias: what is added to every logit; with one the loss is SigLIP's pairwise sigmoid.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-
-    Returns:
-        An adapter.
 
     Raises:
         DataError: the file cannot be read, or its arrays are no features.
         UsageError: a scale that is not positive.
     """
-    file = _file(path)
+    file = _file(asked.path)
     arrays = read_arrays(file).arrays
     images, captions = (_features(file, arrays, name) for name in (IMAGES, CAPTIONS))
     if images.shape[1] != captions.shape[1]:
         raise DataError(f"{file}: '{IMAGES}' has dimension {images.shape[1]}, '{CAPTIONS}' has {captions.shape[1]}")
-    scale = logit_scale if logit_scale is not None else _scalar(file, arrays, SCALE)
-    bias = logit_bias if logit_bias is not None else _scalar(file, arrays, BIAS)
+    scale = asked.logit_scale if asked.logit_scale is not None else _scalar(file, arrays, SCALE)
+    bias = asked.logit_bias if asked.logit_bias is not None else _scalar(file, arrays, BIAS)
     scale = DEFAULT_SCALE if scale is None else float(scale)
     if not scale > 0:
         raise UsageError(f"logit_scale must be positive, got {scale}")
     heads = ResidualHeads(images.shape[1])
-    model = EmbeddingsModel(heads, images, captions, scale=scale, bias=bias, name=file.name, device=device)
+    model = EmbeddingsModel(heads, images, captions, scale=scale, bias=bias, name=file.name, device=asked.device)
     model.labels = {name: arrays[name] for name in LABELS if name in arrays}
     return model
 
@@ -93,7 +76,7 @@ class ResidualHeads(torch.nn.Module):
             torch.nn.init.zeros_(head.weight)
 
 
-class EmbeddingsModel(ContrastiveModel):
+class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
     """Stored features as an adapter; temperature and bias stay as they are, the two heads train."""
 
     def __init__(
@@ -118,7 +101,7 @@ class EmbeddingsModel(ContrastiveModel):
             digest.update(np.ascontiguousarray(side.numpy()).data)
         self._digest = digest.hexdigest()
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the features, temperature and bias."""
         return {
             "file": self.name,

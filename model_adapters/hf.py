@@ -5,7 +5,8 @@ Preprocessing, temperature, bias and loss are those of the model's own forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,127 +15,77 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import (
+    ADVICE_ON_GELU,
+    GELU,
     PIXELS,
+    QUICK,
     ContrastiveModel,
+    PixelScale,
+    Tower,
     compiled,
     count_parameters,
     declared_name,
+    longer_than,
+    multiply_patches,
+    random_crop,
     trimmed,
 )
-from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.hub import quiet_hub
-from ttmbench.model_adapters._shared.pixels import PixelScale, multiply_patches, random_crop
-from ttmbench.model_adapters._shared.precision import check_dtype
-from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
-from ttmbench.model_adapters._shared.quick_gelu import (
-    check_quick_gelu,
-    note_on_transformers,
-    set_activation,
-    stated_activation,
-    states_activation,
-)
-from ttmbench.model_adapters._shared.tokens import longer_than
-from ttmbench.types import ModelFiles
+from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.repository import quiet_hub
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PretrainedConfig, ProcessorMixin
 
 __all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
 UNSCALED = {"do_rescale": False, "do_normalize": False}
+_WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
+_TRAINED_WITH_GELU = "laion/"  # the one publisher on the hub of CLIPs with GELU in OpenAI's shapes, for transformers
 
 
-def load(
-    *,
-    pretrained: str,
-    revision: str | None = None,
-    weights: str = "auto",
-    quick_gelu: bool | None = None,
-    attn_implementation: str | None = None,
-    device: str = "auto",
-    dtype: str = "fp32",
-    compile: bool = False,
-    offline: bool = False,
-    trust_remote_code: bool = False,
-) -> TransformersModel:
+@takes(ContrastiveOptions)
+def load(asked: ContrastiveOptions) -> TransformersModel:
     """Loads a contrastive dual encoder from the hub or a folder.
-
-    Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
-        revision: commit, tag or branch on the hub.
-        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        quick_gelu: the activation of a CLIP: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU. By
-            default that of its configuration.
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        dtype: of the towers' arithmetic, ``fp32``, ``bf16`` or ``fp16``; weights and scores are fp32 in any case.
-        compile: run both towers through ``torch.compile``.
-        offline: use what is on this machine only.
-        trust_remote_code: run code that the hub repository ships.
-
-    Returns:
-        An adapter.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
-        UsageError: the model is no contrastive dual encoder, or an argument is unknown.
+        UsageError: the model is no contrastive dual encoder, or an argument is wrong.
     """
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-    check_dtype(dtype)
-    quick = check_quick_gelu(quick_gelu)
-    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    found, quick = find(asked), asked.quick_gelu
     config = None if quick is None else set_activation(load_config(found), quick)
-    model = load_weights(AutoModel, found, attn_implementation=attn_implementation, config=config)
-    note = note_on_transformers(model.config, pretrained)
+    model = load_weights(AutoModel, found, config=config)
+    note = note_on_activation(model.config, asked.pretrained)
     if not all(hasattr(model, name) for name in ("get_image_features", "get_text_features", "logit_scale")):
-        raise UsageError(f"{pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature")
-    return TransformersModel(
-        model,
-        load_part(AutoTokenizer, found),
-        load_part(AutoImageProcessor, found),
-        name=pretrained,
-        files=found.files,
-        device=device,
-        dtype=dtype,
-        compile_towers=compile,
-        notes=() if note is None or quick is not None else (note,),
-    )
+        raise UsageError(
+            f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
+        )
+    parts = load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found)
+    adapter = TransformersModel(LoadedModel(model, *parts, found.files), asked)
+    adapter.model_notes = () if note is None or quick is not None else (note,)
+    return adapter
 
 
-class TransformersModel(ContrastiveModel):
+class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
     """A dual encoder of transformers as an adapter."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        image_processor: Any,
-        *,
-        name: str,
-        device: str,
-        dtype: str,
-        files: ModelFiles | None = None,
-        compile_towers: bool = False,
-        notes: Sequence[str] = (),
-    ) -> None:
-        super().__init__(model, device=device, dtype=dtype)
-        self.model_notes = tuple(notes)
-        self.files = files
-        self.tokenizer = tokenizer
-        self.image_processor = image_processor
-        self.name = name
+    def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
+        super().__init__(loaded.model, device=asked.device, dtype=asked.dtype)
+        self.files, self.name, self.compiled = loaded.files, asked.pretrained, asked.compile
+        self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
         self.is_sigmoid = self._bias() is not None
-        self.compiled = compile_towers
-        self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
-        self._parts |= stated_activation(model.config)
-        if not compile_towers:
-            multiply_patches(model)
-        self._tower: Any = compiled if compile_towers else lambda function: function
-        wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
-        self._image_tower, self._text_tower = map(wrap, self._towers())
-        self._scale, self._size = pixel_scale(image_processor)
+        self._parts = loaded.describe(self.device) | stated_activation(self.model.config)
+        if not asked.compile:
+            multiply_patches(self.model)
+        towers: Any = self._towers()
+        self._image_tower: Tower
+        self._text_tower: Tower
+        self._image_tower, self._text_tower = map(compiled, towers) if asked.compile else towers
+        self._scale, self._size = pixel_scale(self.image_processor)
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return {
             "pretrained": declared_name(self.name),
@@ -173,7 +124,7 @@ class TransformersModel(ContrastiveModel):
             return self._process(images, **options)
         return [self._process([image], **options)[PIXELS][0] for image in images]
 
-    def crop(self, enlarged: Any, corners: np.ndarray) -> dict[str, torch.Tensor]:
+    def crop(self, enlarged: Mapping[str, torch.Tensor], corners: np.ndarray) -> dict[str, torch.Tensor]:
         """Windows of the model's own size, on the device."""
         larger = enlarged[PIXELS] if isinstance(enlarged, Mapping) else enlarged
         return {PIXELS: random_crop(larger, corners, self._size, self.device)}
@@ -194,7 +145,7 @@ class TransformersModel(ContrastiveModel):
         """Which captions have more tokens than the text tower has places for."""
         return longer_than(self.tokenizer, captions, self._max_tokens())
 
-    def _towers(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _towers(self) -> tuple[Tower, Tower]:
         """What gives features of prepared images, and of prepared captions."""
         return self.model.get_image_features, self.model.get_text_features
 
@@ -205,7 +156,7 @@ class TransformersModel(ContrastiveModel):
         length = int(self.model.config.text_config.max_position_embeddings)
         return length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)
 
-    def _unit_captions(self, prepared: Any) -> torch.Tensor:
+    def _unit_captions(self, prepared: Mapping[str, torch.Tensor]) -> torch.Tensor:
         # A causal tower, and one with an attention mask, never looks at padding; SigLIP's does.
         return super()._unit_captions(prepared if self.is_sigmoid else self._unmasked(trimmed(prepared)))
 
@@ -220,12 +171,12 @@ class TransformersModel(ContrastiveModel):
             return tokens
         return {name: tensor for name, tensor in tokens.items() if name != "attention_mask"}
 
-    def _image_features(self, inputs: Any) -> torch.Tensor:
+    def _image_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self._scale is not None and inputs[PIXELS].dtype == torch.uint8:
             inputs = {**inputs, PIXELS: self._scale.apply(inputs[PIXELS])}
         return _pooled(self._image_tower(**inputs))
 
-    def _caption_features(self, inputs: Any) -> torch.Tensor:
+    def _caption_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return _pooled(self._text_tower(**inputs))
 
     def _temperature(self) -> torch.Tensor:
@@ -241,7 +192,7 @@ def _pooled(output: Any) -> torch.Tensor:
     return features
 
 
-def pixel_scale(processor: Any) -> tuple[PixelScale | None, tuple[int, int]]:
+def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int, int]]:
     """How to normalise this processor's uint8 pixels, and their height and width.
 
     None for one whose images are no uint8 squares before it normalises them (SigLIP 2 NaFlex cuts patches).
@@ -263,3 +214,57 @@ def pixel_scale(processor: Any) -> tuple[PixelScale | None, tuple[int, int]]:
     if not torch.allclose(scale.apply(raw[PIXELS]), plain[PIXELS], atol=1e-5, rtol=0):
         return None, (0, 0)
     return scale, (raw[PIXELS].shape[2], raw[PIXELS].shape[3])
+
+
+def set_activation(config: PretrainedConfig, quick: bool) -> Any:
+    """A CLIP's configuration of transformers with this activation; UsageError if it is another kind of model."""
+    if config.model_type != "clip":
+        raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; leave it out")
+    for tower in (config.vision_config, config.text_config):
+        if quick or tower.hidden_act == QUICK:
+            tower.hidden_act = QUICK if quick else GELU
+    return config
+
+
+def stated_activation(config: PretrainedConfig) -> dict[str, bool | None]:
+    """What a fingerprint states of a CLIP of transformers: ``quick_gelu``, None if its two towers differ."""
+    if config.model_type != "clip":
+        return {}
+    quick = {tower.hidden_act == QUICK for tower in (config.vision_config, config.text_config)}
+    return {QUICK: quick.pop() if len(quick) == 1 else None}
+
+
+def note_on_activation(config: PretrainedConfig, name: str) -> str | None:
+    """The note for a CLIP of transformers whose activation is doubtful.
+
+    Its configuration states an activation. Where that is GELU, whoever converted weights of OpenAI's may have lost
+    QuickGELU; nothing in a folder shows it.
+
+    Args:
+        config: of the model; a key ``quick_gelu`` that `states_activation` wrote is taken out.
+        name: hub id or folder.
+
+    Returns:
+        One line; None if it has QuickGELU, or if it cannot be a descendant of OpenAI's.
+    """
+    confirmed = vars(config).pop(QUICK, None) is not None
+    if config.model_type != "clip" or confirmed:
+        return None
+    image, text = config.vision_config.hidden_act, config.text_config.hidden_act
+    if image != text:
+        return f"config.json of {name} states hidden_act {image} for images and {text} for captions. {ADVICE_ON_GELU}"
+    if image != GELU or config.vision_config.hidden_size > _WIDEST or name.startswith(_TRAINED_WITH_GELU):
+        return None
+    return f"config.json of {name} states hidden_act {GELU}, so it is computed with GELU. {ADVICE_ON_GELU}"
+
+
+@contextmanager
+def states_activation(config: PretrainedConfig) -> Iterator[None]:
+    """While it is open, a CLIP's configuration states that its activation is the right one, for those who load it."""
+    quick = stated_activation(config).get(QUICK)
+    if quick is not None:
+        setattr(config, QUICK, quick)
+    try:
+        yield
+    finally:
+        vars(config).pop(QUICK, None)

@@ -7,50 +7,27 @@ where the training of both starts, unless ``temperature`` says otherwise; no met
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import caption_tokens
-from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
+from ttmbench.model_adapters._shared import options
+from ttmbench.model_adapters._shared.options import takes
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
 from ttmbench.model_adapters.hf import TransformersModel
+from ttmbench.model_adapters.itm import caption_tokens
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["load", "locate"]
 TEMPERATURE = 0.07
 
 
-def load(
-    *,
-    pretrained: str,
-    revision: str | None = None,
-    weights: str = "auto",
-    temperature: float | None = None,
-    max_tokens: int | None = None,
-    attn_implementation: str | None = None,
-    device: str = "auto",
-    dtype: str = "fp32",
-    compile: bool = False,
-    offline: bool = False,
-    trust_remote_code: bool = False,
-) -> TransformersModel:
+@takes(options.ContrastiveHalfOptions)
+def load(asked: options.ContrastiveHalfOptions) -> ContrastiveHalf:
     """Loads the contrastive half of a model from the hub or a folder.
-
-    Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
-        revision: commit, tag or branch on the hub.
-        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        temperature: what cosines are divided by (BLIP and BLIP-2: 0.07); FLAVA has its own.
-        max_tokens: where captions are cut; by default as the model was trained (BLIP 35, BLIP-2 32, FLAVA its own).
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        dtype: of the towers' arithmetic; weights and scores are fp32 in any case.
-        compile: run both towers through ``torch.compile``.
-        offline: use what is on this machine only.
-        trust_remote_code: run code that the hub repository ships.
-
-    Returns:
-        An adapter.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
@@ -58,33 +35,17 @@ def load(
     """
     import transformers
 
-    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    found = find(asked)
     family = load_config(found).model_type
     if family not in FAMILIES:
         raise UsageError(
-            f"{pretrained} is of type '{family}', whose contrastive half is not known; known: {', '.join(FAMILIES)}. "
-            "A CLIP or SigLIP is for the model 'hf'"
+            f"{asked.pretrained} is of type '{family}', whose contrastive half is not known; "
+            f"known: {', '.join(FAMILIES)}. A CLIP or SigLIP is for the model 'hf'"
         )
-    if temperature is not None and (family == "flava" or not temperature > 0):
-        raise UsageError(f"temperature={temperature}: FLAVA has its own, and it has to be positive for the others")
+    if asked.temperature is not None and family == "flava":
+        raise UsageError(f"temperature={asked.temperature}: FLAVA has its own")
     kind, adapter = FAMILIES[family]
-    model = load_weights(
-        getattr(transformers, kind), found, attn_implementation=attn_implementation, unused=("image_codebook.",)
-    )
-    built = adapter(
-        model,
-        load_part(transformers.AutoTokenizer, found),
-        load_part(transformers.AutoImageProcessor, found),
-        name=pretrained,
-        files=found.files,
-        device=device,
-        dtype=dtype,
-        compile_towers=compile,
-        max_tokens=max_tokens,
-    )
-    if temperature is not None:
-        built.temperature = temperature
-    return built
+    return adapter(load_whole(getattr(transformers, kind), found), asked)
 
 
 class ContrastiveHalf(TransformersModel):
@@ -93,11 +54,12 @@ class ContrastiveHalf(TransformersModel):
     temperature: float | None = TEMPERATURE
     trained_tokens: int | None = None
 
-    def __init__(self, model: Any, tokenizer: Any, *parts: Any, max_tokens: int | None = None, **options: Any) -> None:
-        super().__init__(model, tokenizer, *parts, **options)
-        self.max_tokens = caption_tokens(max_tokens, self.trained_tokens, self._positions(), tokenizer)
+    def __init__(self, loaded: LoadedModel, asked: options.ContrastiveHalfOptions) -> None:
+        super().__init__(loaded, asked)
+        self.temperature = asked.temperature or self.temperature
+        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self._positions(), self.tokenizer)
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """As for other dual encoders, where captions are cut, and the temperature where it is none of the model's."""
         own = {} if self.temperature is None else {"temperature": self.temperature}
         return {**super().fingerprint(), "max_tokens": self.max_tokens, **own}

@@ -11,64 +11,29 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import (
-    PIXELS,
-    caption_tokens,
-    count_parameters,
-    declared_name,
-    trimmed,
-)
-from ttmbench.model_adapters._shared.fingerprints import describe_model
+from ttmbench.model_adapters._shared.contrastive import PIXELS, longer_than, on_device, trimmed
+from ttmbench.model_adapters._shared.options import MatchingOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
-from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate, on_device
-from ttmbench.model_adapters._shared.tokens import longer_than
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
-from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["MatchingModel", "load", "locate"]
-STARTS = ("enc", "cls")
 
 
-def load(
-    *,
-    pretrained: str,
-    revision: str | None = None,
-    weights: str = "auto",
-    itm_start: str | None = None,
-    max_tokens: int | None = None,
-    attn_implementation: str | None = None,
-    device: str = "auto",
-    dtype: str = "fp32",
-    offline: bool = False,
-    trust_remote_code: bool = False,
-) -> MatchingModel:
+@takes(MatchingOptions)
+def load(asked: MatchingOptions) -> MatchingModel:
     """Loads a model with a matching head from the hub or a folder.
-
-    Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
-        revision: commit, tag or branch on the hub.
-        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        itm_start: of BLIP, the token that a caption begins with: ``enc``, [ENC], as the head was trained and the
-            default; ``cls``, [CLS], as the forward of transformers has it.
-        max_tokens: where captions are cut; by default as the model was trained (BLIP 35, BLIP-2 32, FLAVA its own).
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        dtype: of the arithmetic; weights and scores are fp32 in any case.
-        offline: use what is on this machine only.
-        trust_remote_code: run code that the hub repository ships.
-
-    Returns:
-        An adapter.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
@@ -76,68 +41,38 @@ def load(
     """
     import transformers
 
-    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    found = find(asked)
     family = load_config(found).model_type
     if family not in FAMILIES:
         raise UsageError(
-            f"{pretrained} is of type '{family}', whose matching head is not known; known: {', '.join(FAMILIES)}"
+            f"{asked.pretrained} is of type '{family}', whose matching head is not known; known: {', '.join(FAMILIES)}"
         )
-    if itm_start is not None and (family != "blip" or itm_start not in STARTS):
-        raise UsageError(f"itm_start={itm_start}: BLIP has {' or '.join(STARTS)}, other models have one start alone")
+    if asked.itm_start is not None and family != "blip":
+        raise UsageError(f"itm_start={asked.itm_start}: BLIP has enc or cls, other models have one start alone")
     kind, adapter = FAMILIES[family]
-    options: dict[str, Any] = {} if itm_start is None else {"itm_start": itm_start}
-    model = load_weights(
-        getattr(transformers, kind), found, attn_implementation=attn_implementation, unused=("image_codebook.",)
-    )
-    return adapter(
-        model,
-        load_part(transformers.AutoTokenizer, found),
-        load_part(transformers.AutoImageProcessor, found),
-        name=pretrained,
-        files=found.files,
-        max_tokens=max_tokens,
-        device=device,
-        dtype=dtype,
-        **options,
-    )
+    return adapter(load_whole(getattr(transformers, kind), found), asked)
 
 
-class MatchingModel(TrainablePairModel):
+class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]):
     """A matching head as an adapter; subclasses know one architecture, and how long captions were in its training."""
 
     trained_tokens: int | None = None
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        image_processor: Any,
-        *,
-        name: str,
-        device: str,
-        dtype: str,
-        files: ModelFiles | None = None,
-        max_tokens: int | None = None,
-    ) -> None:
-        super().__init__(model, device=device, dtype=dtype)
-        self.files = files
-        self.tokenizer, self.image_processor, self.name = tokenizer, image_processor, name
-        self.max_tokens = caption_tokens(max_tokens, self.trained_tokens, self._positions(), tokenizer)
-        self._scale, _ = pixel_scale(image_processor)
-        self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
+    def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
+        super().__init__(loaded.model, asked, loaded.files)
+        self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
+        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self._positions(), self.tokenizer)
+        self._scale, _ = pixel_scale(self.image_processor)
+        self._parts = loaded.describe(self.device)
         full_precision(self._head())
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Digest of the weights as they were loaded, and what else changes a score."""
+    def fingerprint(self) -> Mapping[str, object]:
+        """As for every pair model, and what else changes a score."""
         return {
-            "pretrained": declared_name(self.name),
-            "architecture": type(self.model).__name__,
+            **super().fingerprint(),
             "score": "matching logit minus non-matching logit",
             "max_tokens": self.max_tokens,
-            "weights_sha256": self.weights_sha256,
             "image_processor": type(self.image_processor).__name__,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "n_parameters": count_parameters(self.model.parameters()),
             **self._parts,
         }
 
@@ -168,18 +103,18 @@ class MatchingModel(TrainablePairModel):
         given = self.prepare_captions(captions)["attention_mask"].sum(dim=1)
         return longer_than(self.tokenizer, captions, given.tolist())
 
-    def encode_images(self, prepared: Any) -> torch.Tensor:
+    def encode_images(self, prepared: torch.Tensor) -> torch.Tensor:
         """States of the vision encoder that text attends to, [images, tokens, width]."""
         self.model.eval()
         return self._states(prepared)
 
-    def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
+    def score_prepared(self, images: torch.Tensor, captions: dict[str, torch.Tensor]) -> np.ndarray:
         """Matching logit minus non-matching logit, float32 [pairs]."""
         answers = self._answers(images, captions)
         scores: np.ndarray = (answers[:, 1] - answers[:, 0]).cpu().numpy()
         return scores
 
-    def pair_loss(self, images: Any, captions: Any, matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: torch.Tensor, captions: dict[str, torch.Tensor], matched: np.ndarray) -> torch.Tensor:
         """Cross-entropy of the head, as image-text matching is trained.
 
         Raises:
@@ -213,7 +148,7 @@ class MatchingModel(TrainablePairModel):
         with self.arithmetic():
             return self._encode(pixels)
 
-    def _answers(self, states: torch.Tensor, captions: Any) -> torch.Tensor:
+    def _answers(self, states: torch.Tensor, captions: dict[str, torch.Tensor]) -> torch.Tensor:
         with self.arithmetic():
             answers = self._match(states, **on_device(trimmed(captions), self.device))
         return answers.float()
@@ -227,12 +162,12 @@ class BlipMatching(MatchingModel):
 
     trained_tokens = 35
 
-    def __init__(self, model: Any, tokenizer: Any, *parts: Any, itm_start: str = "enc", **options: Any) -> None:
-        super().__init__(model, tokenizer, *parts, **options)
-        self.itm_start = itm_start
-        self._start = self._enc() if itm_start == "enc" else None
+    def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
+        super().__init__(loaded, asked)
+        self.itm_start = asked.itm_start or "enc"
+        self._start = self._enc() if self.itm_start == "enc" else None
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """As for every matching head, and what a caption begins with."""
         return {**super().fingerprint(), "itm_start": self.itm_start}
 
@@ -345,3 +280,28 @@ FAMILIES: Mapping[str, tuple[str, type[MatchingModel]]] = {
     "blip-2": ("Blip2ForImageTextRetrieval", Blip2Matching),
     "flava": ("FlavaForPreTraining", FlavaMatching),
 }
+
+
+def caption_tokens(asked: int | None, trained: int | None, positions: int, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Where captions are cut: where it is asked for, else as in training, and never beyond the model's positions.
+
+    Args:
+        asked: ``max_tokens`` of a user, special tokens included; None for the model's own.
+        trained: how long captions were in training, where that is less than what the model tells apart.
+        positions: how many tokens it tells apart by place.
+        tokenizer: has a limit of its own.
+
+    Returns:
+        The longest caption in tokens.
+
+    Raises:
+        UsageError: ``asked`` does not fit.
+    """
+    most = min(positions, int(tokenizer.model_max_length))
+    if asked is None:
+        return min(most, trained or most)
+    if not 3 <= asked <= most:
+        raise UsageError(
+            f"max_tokens={asked}: this model takes captions of 3 to {most} tokens, the two at its ends included"
+        )
+    return asked

@@ -6,7 +6,7 @@ Preprocessing, tokens, temperature, bias and loss are those of open_clip.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,129 +32,79 @@ from torch.func import functional_call
 from ttmbench._util.images import resized
 from ttmbench.model_adapters._shared import open_clip_weights as sources
 from ttmbench.model_adapters._shared.contrastive import (
+    QUICK,
     ContrastiveModel,
+    PixelScale,
+    Tower,
     compiled,
     count_parameters,
     declared_name,
+    multiply_patches,
+    random_crop,
 )
 from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
-from ttmbench.model_adapters._shared.hub import quiet_hub
-from ttmbench.model_adapters._shared.pixels import PixelScale, multiply_patches, random_crop
-from ttmbench.model_adapters._shared.precision import check_dtype
-from ttmbench.model_adapters._shared.pretrained import check_weights
-from ttmbench.model_adapters._shared.quick_gelu import QUICK, check_quick_gelu
+from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
+from ttmbench.model_adapters._shared.repository import quiet_hub
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-def load(
-    *,
-    model: str,
-    pretrained: str | None = None,
-    revision: str | None = None,
-    weights: str = "auto",
-    quick_gelu: bool | None = None,
-    device: str = "auto",
-    dtype: str = "fp32",
-    compile: bool = False,
-    offline: bool = False,
-) -> OpenClipModel:
+@takes(OpenClipOptions)
+def load(asked: OpenClipOptions) -> OpenClipModel:
     """Loads a model by open_clip's name, from the hub, or from a folder.
-
-    Args:
-        model: name of an architecture (``ViT-B-32``), ``hf-hub:<id>``, or ``local-dir:<folder>``.
-        pretrained: with the name of an architecture, a tag (``laion2b_s34b_b79k``) or a file: safetensors, or a
-            checkpoint that open_clip's training wrote (``epoch_32.pt``).
-        revision: commit, tag or branch of the hub repository that a tag or ``hf-hub:`` names.
-        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        quick_gelu: the activation: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU. By default that of
-            the tag, of the ``open_clip_config.json``, or of the architecture.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        dtype: of the towers' arithmetic, ``fp32``, ``bf16`` or ``fp16``; weights and scores are fp32 in any case.
-        compile: run both towers through ``torch.compile``.
-        offline: use what is on this machine only.
-
-    Returns:
-        An adapter.
 
     Raises:
         DataError: the weights are out of reach, damaged, or do not fit the model.
         UsageError: unknown model, tag or argument, or no weights named.
     """
-    check_dtype(dtype)
     with _quiet_root():
-        source = sources.find(model, pretrained, _request(revision, weights, offline, check_quick_gelu(quick_gelu)))
+        source = sources.find(asked, asked.quick_gelu)
         with quiet_hub(offline=True):
             tokenizer, built = sources.tokenizer_of(source), sources.build(source)
-    declared = {"model": _declared_model(source.model), "pretrained": declared_name(pretrained) if pretrained else None}
-    return OpenClipModel(
-        built,
-        tokenizer,
-        source.config,
-        declared=declared,
-        files=source.files,
-        device=device,
-        dtype=dtype,
-        compile_towers=compile,
-        notes=source.notes,
-    )
+    return OpenClipModel(built, tokenizer, source, asked)
 
 
-def locate(
-    *,
-    model: str,
-    pretrained: str | None = None,
-    revision: str | None = None,
-    weights: str = "auto",
-    offline: bool = False,
-) -> list[ModelFiles]:
-    """The files that a model is loaded from, fetched unless ``offline``; arguments and errors as for `load`."""
+@takes(OpenClipFiles)
+def locate(asked: OpenClipFiles) -> list[ModelFiles]:
+    """The files that a model is loaded from, fetched unless ``offline``; errors as for `load`."""
     with _quiet_root():
-        files = sources.find(model, pretrained, _request(revision, weights, offline)).files
+        files = sources.find(asked).files
     return [files, *files.beside]
 
 
-class OpenClipModel(ContrastiveModel):
+class OpenClipModel(ContrastiveModel[torch.Tensor]):
     """A model of open_clip as an adapter."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        config: Mapping[str, Any],
-        *,
-        declared: Mapping[str, Any],
-        device: str,
-        dtype: str,
-        files: ModelFiles | None = None,
-        compile_towers: bool = False,
-        notes: Sequence[str] = (),
-    ) -> None:
-        super().__init__(model, device=device, dtype=dtype)
-        self.tokenizer = tokenizer
-        self.config = config
-        self.model_notes = tuple(notes)
-        self.declared, self.files = declared, files
-        self.compiled = compile_towers
+    def __init__(self, model: Any, tokenizer: Any, source: sources.Source, asked: OpenClipOptions) -> None:
+        super().__init__(model, device=asked.device, dtype=asked.dtype)
+        self.tokenizer, self.config = tokenizer, source.config
+        self.model_notes, self.files, self.compiled = source.notes, source.files, asked.compile
+        self.declared = {
+            "model": _declared_model(source.model),
+            "pretrained": declared_name(asked.pretrained) if asked.pretrained else None,
+        }
+        model_config = source.config["model_cfg"].items()
         self._parts = {
             # GELU is what a configuration means that does not name its activation.
-            "config_sha256": digest_of({key: one for key, one in config["model_cfg"].items() if key != QUICK or one}),
+            "config_sha256": digest_of({key: value for key, value in model_config if key != QUICK or value}),
             "tokenizer_sha256": tokenizer_digest(getattr(tokenizer, "tokenizer", tokenizer)),
             "context_length": getattr(tokenizer, "context_length", None),
             "device": self.device.type,
         }
         self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
         self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
-        if not compile_towers:
+        if not asked.compile:
             multiply_patches(model)
         text = _TextTower(model)
         self.reads_prefix = text.reads_prefix
-        wrap: Callable[[Any], Any] = compiled if compile_towers else lambda tower: tower
-        self._image_tower, self._text_tower = wrap(model.encode_image), wrap(text.encode)
+        towers: tuple[Tower, Tower] = model.encode_image, text.encode
+        self._image_tower: Tower
+        self._text_tower: Tower
+        self._image_tower, self._text_tower = map(compiled, towers) if asked.compile else towers
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return {
             **self.declared,
@@ -233,16 +183,16 @@ class OpenClipModel(ContrastiveModel):
         height, width = (size, size) if isinstance(size, int) else size
         return int(height), int(width)
 
-    def _unit_captions(self, prepared: Any) -> torch.Tensor:
+    def _unit_captions(self, prepared: torch.Tensor) -> torch.Tensor:
         return super()._unit_captions(prepared[:, : self.reads_prefix(prepared)])
 
-    def _image_features(self, inputs: Any) -> torch.Tensor:
+    def _image_features(self, inputs: torch.Tensor) -> torch.Tensor:
         if self._scale is not None:
             inputs = self._scale.apply(inputs)
         features: torch.Tensor = self._image_tower(inputs, normalize=False)
         return features
 
-    def _caption_features(self, inputs: Any) -> torch.Tensor:
+    def _caption_features(self, inputs: torch.Tensor) -> torch.Tensor:
         features: torch.Tensor = self._text_tower(inputs)
         return features
 
@@ -338,10 +288,6 @@ def _declared_model(model: str) -> str:
     if model.startswith(sources.FOLDER):
         return f"{sources.FOLDER}{declared_name(model.removeprefix(sources.FOLDER))}"
     return model
-
-
-def _request(revision: str | None, weights: str, offline: bool, quick_gelu: bool | None = None) -> sources.Request:
-    return sources.Request(revision, check_weights(weights) == "safetensors", offline, quick_gelu)
 
 
 @contextmanager

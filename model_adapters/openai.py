@@ -9,31 +9,35 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx2
 import numpy as np
 
 from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.yes_no import QUESTION, YesNo, read_yes_no, yes_token
+from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
+from ttmbench.model_adapters.api.answers import Answer
 from ttmbench.model_adapters.api.cache import AnswerCache
 from ttmbench.model_adapters.api.client import Server
 from ttmbench.model_adapters.api.costs import Account, Prices, money
-from ttmbench.model_adapters.api.images import FORMATS, ImageStyle
+from ttmbench.model_adapters.api.images import ImageStyle
 from ttmbench.model_adapters.api.model import ChatModel, ChatSettings, Prompt
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-OPENAI = "https://api.openai.com/v1"
 DEFAULT_KEY = "OPENAI_API_KEY"
 WHOLE_TASK = 10_000_000  # pairs or questions at a time: all go through one pool
-CHOICE_TOKENS = 100  # of an answer in words
 SHOWN = 5  # prompts, or models, in a note
 MODEL_CHARACTERS = 100  # of the name of a model in a note
+UNLISTED = -9999.0  # what servers write for a token outside their list
+YES_TOKEN = "Yes"  # the one token that t2v_metrics looks for
+LEAST_LEFT = 2.0**-20  # log-probabilities are float32: what a list sums to is not known more closely
+_SPACES = " \t\r\n\u0120\u2581\u010a"  # also the marks for spaces and line ends of byte-pair and SentencePiece tokens
 
 
 class _ServedModel:
@@ -47,7 +51,7 @@ class _ServedModel:
         self._refused: list[tuple[str, str]] = []  # (prompt, reason), of all tasks
         self._reported = 0  # refusals that notes have told of
 
-    def _ask(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
+    def _ask(self, prompts: Sequence[Prompt]) -> list[Answer]:
         answers = self._chat.answers(prompts)
         for prompt, answer in zip(prompts, answers, strict=True):
             if answer["refusal"] is not None:
@@ -58,7 +62,7 @@ class _ServedModel:
         """From now on so many processes ask a share of the questions each, and this one may spend its part."""
         self._chat.account.shares = shares
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> dict[str, object]:
         """Requests, tokens and money so far, what the server says that it served, and what was refused."""
         refused = [{"prompt": prompt, "reason": reason} for prompt, reason in self._refused]
         listed = {} if self._chat.listed is None else {"top_logprobs_allowed": self._chat.listed}
@@ -87,7 +91,7 @@ class _ServedModel:
             )
         return notes
 
-    def _declared(self, scorer: str, **more: Any) -> dict[str, Any]:
+    def _declared(self, scorer: str, **more: object) -> dict[str, object]:
         settings = self._chat.settings
         return {
             "model": settings.model,
@@ -130,7 +134,7 @@ class VqaScoreModel(_ServedModel):
         ]
         return np.array([self._score(p, a) for p, a in zip(prompts, self._ask(prompts), strict=True)], dtype=np.float32)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """What changes a score."""
         missing = "least probable listed token, or what the listed ones leave, whichever is less"
         return self._declared("vqascore", prompt=QUESTION, score=self._score_as, side_without_token=missing)
@@ -151,7 +155,7 @@ class VqaScoreModel(_ServedModel):
         self._silent.clear()
         return notes
 
-    def _score(self, prompt: Prompt, answer: dict[str, Any]) -> float:
+    def _score(self, prompt: Prompt, answer: Answer) -> float:
         self._scored += 1
         if answer["refusal"] is not None:
             self._undecided += 1
@@ -184,114 +188,36 @@ class ChoosingModel(_ServedModel):
         answers = self._ask([Prompt(question.prompt, question.images) for question in questions])
         return [None if answer["refusal"] is not None else answer["text"] for answer in answers]
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """What changes an answer; the prompts are in the results under ``choice``."""
         return self._declared("choice", order=self.choice_style.order, side_by_side=self.choice_style.side_by_side)
 
 
-def load(
-    *,
-    model: str,
-    base_url: str = OPENAI,
-    scorer: str = "vqascore",
-    api_key_env: str = DEFAULT_KEY,
-    api_version: str | None = None,
-    concurrency: int = 16,
-    timeout: float = 60.0,
-    retries: int = 8,
-    backoff: float = 0.5,
-    cache: str | None = None,
-    max_cost: float | None = None,
-    price_in: float | None = None,
-    price_out: float | None = None,
-    image_size: int | None = 512,
-    image_format: str = "jpeg",
-    detail: str | None = "high",
-    temperature: float | None = 0.0,
-    top_logprobs: int = 20,
-    score_as: str = "log_odds",
-    on_refusal: str | None = None,
-    order: str = "random",
-    side_by_side: bool = False,
-    max_tokens: int = CHOICE_TOKENS,
-    offline: bool = False,
-) -> VqaScoreModel | ChoosingModel:
+@takes(ServedOptions)
+def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
     """Makes an adapter for a model behind a server; nothing is asked yet.
-
-    Args:
-        model: as the server calls it.
-        base_url: of the API, without ``/chat/completions``.
-        scorer: ``vqascore`` (a score per pair, from log-probabilities) or ``choice`` (forced choices in words).
-        api_key_env: environment variable that holds the key.
-        api_version: of Azure, such as ``2024-10-21``: goes into the address, and the key into the header ``api-key``.
-        concurrency: questions at a time.
-        timeout: seconds until an answer must be there.
-        retries: tries after the first.
-        backoff: seconds before the second try; doubles with each, up to a minute.
-        cache: file of stored answers; by default one in the user's cache folder.
-        max_cost: what a run may spend; needs both prices.
-        price_in: of a million tokens sent.
-        price_out: of a million tokens received.
-        image_size: longest side in pixels; larger images are made smaller. None sends them as they are.
-        image_format: ``jpeg`` or ``png``.
-        detail: what the server is told of how closely to look at images; None says nothing.
-        temperature: of the request; None leaves it out.
-        top_logprobs: tokens listed with VQAScore; fewer where the server refuses as many.
-        score_as: ``log_odds`` of yes, its ``probability``, or that of the token "Yes" alone (``yes_token``).
-        on_refusal: with VQAScore, ``error`` (the default) or ``wrong`` for groups with a pair that has no score.
-        order: of options in forced choices: ``random`` by seed, or ``both``.
-        side_by_side: join the two images of a forced choice, for models that take one.
-        max_tokens: of an answer in words.
-        offline: use stored answers only.
-
-    Returns:
-        The adapter.
 
     Raises:
         UsageError: a wrong argument, or the environment has no key.
     """
-    _check_one_of("scorer", scorer, ("vqascore", "choice"))
-    _check_one_of("score_as", score_as, ("log_odds", "probability", "yes_token"))
-    _check_one_of("on_refusal", on_refusal or "error", ("error", "wrong"))
-    _check_one_of("order", order, ("random", "both"))
-    _check_one_of("image_format", image_format, FORMATS)
-    counts = {"concurrency": concurrency, "max_tokens": max_tokens, "top_logprobs": top_logprobs}
-    counts |= {} if image_size is None else {"image_size": image_size}
-    for name, count in counts.items():
-        _check_number(name, count, above=0, whole=True)
-    _check_number("timeout", timeout, above=0)
-    _check_number("retries", retries, whole=True)
-    limits = {
-        "backoff": backoff,
-        "max_cost": max_cost,
-        "price_in": price_in,
-        "price_out": price_out,
-    }
-    for name, limit in limits.items():
-        _check_number(name, 0 if limit is None else limit)
-    if max_cost is not None and (price_in is None or price_out is None):
-        raise UsageError("max_cost needs price_in and price_out: what a million tokens cost")
-    if scorer == "choice" and on_refusal is not None:
-        raise UsageError("on_refusal is for scorer=vqascore; in forced choices a refusal chooses nothing and is wrong")
-    _check_address(base_url)
-    key = _key(str(api_key_env), base_url, offline)
-    images = ImageStyle(image_size, image_format, detail)
-    parameters: dict[str, Any] = {"temperature": temperature}
-    if scorer == "vqascore":
-        parameters |= {"max_tokens": 1, "logprobs": True, "top_logprobs": top_logprobs}
+    _check_address(asked.base_url)
+    key = _key(asked.api_key_env, asked.base_url, asked.offline)
+    parameters: dict[str, Any] = {"temperature": asked.temperature}
+    if asked.scorer == "vqascore":
+        parameters |= {"max_tokens": 1, "logprobs": True, "top_logprobs": asked.top_logprobs}
     else:
-        parameters |= {"max_tokens": max_tokens}
+        parameters |= {"max_tokens": asked.max_tokens}
     chat = ChatModel(
-        ChatSettings(str(model), parameters, images),
-        Server(base_url, key, timeout, retries, backoff, None if api_version is None else str(api_version)),
-        AnswerCache(_cache_file(cache)),
-        Account(Prices(price_in, price_out), max_cost),
-        concurrency,
-        offline,
+        ChatSettings(asked.model, parameters, ImageStyle(asked.image_size, asked.image_format, asked.detail)),
+        Server(asked.base_url, key, asked.timeout, asked.retries, asked.backoff, asked.api_version),
+        AnswerCache(_cache_file(asked.cache)),
+        Account(Prices(asked.price_in, asked.price_out), asked.max_cost),
+        asked.concurrency,
+        asked.offline,
     )
-    if scorer == "vqascore":
-        return VqaScoreModel(chat, score_as, on_refusal == "wrong")
-    return ChoosingModel(chat, ChoiceStyle(cast(Literal["random", "both"], order), side_by_side))
+    if asked.scorer == "vqascore":
+        return VqaScoreModel(chat, asked.score_as, asked.on_refusal == "wrong")
+    return ChoosingModel(chat, ChoiceStyle(asked.order, asked.side_by_side))
 
 
 def _key(name: str, base_url: str, offline: bool) -> str | None:
@@ -338,13 +264,74 @@ def _cache_file(cache: str | None) -> Path:
     return user_cache_path("ttmbench", appauthor=False) / "answers.sqlite"
 
 
-def _check_one_of(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name} must be {' or '.join(allowed)}, got {value}")
+@dataclass(frozen=True)
+class YesNo:
+    """Log-probabilities of the two answers.
+
+    Attributes:
+        yes: of all listed tokens that say yes, summed as probabilities.
+        no: of all that say no.
+        bounded: the side that was not listed and has an upper bound instead, if one was not.
+    """
+
+    yes: float
+    no: float
+    bounded: Literal["yes", "no"] | None = None
+
+    @property
+    def log_odds(self) -> float:
+        """Logarithm of P(yes) / P(no); larger is a better fit."""
+        return self.yes - self.no
+
+    @property
+    def probability(self) -> float:
+        """P(yes), as VQAScore is defined; what other tokens have is neither yes nor no."""
+        return math.exp(min(self.yes, 0.0))
 
 
-def _check_number(name: str, value: Any, above: float | None = None, whole: bool = False) -> None:
-    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf or (above is not None and value <= above):
-        least = "above 0" if above is not None else "at least 0"
-        raise UsageError(f"{name} must be a {'whole ' if whole else ''}number {least}, got {value}")
+def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
+    """Sums the listed tokens that say yes and those that say no, in any case and with any space around them.
+
+    An entry that is repeated (the same token with the same log-probability) counts once: the formula sums over tokens.
+
+    A side of which no token is listed has at most the probability of the least probable listed token, and all unlisted
+    tokens together have what the listed ones leave of 1. It gets the less of the two: a bound, and marked as one.
+
+    Args:
+        listed: (token, natural log-probability) of the most probable first tokens of an answer.
+
+    Returns:
+        Both sides; None if neither is listed, so that nothing can be said.
+
+    >>> round(math.exp(read_yes_no([("Yes", -0.6931472), (" yes", -1.3862944), ("No", -1.3862944)]).log_odds), 6)
+    3.0
+    >>> read_yes_no([("Yes", -0.01), ("The", -6.0)])
+    YesNo(yes=-0.01, no=-6.0, bounded='no')
+    >>> round(math.exp(read_yes_no([("Yes", math.log(0.9)), ("The", math.log(0.09))]).no), 6)
+    0.01
+    >>> read_yes_no([("The", -0.1)]) is None
+    True
+    """
+    finite = [(token, value) for token, value in listed if math.isfinite(value) and value > UNLISTED]
+    known = list(dict.fromkeys(finite))
+    sides = {
+        side: [value for token, value in known if token.strip(_SPACES).casefold() == side] for side in ("yes", "no")
+    }
+    if not sides["yes"] and not sides["no"]:
+        return None
+    left = 1.0 - math.fsum(math.exp(value) for _, value in known)
+    most = min(min(value for _, value in known), math.log(max(left, LEAST_LEFT)))
+    yes = _log_sum(sides["yes"]) if sides["yes"] else most
+    no = _log_sum(sides["no"]) if sides["no"] else most
+    return YesNo(yes, no, "yes" if not sides["yes"] else "no" if not sides["no"] else None)
+
+
+def yes_token(listed: Sequence[tuple[str, float]]) -> float | None:
+    """The probability of the token "Yes" as it is written; None if it is not listed."""
+    return next((math.exp(min(value, 0.0)) for token, value in listed if token == YES_TOKEN and value > UNLISTED), None)
+
+
+def _log_sum(values: Sequence[float]) -> float:
+    """Log of the sum of exponentials; the value itself for one."""
+    largest = max(values)
+    return largest + math.log(math.fsum(math.exp(value - largest) for value in values))

@@ -7,39 +7,17 @@ from pathlib import Path
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import hf
+from ttmbench.model_adapters._shared.options import TinyClipOptions, takes
 from ttmbench.types import ModelFiles
 
 FOLDERS = {0: "tiny_clip", 1: "tiny_clip_seed1"}
 
 
-def load(
-    *,
-    training_seed: int = 0,
-    attn_implementation: str | None = None,
-    device: str = "auto",
-    dtype: str = "fp32",
-    compile: bool = False,
-) -> hf.TransformersModel:
-    """Loads the weights that ship with the package.
-
-    Args:
-        training_seed: which training run, 0 or 1.
-        attn_implementation: as for `hf.load`.
-        device: as for `hf.load`.
-        dtype: as for `hf.load`.
-        compile: as for `hf.load`.
-
-    Returns:
-        An adapter.
-
-    Raises:
-        UsageError: no such training seed.
-        DataError: the weights are damaged.
-    """
-    folder = str(_folder(training_seed))
-    return hf.load(
-        pretrained=folder, attn_implementation=attn_implementation, device=device, dtype=dtype, compile=compile
-    )
+@takes(TinyClipOptions)
+def load(asked: TinyClipOptions) -> hf.TransformersModel:
+    """Loads the weights that ship with the package; UsageError if there is no such training seed."""
+    shared = asked.model_dump(exclude={"training_seed"})
+    return hf.load(pretrained=str(_folder(asked.training_seed)), **shared)
 
 
 def locate(*, training_seed: int = 0) -> list[ModelFiles]:

@@ -10,167 +10,74 @@ import numpy as np
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.answers import answer_tokens, log_answers
-from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name, pick_device
+from ttmbench.model_adapters._shared import options
+from ttmbench.model_adapters._shared.device import pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
-from ttmbench.model_adapters._shared.image_text import EncodedImage, ImageTextModel, PreparedImage, load_image_text
-from ttmbench.model_adapters._shared.lora import TARGETS, add_lora, merged_state
+from ttmbench.model_adapters._shared.image_text import (
+    EncodedImage,
+    ImageTextModel,
+    PreparedImage,
+    SeenImage,
+    load_image_text,
+    refuse_chat_arguments,
+)
+from ttmbench.model_adapters._shared.options import takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
-from ttmbench.model_adapters._shared.placement import Placement, own_parameters, refuse_placement
-from ttmbench.model_adapters._shared.precision import check_dtype
-from ttmbench.model_adapters._shared.pretrained import find, load_config, locate, weights_and_dtype
+from ttmbench.model_adapters._shared.pretrained import find, load_config, locate
 from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-TEMPLATE = 'Does this figure show "{caption}"? Please answer yes or no.'
-__all__ = ["SCORES", "TEMPLATE", "VQAScore", "load", "locate"]
-SCORES = ("log_odds", "probability", "yes_token", "yes_and_end")
+__all__ = ["VQAScore", "load", "locate"]
+_STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 
 
-def load(
-    *,
-    pretrained: str,
-    revision: str | None = None,
-    weights: str = "auto",
-    score: str = "log_odds",
-    template: str = TEMPLATE,
-    lora: int | None = None,
-    lora_targets: str = TARGETS,
-    weights_dtype: str | None = None,
-    split_images: bool | None = None,
-    pad_images: bool | None = None,
-    attn_implementation: str | None = None,
-    device_map: Any = None,
-    max_memory: Any = None,
-    offload_folder: str | None = None,
-    load_in_4bit: bool = False,
-    load_in_8bit: bool = False,
-    quantization_config: Any = None,
-    device: str = "auto",
-    dtype: str = "fp32",
-    offline: bool = False,
-    trust_remote_code: bool = False,
-) -> VQAScore:
+@takes(options.VqaScoreOptions)
+def load(asked: options.VqaScoreOptions) -> VQAScore:
     """Loads a model that can be asked about an image, from the hub or a folder.
 
     One with a chat template, or BLIP-2 or InstructBLIP, which are asked in the words of their papers.
-
-    Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
-        revision: commit, tag or branch on the hub.
-        weights: ``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles.
-        score: ``log_odds``, log P(yes) - log P(no); ``probability``, P(yes); or, as t2v_metrics has it, ``yes_token``,
-            the probability of the one token "Yes", or ``yes_and_end``, its geometric mean with that of ending there.
-        template: the question; ``{caption}`` stands for the caption.
-        lora: train factors of this rank instead of all weights.
-        lora_targets: regular expression for the names of the layers that get factors.
-        weights_dtype: ``fp32``, ``bf16`` or ``fp16``: how they are kept in memory.
-        split_images: cut images into tiles or not, where the model can do both.
-        pad_images: pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says.
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-        device_map: spread over devices as accelerate does: ``auto``, or part -> device; models with a chat template.
-        max_memory: of ``device_map=auto``: device -> what it may hold.
-        offload_folder: for weights that go to the disk.
-        load_in_4bit: weights packed by bitsandbytes; models with a chat template, as are the next two.
-        load_in_8bit: likewise.
-        quantization_config: further settings of either, or of another method (``quant_method``).
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-        dtype: of the arithmetic; the last layer and scores are fp32 in any case.
-        offline: use what is on this machine only.
-        trust_remote_code: run code that the hub repository ships.
-
-    Returns:
-        An adapter.
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
         UsageError: the model cannot be asked, or an argument is wrong.
     """
-    check_dtype(dtype)
-    if score not in SCORES:
-        raise UsageError(f"score '{score}' is unknown; known: {', '.join(SCORES)}")
-    if "{caption}" not in template:
-        raise UsageError(f"template {template!r} has no {{caption}}")
-    placement = Placement.of(
-        device=device,
-        device_map=device_map,
-        max_memory=max_memory,
-        offload_folder=offload_folder,
-        load_in_4bit=load_in_4bit,
-        load_in_8bit=load_in_8bit,
-        quantization_config=quantization_config,
-    )
-    weights, weights_dtype = weights_and_dtype(weights, weights_dtype)
-    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    found = find(asked)
     family = load_config(found).model_type
-    where: dict[str, Any] = {
-        "device": torch.device(pick_device(device)),
-        "weights_dtype": weights_dtype,
-        "attn_implementation": attn_implementation,
-    }
-    chat: ImageTextModel | QFormerModel
-    if family in CLASSES:
-        if split_images is not None or pad_images is not None:
-            raise UsageError(f"{pretrained} neither splits nor pads images; leave split_images and pad_images out")
-        refuse_placement(pretrained, placement)
-        chat = load_qformer(found, family, **where)
-    else:
-        chat = load_image_text(found, split_images=split_images, pad_images=pad_images, placement=placement, **where)
-    return VQAScore(
-        chat,
-        name=pretrained,
-        score=score,
-        template=template,
-        device=device,
-        dtype=dtype,
-        lora=None if lora is None else (lora, lora_targets),
-    )
+    if family not in CLASSES:
+        return VQAScore(load_image_text(found, asked), asked)
+    refuse_chat_arguments(asked)
+    return VQAScore(load_qformer(found, family, torch.device(pick_device(asked.device))), asked)
 
 
-class VQAScore(TrainablePairModel):
+class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], Sequence[str]]):
     """A model that is asked about pairs, as an adapter."""
 
-    def __init__(
-        self,
-        chat: ImageTextModel | QFormerModel,
-        *,
-        name: str,
-        score: str = "log_odds",
-        template: str = TEMPLATE,
-        device: str = "auto",
-        dtype: str = "fp32",
-        lora: tuple[int, str] | None = None,
-    ) -> None:
-        super().__init__(chat.model, device=device, dtype=dtype)
-        self.chat, self.name, self.score, self.template = chat, name, score, template
+    def __init__(self, chat: ImageTextModel | QFormerModel, asked: options.VqaScoreOptions) -> None:
+        super().__init__(chat.model, asked, chat.files)
+        self.chat, self.score, self.template = chat, asked.score, asked.template
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
-        self._answer = self._answer_alone() if score in ("yes_token", "yes_and_end") else []
-        self.n_parameters = count_parameters(own_parameters(self.model))
-        self.lora = lora
-        self.files = chat.files
+        self._answer = self._answer_alone() if asked.score in ("yes_token", "yes_and_end") else []
+        self.lora = None if asked.lora is None else (asked.lora, asked.lora_targets)
         self._parts = describe_model(self.model, self.device, processor=chat.processor)
-        if lora is not None:
-            add_lora(self.model, *lora)
+        if self.lora is not None:
+            add_lora(self.model, *self.lora)
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Digest of the weights as they were loaded, the question, and the tokens that count as its answers."""
+    def fingerprint(self) -> Mapping[str, object]:
+        """As for every pair model, the question, and the tokens that count as its answers."""
         own: dict[str, Any] = {"answer_ids": self._answer} if self._answer else {}
         if self.lora is not None:
             own |= {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
         return {
-            "pretrained": declared_name(self.name),
-            "architecture": type(self.model).__name__,
-            "weights_sha256": self.weights_sha256,
+            **super().fingerprint(),
             "score": self.score,
             "prompt": self.chat.ask(self.template),
             "yes_tokens": self.yes,
             "no_tokens": self.no,
             "image_processor": type(self.chat.processor.image_processor).__name__,
-            "dtype": str(self.dtype).removeprefix("torch."),
             "weights": str(self.model.dtype).removeprefix("torch."),
-            "n_parameters": self.n_parameters,
             **self._parts,
             **self.chat.declared,
             **own,
@@ -190,13 +97,13 @@ class VQAScore(TrainablePairModel):
         """The prompts that ask for each caption; how many tokens an image has in them, the image says."""
         return [self.chat.ask(self.template.replace("{caption}", caption)) for caption in captions]
 
-    def encode_images(self, prepared: Any) -> list[tuple[PreparedImage, EncodedImage]]:
+    def encode_images(self, prepared: Sequence[PreparedImage]) -> list[SeenImage]:
         """Each image with what the vision encoder gives of it."""
         self.model.eval()
         with self.arithmetic():
             return list(zip(prepared, self.chat.see(prepared), strict=True))
 
-    def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
+    def score_prepared(self, images: Sequence[SeenImage], captions: Sequence[str]) -> np.ndarray:
         """The score as it was asked for, float32 [pairs]."""
         prepared, seen = [image for image, _ in images], [encoded for _, encoded in images]
         if self._answer:
@@ -207,7 +114,7 @@ class VQAScore(TrainablePairModel):
         scores: np.ndarray = chosen.float().cpu().numpy()
         return scores
 
-    def pair_loss(self, images: Any, captions: Any, matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: Sequence[PreparedImage], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
         """Cross-entropy of answering yes to what matches and no to what does not, over the whole vocabulary.
 
         Raises:
@@ -262,3 +169,88 @@ class VQAScore(TrainablePairModel):
         with self.arithmetic():
             logits = self.chat.last_logits(seen, rows, 1)[:, 0]
         return log_answers(logits, list(self.yes.values()), list(self.no.values()))
+
+
+def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, int]:
+    """Every single token that says a word: with and without a space before it, capitalised or not.
+
+    Args:
+        tokenizer: of the model.
+        word: such as ``yes``.
+
+    Returns:
+        Token as the vocabulary writes it -> id.
+
+    Raises:
+        UsageError: no single token says it.
+    """
+    vocabulary = tokenizer.get_vocab()
+    found: dict[str, int] = {}
+    for form in (word.capitalize(), word.lower()):
+        for text in (form, f" {form}"):
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            if len(ids) == 1 and ids[0] != tokenizer.unk_token_id:
+                found[str(tokenizer.convert_ids_to_tokens(ids[0]))] = int(ids[0])
+        found |= {start + form: int(vocabulary[start + form]) for start in _STARTS if start + form in vocabulary}
+    if not found:
+        raise UsageError(f"this model's vocabulary has no single token for '{word}', so its answer cannot be read off")
+    return dict(sorted(found.items()))
+
+
+def log_answers(logits: torch.Tensor, yes: list[int], no: list[int]) -> torch.Tensor:
+    """Log-probabilities of the two answers.
+
+    Args:
+        logits: of the next token, float32 [pairs, vocabulary].
+        yes: tokens that say yes.
+        no: tokens that say no.
+
+    Returns:
+        log P(yes) and log P(no), float32 [pairs, 2].
+    """
+    logs = logits.log_softmax(dim=-1)
+    return torch.stack([logs[:, yes].logsumexp(dim=-1), logs[:, no].logsumexp(dim=-1)], dim=1)
+
+
+def add_lora(model: PreTrainedModel, rank: int, targets: str) -> None:
+    """Adds factors to a model in place; nothing else stays trainable, and no score changes.
+
+    They are drawn from a stream of their own, so that the same model gets the same ones whatever was drawn before.
+
+    Args:
+        model: of transformers.
+        rank: of the factors; their product is scaled by 2, that is ``lora_alpha = 2 rank``.
+        targets: regular expression for the full names of the layers.
+
+    Raises:
+        UsageError: peft is not installed, or no layer has such a name.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise UsageError("lora needs the package peft; pip install 'ttmbench[lora]'") from None
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=targets)
+    device = next(model.parameters()).device
+    try:
+        with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            inject_adapter_in_model(config, model)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"lora_targets={targets} fits no layer of {type(model).__name__} ({reason})") from None
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
+def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights of the model as if it had no factors: each product added to the weight it stands beside."""
+    state = {
+        name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items() if "lora_" not in name
+    }
+    for name, module in model.named_modules():
+        if hasattr(module, "get_delta_weight"):
+            weight = state[f"{name}.weight"]
+            state[f"{name}.weight"] = weight + module.get_delta_weight("default").to(weight.dtype)
+    return state

@@ -19,7 +19,7 @@ from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.finetune import TrainingPairs as _TrainingPairs
 from ttmbench.ttm.finetune import finetune, make_optimizer, restore, snapshot
-from ttmbench.ttm.restoring import TOLERANCE
+from ttmbench.ttm.trainer import TOLERANCE
 from ttmbench.types import Group, ImageRef
 
 CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two dogs", "a photo of a yellow star")

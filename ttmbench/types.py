@@ -54,8 +54,7 @@ class GroupShape:
         return self.images > self.captions
 
     def __str__(self) -> str:
-        several = f" ({self.true_captions} true)" if self.true_captions > 1 else ""
-        return f"{self.images}x{self.captions}{several}"
+        return f"{self.images}x{self.captions}" + (f" ({self.true_captions} true)" if self.true_captions > 1 else "")
 
     def truth(self, groups: int) -> Int[np.ndarray, "all_images true"]:
         """The captions that are true for each image, by their columns among the captions of all groups.
@@ -240,6 +239,7 @@ class AdapterSpec:
         model_args: arguments that this name fixes; ``--model_args`` may override them.
         ttm_defaults: TTM settings that suit this model (a learning rate, say); task files and ``--ttm_args`` win.
         card: what a person wants to know before the weights are fetched.
+        options: ``"module:class"`` of its arguments, if they have one; ``ttmbench show`` prints its ``described()``.
     """
 
     name: str
@@ -250,6 +250,7 @@ class AdapterSpec:
     model_args: Mapping[str, Any] = field(default_factory=dict)
     ttm_defaults: Mapping[str, Any] = field(default_factory=dict)
     card: ModelCard | None = None
+    options: str | None = None
 
 
 @dataclass(frozen=True)
@@ -277,9 +278,8 @@ class ModelFiles:
 
     def provenance(self) -> dict[str, Any]:
         """What results say of them: repository or last part of the path, commit, files and format."""
-        own = Path(self.name)
         return {
-            "name": own.resolve().name if own.exists() else self.name,
+            "name": Path(self.name).resolve().name if Path(self.name).exists() else self.name,
             "commit": self.commit,
             "files": list(self.weights),
             **({"format": "pickle" if self.are_pickles else "safetensors"} if self.weights else {}),
@@ -325,11 +325,7 @@ class SourceRequest:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's data, as a source gives them: groups in its order, and for the results, as JSON values, their origin.
-
-    Attributes:
-        source: where the groups came from and what was done to them.
-    """
+    """A task's data: groups in the source's order; ``source`` is their origin, as JSON values for the results."""
 
     groups: list[Group]
     source: dict[str, Any] = field(default_factory=dict)

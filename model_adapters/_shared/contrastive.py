@@ -1,26 +1,42 @@
-"""What contrastive dual encoders of every library share: device, precision, temperature, bias, loss.
+"""What contrastive dual encoders of every library share: precision, temperature, bias, loss, pixels and tokens.
 
-Towers may compute in bf16; weights, features and scores are float32.
+Towers may compute in bf16; weights, features and scores are float32. Pixels are kept as uint8 and normalised on the
+device, at each pass; crops for augmentation are cut there too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
 import torch
+from torch import nn
 from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype, plain_attention
+from ttmbench.model_adapters._shared.device import TORCH_DTYPES, arithmetic, pick_device, plain_attention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 PIXELS = "pixel_values"
+Prepared = TypeVar("Prepared", torch.Tensor, Mapping[str, torch.Tensor])
+"""What a model's own preprocessing gives of images, and its tokenizer of captions."""
+Tower = Callable[..., Any]  # what gives features of prepared images, or of prepared captions
+QUICK, GELU = "quick_gelu", "gelu"
+ADVICE_ON_GELU = (
+    "Weights finetuned from OpenAI's CLIP (NegCLIP, CE-CLIP and others) need QuickGELU: --model_args quick_gelu=true. "
+    "quick_gelu=false confirms GELU"
+)
+_AT_A_TIME = 2**19  # numbers: what is done with them one after the other stays in a CPU's cache
 
 
-class ContrastiveModel(ABC):
+class ContrastiveModel(ABC, Generic[Prepared]):
     """A `DualEncoder` and `Trainable` adapter over a torch module with two towers, a temperature and maybe a bias.
 
     A model with a bias (SigLIP) has the pairwise sigmoid loss, one without (CLIP) the symmetric cross-entropy.
@@ -30,13 +46,13 @@ class ContrastiveModel(ABC):
     model_notes: tuple[str, ...] = ()  # what a reader of its scores should know
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
-        self.dtype = check_dtype(dtype)
+        self.dtype = TORCH_DTYPES[dtype]
         self.device = torch.device(pick_device(device))
-        self.model = model.to(self.device).eval()
+        self.model: Any = model.to(self.device).eval()
         self.weights_sha256 = tensors_digest(self.model.state_dict())
 
     @abstractmethod
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
 
     @abstractmethod
@@ -44,11 +60,11 @@ class ContrastiveModel(ABC):
         """Writes the model as it is now, in the form that its own library and this adapter load."""
 
     @abstractmethod
-    def _image_features(self, inputs: Any) -> torch.Tensor:
+    def _image_features(self, inputs: Prepared) -> torch.Tensor:
         """Features [images, d] of inputs on the device, of any norm."""
 
     @abstractmethod
-    def _caption_features(self, inputs: Any) -> torch.Tensor:
+    def _caption_features(self, inputs: Prepared) -> torch.Tensor:
         """Features [captions, d] of inputs on the device, of any norm."""
 
     @abstractmethod
@@ -59,12 +75,12 @@ class ContrastiveModel(ABC):
     def _bias(self) -> torch.Tensor | None:
         """What is added to every logit; None for models trained with the softmax loss."""
 
-    def encode_images(self, prepared: Any) -> torch.Tensor:
+    def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [images, d], float32."""
         self._put_into(training=False)
         return self._unit_images(prepared)
 
-    def encode_captions(self, prepared: Any) -> torch.Tensor:
+    def encode_captions(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [captions, d], float32."""
         self._put_into(training=False)
         return self._unit_captions(prepared)
@@ -79,7 +95,7 @@ class ContrastiveModel(ABC):
         """All parameters."""
         return self.model.parameters()
 
-    def matching_loss(self, images: Any, captions: Any) -> torch.Tensor:
+    def matching_loss(self, images: Prepared, captions: Prepared) -> torch.Tensor:
         """Symmetric cross-entropy (CLIP) or pairwise sigmoid (SigLIP) over every image and caption of the batch.
 
         Raises:
@@ -94,12 +110,12 @@ class ContrastiveModel(ABC):
         """Whether features do not depend on the other rows of a batch: no batch normalisation."""
         return not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
 
-    def train_images(self, prepared: Any) -> torch.Tensor:
+    def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, in training mode."""
         self._put_into(training=True)
         return self._unit_images(prepared)
 
-    def train_captions(self, prepared: Any) -> torch.Tensor:
+    def train_captions(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_captions`, in training mode."""
         self._put_into(training=True)
         return self._unit_captions(prepared)
@@ -126,53 +142,17 @@ class ContrastiveModel(ABC):
         """Puts weights back."""
         self.model.load_state_dict(state)
 
-    def _on_device(self, prepared: Any) -> Any:
-        if isinstance(prepared, Mapping):
-            return {name: tensor.to(self.device, non_blocking=True) for name, tensor in prepared.items()}
-        return prepared.to(self.device, non_blocking=True)
-
-    def _unit_images(self, prepared: Any) -> torch.Tensor:
-        inputs = self._on_device(prepared)
+    def _unit_images(self, prepared: Prepared) -> torch.Tensor:
+        inputs = on_device(prepared, self.device)
         with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
             features = self._image_features(inputs)
         return unit(features)
 
-    def _unit_captions(self, prepared: Any) -> torch.Tensor:
-        inputs = self._on_device(prepared)
+    def _unit_captions(self, prepared: Prepared) -> torch.Tensor:
+        inputs = on_device(prepared, self.device)
         with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
             features = self._caption_features(inputs)
         return unit(features)
-
-
-def pick_device(device: str) -> str:
-    """The device that ``auto`` means here; UsageError for one that is not here."""
-    if "," in device:
-        raise UsageError(f"device {device} names several devices, and only `run` divides its work among them; name one")
-    if device != "auto":
-        kind, _, number = device.partition(":")
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise UsageError(f"device {device} was asked for, but torch sees no CUDA device; use --device cpu")
-        if kind == "cuda" and number.isdecimal() and int(number) >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
-            raise UsageError(f"device {device} was asked for, but the last that torch sees is cuda:{last}")
-        if kind == "mps" and not torch.backends.mps.is_available():
-            raise UsageError("device mps was asked for, but torch has none here; use --device cpu")
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def compiled(function: Any) -> Any:
-    """A tower through ``torch.compile``; what the compiler lacks (a C compiler, say) is one clear error."""
-    fast = torch.compile(function)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return fast(*args, **kwargs)  # type: ignore[no-untyped-call]
-        except torch._dynamo.exc.BackendCompilerFailed as error:
-            reason = " ".join(str(error).split())[:200]
-            raise TtmbenchError(f"the model cannot be compiled here ({reason}); run without --compile") from error
-
-    return run
 
 
 def declared_name(pretrained: str) -> str:
@@ -183,31 +163,6 @@ def declared_name(pretrained: str) -> str:
 def count_parameters(parameters: Iterable[torch.nn.Parameter]) -> int:
     """Number of numbers in all parameters."""
     return sum(parameter.numel() for parameter in parameters)
-
-
-def caption_tokens(asked: Any, trained: int | None, positions: int, tokenizer: Any) -> int:
-    """Where captions are cut: where it is asked for, else as in training, and never beyond the model's positions.
-
-    Args:
-        asked: ``max_tokens`` of a user, special tokens included; None for the model's own.
-        trained: how long captions were in training, where that is less than what the model tells apart.
-        positions: how many tokens it tells apart by place.
-        tokenizer: has a limit of its own.
-
-    Returns:
-        The longest caption in tokens.
-
-    Raises:
-        UsageError: ``asked`` is no number of tokens that fits.
-    """
-    most = min(positions, int(tokenizer.model_max_length))
-    if asked is None:
-        return min(most, trained or most)
-    if isinstance(asked, bool) or not isinstance(asked, int) or not 3 <= asked <= most:
-        raise UsageError(
-            f"max_tokens={asked}: this model takes captions of 3 to {most} tokens, the two at its ends included"
-        )
-    return asked
 
 
 def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -221,7 +176,139 @@ def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor[:, :length] if tensor.shape == mask.shape else tensor for name, tensor in tokens.items()}
 
 
+def on_device(inputs: Prepared, device: torch.device) -> Prepared:
+    """Tensors, by name or alone, on a device."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs.to(device, non_blocking=True)
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
+
+
 def unit(features: torch.Tensor) -> torch.Tensor:
     """The same directions with length 1, float32 [rows, d]."""
     features = features.float()
     return features / features.norm(p=2, dim=-1, keepdim=True)
+
+
+def compiled(function: Tower) -> Tower:
+    """A tower through ``torch.compile``; what the compiler lacks (a C compiler, say) is one clear error."""
+    fast = torch.compile(function)
+
+    def run(*inputs: torch.Tensor, **named: Any) -> Any:
+        try:
+            return fast(*inputs, **named)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            reason = " ".join(str(error).split())[:200]
+            raise TtmbenchError(f"the model cannot be compiled here ({reason}); run without --compile") from error
+
+    return run
+
+
+def longer_than(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str], read: int | Sequence[int]) -> list[bool]:
+    """Which captions have more tokens than a model reads of them.
+
+    Args:
+        tokenizer: of transformers.
+        captions: any number, at least one.
+        read: tokens that are read, those around a caption included: of all captions, or of each.
+
+    Returns:
+        One answer a caption.
+    """
+    # verbose: it would warn of lengths that are only counted here.
+    whole = tokenizer(list(captions), padding=False, truncation=False, verbose=False)["input_ids"]
+    most = [read] * len(whole) if isinstance(read, int) else read
+    return [len(ids) > limit for ids, limit in zip(whole, most, strict=True)]
+
+
+@dataclass(frozen=True)
+class PixelScale:
+    """From stored pixels in 0..255 to what a tower takes: ``(pixel * rescale - mean) / std`` in each channel."""
+
+    rescale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def apply(self, pixels: torch.Tensor) -> torch.Tensor:
+        """uint8 [images, channels, height, width] -> float32 of the same shape, where the pixels are."""
+        # Sent without blocking: an accelerator is not waited for in each step.
+        mean, std = (
+            torch.tensor(one)[:, None, None].to(pixels.device, non_blocking=True) for one in (self.mean, self.std)
+        )
+        factor, shift = self.rescale / std, mean / std
+        if pixels.device.type != "cpu":
+            return pixels.float().mul_(factor).sub_(shift)
+        scaled = torch.empty_like(pixels, dtype=torch.float32)
+        for part in few_images(pixels):
+            scaled[part].copy_(pixels[part]).mul_(factor).sub_(shift)
+        return scaled
+
+
+def random_crop(
+    enlarged: torch.Tensor | Sequence[torch.Tensor], corners: np.ndarray, size: tuple[int, int], device: torch.device
+) -> torch.Tensor:
+    """Cuts a window out of every image, anywhere in it.
+
+    Args:
+        enlarged: pixels [images, channels, height, width]; or images of different sizes, each [channels, height,
+            width], of which the windows alone go to the device.
+        corners: where each window lies between the top left (0) and the bottom right, fractions in [0, 1) [images, 2].
+        size: height and width of the window; no image is smaller.
+        device: where the windows are to be.
+
+    Returns:
+        Pixels [images, channels, *size].
+    """
+    if not isinstance(enlarged, torch.Tensor):
+        windows = []
+        for image, (down, right) in zip(enlarged, corners, strict=True):
+            top, left = int(down * (image.shape[1] - size[0] + 1)), int(right * (image.shape[2] - size[1] + 1))
+            windows.append(image[:, top : top + size[0], left : left + size[1]])
+        return torch.stack(windows).to(device, non_blocking=True)
+    enlarged = enlarged.to(device, non_blocking=True)
+    room = np.array([enlarged.shape[2] - size[0] + 1, enlarged.shape[3] - size[1] + 1])
+    corner = torch.from_numpy((corners * room).astype(np.int64)).to(enlarged.device)
+    rows = corner[:, 0, None] + torch.arange(size[0], device=enlarged.device)
+    columns = corner[:, 1, None] + torch.arange(size[1], device=enlarged.device)
+    image = torch.arange(len(enlarged), device=enlarged.device)
+    # A slice between two index arrays moves its axis to the end.
+    return enlarged[image[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
+def few_images(pixels: torch.Tensor) -> Iterator[slice]:
+    """Parts of a batch [images, ...] that a processor's cache holds, for several passes over each."""
+    size = max(1, _AT_A_TIME // max(1, pixels[:1].numel()))
+    return (slice(start, start + size) for start in range(0, len(pixels), size))
+
+
+class PatchProduct(nn.Conv2d):
+    """A convolution whose windows neither overlap nor leave gaps: one matrix product of patches and weights.
+
+    On a CPU this is faster, most of all the backward pass in bf16.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Features of every patch, [images, out, rows, columns]."""
+        if input.device.type != "cpu" or input.ndim != 4:
+            return super().forward(input)
+        (height, width), dtype = self.kernel_size, input.dtype
+        if torch.is_autocast_enabled("cpu"):  # cast before the copy below, which is slower from float32
+            dtype = torch.get_autocast_dtype("cpu")
+        rows, columns = input.shape[2] // height, input.shape[3] // width
+        whole = input[:, :, : rows * height, : columns * width].to(dtype)
+        windows = whole.reshape(*input.shape[:2], rows, height, columns, width)
+        patches = windows.permute(0, 2, 4, 1, 3, 5).flatten(3)
+        return functional.linear(patches, self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
+
+
+def multiply_patches(model: nn.Module) -> None:
+    """Turns the convolutions of a model on a CPU that cut an image into patches into a `PatchProduct`, in place."""
+    for layer in model.modules():
+        if (
+            type(layer) is nn.Conv2d
+            and layer.weight.device.type == "cpu"
+            and layer.kernel_size == layer.stride != (1, 1)
+            and layer.groups == 1
+            and tuple(layer.dilation) == (1, 1)
+            and layer.padding in ("valid", (0, 0))
+        ):
+            layer.__class__ = PatchProduct

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.device import pick_device
+from ttmbench.model_adapters._shared.fingerprints import describe_model
+from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import Placement, settle, with_weights
 from ttmbench.model_adapters._shared.pretrained import Pretrained, load_config, load_part, load_weights
@@ -24,6 +27,7 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, ProcessorMixin
 
 Row = dict[str, torch.Tensor]
 """Tokens of one prompt, each tensor [tokens]."""
@@ -59,6 +63,10 @@ class EncodedImage:
     beside: dict[str, torch.Tensor]
 
 
+SeenImage = tuple[PreparedImage, EncodedImage]
+"""An image with what the vision encoder gives of it."""
+
+
 class ImageTextModel:
     """An image-text-to-text model of transformers with a chat template, and its processor.
 
@@ -74,8 +82,8 @@ class ImageTextModel:
 
     def __init__(
         self,
-        model: Any,
-        processor: Any,
+        model: PreTrainedModel,
+        processor: ProcessorMixin,
         device: torch.device,
         encodes: bool = True,
         files: ModelFiles | None = None,
@@ -94,6 +102,15 @@ class ImageTextModel:
             raise UsageError(_no_encoded_images(type(model).__name__))
         if not processor.chat_template and self.kind not in PREFIXES:
             raise UsageError(f"{type(model).__name__} has no chat template, so it is not known how to ask it")
+
+    @property
+    def beside(self) -> tuple[ProcessorMixin]:
+        """What is saved beside the model."""
+        return (self.processor,)
+
+    def describe(self, device: torch.device) -> dict[str, object]:
+        """What of it changes a score and is in no tensor."""
+        return describe_model(self.model, device, processor=self.processor)
 
     def ask(self, question: str, images: int = 1) -> str:
         """The prompt that shows the images and asks: the model's next token begins its answer."""
@@ -251,7 +268,7 @@ class _Memory:
     def __init__(self, own: Any, answer: Any) -> None:
         self.own, self.answer = own, answer
 
-    def __call__(self, images: Any, **options: Any) -> Any:
+    def __call__(self, images: Sequence[Image], **options: Any) -> Any:
         if self.answer is None:
             self.answer = self.own(images, **options)
         return copy(self.answer)  # processors take from it what the model does not want
@@ -260,29 +277,13 @@ class _Memory:
         return getattr(self.own, name)
 
 
-def load_image_text(
-    found: Pretrained,
-    *,
-    device: torch.device,
-    weights_dtype: str,
-    attn_implementation: str | None,
-    split_images: bool | None,
-    pad_images: bool | None = None,
-    encodes: bool = True,
-    placement: Placement | None = None,
-) -> ImageTextModel:
+def load_image_text(found: Pretrained, asked: ChatOptions, *, encodes: bool = True) -> ImageTextModel:
     """Loads an image-text-to-text model.
 
     Args:
         found: where from.
-        device: where to.
-        weights_dtype: how tensors are kept in memory.
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-        split_images: cut images into tiles or not, where the model can do both; None leaves its own way.
-        pad_images: pad images of LLaVA-1.5 to a square in the mean colour, as its authors do, or cut their middle out;
-            None leaves what the checkpoint's processor says.
+        asked: its arguments.
         encodes: whether images will be encoded apart from prompts, which not every model can.
-        placement: where the weights go and how they are packed; None for ``device``.
 
     Returns:
         Model and processor.
@@ -296,22 +297,27 @@ def load_image_text(
     processor = load_part(AutoProcessor, found)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
         raise UsageError(f"{found.name} has no processor for images and text")
-    if split_images is not None:
+    if asked.split_images is not None:
         names = [n for n in ("do_image_splitting", "crop_to_patches") if hasattr(processor.image_processor, n)]
         if not names:
             raise UsageError(f"{found.name} does not split images; leave split_images out")
         for name in names:
-            setattr(processor.image_processor, name, split_images)
-    if pad_images is not None:
-        processor.image_processor = _padding(found, processor.image_processor, pad_images)
-    model = load_weights(
-        AutoModelForImageTextToText,
-        found,
-        dtype=weights_dtype,
-        attn_implementation=attn_implementation,
-        placement=placement,
-    )
-    return ImageTextModel(model, processor, device, encodes, files=found.files)
+            setattr(processor.image_processor, name, asked.split_images)
+    if asked.pad_images is not None:
+        processor.image_processor = _padding(found, processor.image_processor, asked.pad_images)
+    model = load_weights(AutoModelForImageTextToText, found, placement=Placement.of(asked))
+    return ImageTextModel(model, processor, torch.device(pick_device(asked.device)), encodes, files=found.files)
+
+
+def refuse_chat_arguments(asked: ChatOptions) -> None:
+    """UsageError for what models without a chat template do not take, which are loaded whole."""
+    if asked.split_images is not None or asked.pad_images is not None:
+        raise UsageError(f"{asked.pretrained} neither splits nor pads images; leave split_images and pad_images out")
+    if Placement.of(asked) is not None:
+        raise UsageError(
+            f"{asked.pretrained} has no chat template and is loaded whole, on one device: device_map and quantisation "
+            "are for models with one"
+        )
 
 
 def _no_encoded_images(name: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,10 +21,10 @@ from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.hub import described
+from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
+from ttmbench.model_adapters._shared.options import OpenClipFiles
 from ttmbench.model_adapters._shared.pickled_weights import only_tensors, read_pickle
-from ttmbench.model_adapters._shared.quick_gelu import gelu_repositories, note_on_open_clip, with_activation
-from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small
+from ttmbench.model_adapters._shared.repository import Repository, described, find_repository, is_small
 from ttmbench.model_adapters._shared.requirements import what_to_install
 from ttmbench.types import ModelFiles
 
@@ -35,24 +35,8 @@ _SAFE = ".safetensors"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _NAMES = (WEIGHTS, "open_clip_pytorch_model.safetensors", "model.safetensors")
 _PICKLE_NAMES = ("open_clip_pytorch_model.bin", "pytorch_model.bin")
+_SUFFIX = "-quickgelu"
 _FIRST_TENSORS = ("visual.", "module.", "image_encoder.")  # model.safetensors of many repositories is transformers' own
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is asked for beside the model's name.
-
-    Attributes:
-        revision: commit, tag or branch of the repository with the weights.
-        safetensors_only: refuse pickles.
-        offline: use what is on this machine only.
-        quick_gelu: the activation; None for what the configuration states.
-    """
-
-    revision: str | None = None
-    safetensors_only: bool = False
-    offline: bool = False
-    quick_gelu: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -81,13 +65,12 @@ class Source:
         return self.files.folder / self.files.weights[0]
 
 
-def find(model: str, pretrained: str | None, request: Request) -> Source:
+def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
     """Looks a model up and fetches what it is made from.
 
     Args:
-        model: open_clip's name of an architecture, ``hf-hub:<id>`` or ``local-dir:<folder>``.
-        pretrained: with an architecture, a tag of open_clip or a file of weights.
-        request: revision, format, network.
+        asked: its name, and what may be done to get it.
+        quick_gelu: the activation; None for what the configuration states.
 
     Returns:
         Where it comes from; everything is on this machine then.
@@ -96,12 +79,18 @@ def find(model: str, pretrained: str | None, request: Request) -> Source:
         UsageError: unknown model or tag, no weights named, or weights in a format that is not read.
         DataError: configuration, weights or tokenizer are out of reach or damaged.
     """
-    for schema, look_up in ((FOLDER, _from_folder), (HUB, _from_hub)):
-        if model.startswith(schema):
-            if pretrained is not None:
-                raise UsageError(f"{model} brings its own weights; leave pretrained={pretrained} out")
-            return look_up(model.removeprefix(schema), request)
-    return _from_library(model.replace("/", "-"), pretrained, request)
+    model, pretrained = asked.model, asked.pretrained
+    look_up = _from_folder if model.startswith(FOLDER) else _from_hub if model.startswith(HUB) else _from_library
+    if look_up is not _from_library and pretrained is not None:
+        raise UsageError(f"{model} brings its own weights; leave pretrained={pretrained} out")
+    source, silent, repository = look_up(asked)
+    config = source.config["model_cfg"]
+    if quick_gelu is not None:
+        config = with_activation(config, quick_gelu, source.model)
+        source = replace(source, config={**source.config, "model_cfg": config})
+    elif silent is not None:
+        source = replace(source, notes=note_on_activation(config, silent))
+    return _with_text_tower(source, repository, asked.offline)
 
 
 def build(source: Source) -> Any:
@@ -158,34 +147,39 @@ def write_config(config: Mapping[str, Any], folder: Path) -> None:
     (folder / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
-def _from_folder(name: str, request: Request) -> Source:
+Found = tuple[Source, str | None, Repository | None]
+"""What a model is made from; the file that may not state its activation, if open_clip does not know it; and where the
+weights are from."""
+
+
+def _from_folder(asked: OpenClipFiles) -> Found:
+    name = asked.model.removeprefix(FOLDER)
     folder = Path(name)
     if not folder.is_dir():
-        raise DataError(f"{FOLDER}{name}: there is no such folder")
+        raise DataError(f"{asked.model}: there is no such folder")
     if not (folder / CONFIG).is_file():
-        raise DataError(f"{FOLDER}{name}: the folder has no {CONFIG}")
+        raise DataError(f"{asked.model}: the folder has no {CONFIG}")
     repository = find_repository(name)
-    endings = (_SAFE,) if request.safetensors_only else (_SAFE, *_PICKLES)
+    endings = (_SAFE,) if asked.weights == "safetensors" else (_SAFE, *_PICKLES)
     others = sorted((file for file in repository.files if Path(file).suffix in endings), key=_safe_first)
-    files = _weights_in(repository, (), others, f"{FOLDER}{name}", request)
-    source = Source(_read_config(folder / CONFIG), replace(files, name=name), f"{FOLDER}{name}")
-    source = _with_activation(source, f"{CONFIG} of {source.model}", request)
-    return _with_text_tower(source, repository, request)
+    files = _weights_in(repository, (), others, asked.model, asked)
+    source = Source(_read_config(folder / CONFIG), replace(files, name=name), asked.model)
+    return source, f"{CONFIG} of {asked.model}", repository
 
 
-def _from_hub(repo: str, request: Request) -> Source:
-    model = f"{HUB}{repo}"
-    repository = find_repository(repo, request.revision, offline=request.offline)
+def _from_hub(asked: OpenClipFiles) -> Found:
+    repo = asked.model.removeprefix(HUB)
+    repository = find_repository(repo, asked.revision, offline=asked.offline)
     if CONFIG not in repository.files:
         hint = f"; --model hf --model_args pretrained={repo} loads models of transformers"
         raise DataError(f"{repo} has no {CONFIG}, so it is no model of open_clip{hint}")
     config = _read_config(repository.get([CONFIG]) / CONFIG)
-    source = Source(config, _weights_in(repository, (), (), model, request), model)
-    source = _with_activation(source, None if repo in gelu_repositories() else f"{CONFIG} of {model}", request)
-    return _with_text_tower(source, repository, request)
+    source = Source(config, _weights_in(repository, (), (), asked.model, asked), asked.model)
+    return source, None if repo in gelu_repositories() else f"{CONFIG} of {asked.model}", repository
 
 
-def _from_library(model: str, pretrained: str | None, request: Request) -> Source:
+def _from_library(asked: OpenClipFiles) -> Found:
+    model, pretrained = asked.model.replace("/", "-"), asked.pretrained
     model_config = open_clip.get_model_config(model)
     if model_config is None:
         known = open_clip.list_models()
@@ -201,37 +195,20 @@ def _from_library(model: str, pretrained: str | None, request: Request) -> Sourc
         repo, _, file = tag["hf_hub"].rpartition("/")
         if not repo:
             raise DataError(f"the weights {pretrained} of {model} are not on the hub, and are not fetched elsewhere")
-        if tag.get("quick_gelu"):
-            model_config["quick_gelu"] = True  # what these weights were trained with; open_clip only warns
-        repository = find_repository(repo, request.revision, offline=request.offline)
+        if tag.get(QUICK):
+            model_config[QUICK] = True  # what these weights were trained with; open_clip only warns
+        repository = find_repository(repo, asked.revision, offline=asked.offline)
         named = (str(Path(file).with_suffix(_SAFE)), file) if file else ()
-        files = _weights_in(repository, named, (), f"{model} {pretrained}", request)
+        files = _weights_in(repository, named, (), f"{model} {pretrained}", asked)
     else:
-        path = _own_file(pretrained, model, tags, listed, request)
+        path = _own_file(pretrained, _near(pretrained, tags) or listed, asked)
         files = ModelFiles(pretrained, path.parent, (path.name,))
     config = {"model_cfg": model_config, "preprocess_cfg": merge_preprocess_dict(PreprocessCfg(), tag)}
-    source = _with_activation(Source(config, files, model), None if tag else pretrained, request)
-    return _with_text_tower(source, repository, request)
-
-
-def _with_activation(source: Source, silent: str | None, request: Request) -> Source:
-    """The activation that is asked for, else a note where nothing states it.
-
-    Args:
-        source: the model.
-        silent: the file that may not state its activation; None where open_clip knows it.
-        request: what is asked for.
-    """
-    config = source.config["model_cfg"]
-    if request.quick_gelu is not None:
-        config = with_activation(config, request.quick_gelu, source.model)
-        return replace(source, config={**source.config, "model_cfg": config})
-    note = None if silent is None else note_on_open_clip(config, silent)
-    return source if note is None else replace(source, notes=(note,))
+    return Source(config, files, model), None if tag else pretrained, repository
 
 
 def _weights_in(
-    repository: Repository, named: Sequence[str], others: Iterable[str], model: str, request: Request
+    repository: Repository, named: Sequence[str], others: Iterable[str], model: str, asked: OpenClipFiles
 ) -> ModelFiles:
     """The first file that holds tensors by open_clip's names: safetensors before pickles.
 
@@ -240,11 +217,11 @@ def _weights_in(
         named: names that open_clip has for these weights.
         others: further names, asked last.
         model: what messages call it.
-        request: whether pickles are refused.
+        asked: whether pickles are refused.
     """
     names = sorted(dict.fromkeys([*named, *_NAMES, *_PICKLE_NAMES, *others]), key=_safe_first)
     there = [name for name in names if name in repository.files]
-    refused = [name for name in there if request.safetensors_only and not name.endswith(_SAFE)]
+    refused = [name for name in there if asked.weights == "safetensors" and not name.endswith(_SAFE)]
     for name in (name for name in there if name not in refused):
         if _holds_open_clip(repository.get([name]) / name):
             return ModelFiles(repository.name, repository.get([name]), (name,), repository.commit)
@@ -258,7 +235,7 @@ def _weights_in(
     raise DataError(f"{model}: {repository.name} has no weights of open_clip ({WEIGHTS} or {_PICKLE_NAMES[0]})")
 
 
-def _with_text_tower(source: Source, repository: Repository | None, request: Request) -> Source:
+def _with_text_tower(source: Source, repository: Repository | None, offline: bool) -> Source:
     """Fetches what the configuration names by id: a tokenizer, and the configuration of a text tower."""
     text = source.config["model_cfg"]["text_cfg"]
     beside: dict[str, ModelFiles] = {}
@@ -268,7 +245,7 @@ def _with_text_tower(source: Source, repository: Repository | None, request: Req
         if repository is not None and (repository.is_folder or repository.name.lower() == name.lower()):
             return repository.get(filter(is_small, repository.files))
         if name not in beside:
-            other = find_repository(name, offline=request.offline)
+            other = find_repository(name, offline=offline)
             beside[name] = ModelFiles(name, other.get(filter(is_small, other.files)), (), other.commit)
         return beside[name].folder
 
@@ -281,16 +258,16 @@ def _with_text_tower(source: Source, repository: Repository | None, request: Req
     return replace(found, files=replace(source.files, beside=tuple(beside.values())))
 
 
-def _own_file(pretrained: str, model: str, tags: Sequence[str], listed: str, request: Request) -> Path:
+def _own_file(pretrained: str, hint: str, asked: OpenClipFiles) -> Path:
     path = Path(pretrained)
     if path.suffix not in (_SAFE, *_PICKLES) and not path.is_file():
-        hint = _near(pretrained, tags) or listed
+        model = asked.model.replace("/", "-")
         raise UsageError(f"{model} has no weights '{pretrained}', and there is no such file; {hint}")
     if path.suffix not in (_SAFE, *_PICKLES):
         raise UsageError(f"pretrained={pretrained}: files of weights end in {_SAFE}, {', '.join(_PICKLES)}")
     if not path.is_file():
         raise DataError(f"pretrained={pretrained}: there is no such file")
-    if request.safetensors_only and path.suffix != _SAFE:
+    if asked.weights == "safetensors" and path.suffix != _SAFE:
         raise DataError(f"pretrained={pretrained} is no safetensors file, which weights=safetensors asks for")
     _holds_open_clip(path)
     return path
@@ -334,3 +311,54 @@ def _near(name: str, known: Iterable[str]) -> str | None:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def with_activation(model_config: Mapping[str, Any], quick: bool, model: str) -> Mapping[str, Any]:
+    """A ``model_cfg`` of open_clip with the activation that is asked for.
+
+    Args:
+        model_config: the ``model_cfg``.
+        quick: whether it is QuickGELU.
+        model: what messages call it.
+
+    Raises:
+        UsageError: its image tower is timm's, which does not read the setting.
+    """
+    if model_config["vision_cfg"].get("timm_model_name"):
+        raise UsageError(f"quick_gelu: the image tower of {model} is timm's, which has no such choice; leave it out")
+    return {**model_config, QUICK: quick}
+
+
+def note_on_activation(model_config: Mapping[str, Any], what: str) -> tuple[str, ...]:
+    """The note for a model whose activation is not known.
+
+    Args:
+        model_config: its ``model_cfg``.
+        what: the file or configuration that does not state it.
+
+    Returns:
+        One line; none if the configuration states it, or if open_clip has the architecture in one form only.
+    """
+    names = [name for name in open_clip.list_models() if name.endswith(_SUFFIX)]
+    if model_config.get(QUICK) is not None:
+        return ()
+    if _towers(model_config) not in [_towers(open_clip.get_model_config(name)) for name in names]:
+        return ()
+    return (f"{what} does not state its activation, so it is computed with GELU. {ADVICE_ON_GELU}",)
+
+
+def gelu_repositories() -> set[str]:
+    """The hub repositories that open_clip itself knows to hold weights trained with GELU."""
+    tags = [open_clip.get_pretrained_cfg(*pair) for pair in open_clip.list_pretrained()]
+    return {tag["hf_hub"].rpartition("/")[0] for tag in tags if tag.get("hf_hub") and not tag.get(QUICK)}
+
+
+def _towers(model_config: Mapping[str, Any]) -> list[Any]:
+    """What makes an architecture, without the sizes that finetuning may change: of images, and of captions."""
+    image = {**asdict(open_clip.CLIPVisionCfg()), **model_config["vision_cfg"]}
+    text = {**asdict(open_clip.CLIPTextCfg()), **model_config["text_cfg"]}
+    return [
+        model_config["embed_dim"],
+        *(image[name] for name in ("timm_model_name", "layers", "width", "head_width", "patch_size")),
+        *(text[name] for name in ("hf_model_name", "layers", "width", "heads")),
+    ]

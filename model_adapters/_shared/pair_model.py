@@ -6,52 +6,85 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import pick_device
-from ttmbench.model_adapters._shared.hub import quiet_hub
-from ttmbench.model_adapters._shared.placement import replace_forward, settle, untrainable, weights_digest, weights_of
-from ttmbench.model_adapters._shared.precision import arithmetic, check_dtype
+from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name
+from ttmbench.model_adapters._shared.device import TORCH_DTYPES, arithmetic, pick_device
+from ttmbench.model_adapters._shared.options import HubModel
+from ttmbench.model_adapters._shared.placement import (
+    own_parameters,
+    replace_forward,
+    settle,
+    untrainable,
+    weights_digest,
+    weights_of,
+)
+from ttmbench.model_adapters._shared.repository import quiet_hub
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class PairModel(ABC):
-    """A `PreparedPairScorer` over a torch module; subclasses say how a pair is scored.
+Images = TypeVar("Images")
+"""Images as they are prepared."""
+Encoded = TypeVar("Encoded")
+"""Images as they are encoded."""
+Captions = TypeVar("Captions")
+"""Captions as they are prepared."""
+
+
+class FrozenModel:
+    """A model of transformers on its device, and what its fingerprint says.
 
     Arithmetic is in ``dtype``; answers come out of the last layer in float32 (`full_precision`).
     """
 
-    def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
-        self.dtype = check_dtype(dtype)
-        self.device = settle(model, torch.device(pick_device(device)))
+    def __init__(self, model: torch.nn.Module, asked: HubModel, files: ModelFiles | None = None) -> None:
+        self.dtype = TORCH_DTYPES[asked.dtype]
+        self.device = settle(model, torch.device(pick_device(asked.device)))
         self.model: Any = model.eval()
         self.weights_sha256 = weights_digest(self.model)
+        self.name, self.files = asked.pretrained, files
+        self.n_parameters = count_parameters(own_parameters(self.model))
 
-    @abstractmethod
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
+        return {
+            "pretrained": declared_name(self.name),
+            "architecture": type(self.model).__name__,
+            "weights_sha256": self.weights_sha256,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "n_parameters": self.n_parameters,
+        }
+
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """Arithmetic in ``dtype``, where the weights are in another."""
+        return arithmetic(self.device, self.dtype)
+
+
+class PairModel(FrozenModel, ABC, Generic[Images, Encoded, Captions]):
+    """A `PreparedPairScorer` over a torch module; subclasses say how a pair is scored."""
 
     @abstractmethod
-    def prepare_images(self, images: Sequence[Image]) -> Any:
+    def prepare_images(self, images: Sequence[Image]) -> Images:
         """The model's own preprocessing, one row per image, on the CPU."""
 
     @abstractmethod
-    def prepare_captions(self, captions: Sequence[str]) -> Any:
+    def prepare_captions(self, captions: Sequence[str]) -> Captions:
         """One row per caption, on the CPU."""
 
     @abstractmethod
-    def encode_images(self, prepared: Any) -> Any:
+    def encode_images(self, prepared: Images) -> Encoded:
         """What the vision encoder gives, one row per image, on the device."""
 
     @abstractmethod
-    def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
+    def score_prepared(self, images: Encoded, captions: Captions) -> np.ndarray:
         """Scores encoded image i with prepared caption i: float32 [pairs]."""
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
@@ -60,16 +93,12 @@ class PairModel(ABC):
             encoded = self.encode_images(self.prepare_images(images))
             return self.score_prepared(encoded, self.prepare_captions(captions))
 
-    def arithmetic(self) -> AbstractContextManager[object]:
-        """Arithmetic in ``dtype``, where the weights are in another."""
-        return arithmetic(self.device, self.dtype)
 
-
-class TrainablePairModel(PairModel):
+class TrainablePairModel(PairModel[Images, Encoded, Captions]):
     """A `PairModel` that TTM can train: `PairTrainable` but for the loss."""
 
     @abstractmethod
-    def pair_loss(self, images: Any, captions: Any, matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: Images, captions: Captions, matched: np.ndarray) -> torch.Tensor:
         """The model's own loss for answering which of the pairs match; the mean over pairs."""
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:

@@ -11,14 +11,18 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import DTYPES
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import pick_device
+from ttmbench.model_adapters._shared.device import pick_device
+from ttmbench.model_adapters._shared.options import ChatOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 _ELSEWHERE = ("cpu", "disk", "meta")
@@ -45,27 +49,8 @@ class Placement:
     device: str = "auto"
 
     @classmethod
-    def of(
-        cls,
-        *,
-        device: str,
-        device_map: Any = None,
-        max_memory: Any = None,
-        offload_folder: str | None = None,
-        load_in_4bit: bool = False,
-        load_in_8bit: bool = False,
-        quantization_config: Any = None,
-    ) -> Placement | None:
-        """What an adapter's arguments ask for.
-
-        Args:
-            device: the run's.
-            device_map: ``auto``, another of transformers' words, a device, or part of the model -> device.
-            max_memory: device -> bytes, or text such as ``20GiB``.
-            offload_folder: a folder for weights on the disk, where the map has some that must be written anew.
-            load_in_4bit: by bitsandbytes.
-            load_in_8bit: by bitsandbytes.
-            quantization_config: further settings of ``BitsAndBytesConfig``, or of another method.
+    def of(cls, asked: ChatOptions) -> Placement | None:
+        """What a model's arguments ask for.
 
         Returns:
             The placement; None if nothing was asked for.
@@ -73,22 +58,22 @@ class Placement:
         Raises:
             UsageError: arguments that contradict each other or mean nothing, or a package is missing.
         """
-        for name, given in (("load_in_4bit", load_in_4bit), ("load_in_8bit", load_in_8bit)):
-            if not isinstance(given, bool):
-                raise UsageError(f"{name} is true or false, got {given}")
-        if load_in_4bit and load_in_8bit:
+        device_map = asked.device_map
+        if asked.load_in_4bit and asked.load_in_8bit:
             raise UsageError("load_in_4bit and load_in_8bit exclude each other")
-        if device_map is None and (max_memory is not None or offload_folder is not None):
+        if device_map is None and (asked.max_memory is not None or asked.offload_folder is not None):
             raise UsageError("max_memory and offload_folder say something about device_map; add device_map=auto")
-        if device_map is not None and device != "auto":
+        if device_map is not None and asked.device != "auto":
             raise UsageError(
-                f"device_map says where the model goes, so --device {device} has no meaning; leave one out"
+                f"device_map says where the model goes, so --device {asked.device} has no meaning; leave one out"
             )
-        packed: dict[str, Any] = dict(_mapping("quantization_config", quantization_config) or {})
-        packed |= {"load_in_4bit": True} if load_in_4bit else {"load_in_8bit": True} if load_in_8bit else {}
+        bits = {name: True for name in ("load_in_4bit", "load_in_8bit") if getattr(asked, name)}
+        packed = {**(asked.quantization_config or {}), **bits}
         if device_map is None and not packed:
             return None
-        found = cls(_read_map(device_map), _numbered(max_memory), offload_folder, _checked(packed), device)
+        found = cls(
+            _read_map(device_map), _numbered(asked.max_memory), asked.offload_folder, _checked(packed), asked.device
+        )
         _need("accelerate", "device_map" if device_map is not None else "quantisation", "large")
         return found
 
@@ -109,16 +94,7 @@ class Placement:
         return found
 
 
-def refuse_placement(name: str, placement: Placement | None) -> None:
-    """UsageError if a placement was asked for of a model whose parts are called one by one."""
-    if placement is not None:
-        raise UsageError(
-            f"{name} has no chat template and is loaded whole, on one device: device_map and quantisation are for "
-            "models with one"
-        )
-
-
-def remember_inputs(model: Any) -> None:
+def remember_inputs(model: PreTrainedModel) -> None:
     """Takes down where the inputs of a model go that accelerate placed: its first device that computes."""
     devices = [str(one) if not isinstance(one, int) else f"cuda:{one}" for one in _map_of(model).values()]
     computing = [one for one in devices if one not in _ELSEWHERE]
@@ -143,7 +119,7 @@ def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
     return device
 
 
-def untrainable(model: Any) -> str | None:
+def untrainable(model: PreTrainedModel) -> str | None:
     """Why a model cannot be trained as it is loaded; None if it can."""
     if getattr(model, "is_quantized", False):
         return "its weights are quantised, and a step of training is smaller than what they can tell apart"
@@ -156,7 +132,7 @@ def untrainable(model: Any) -> str | None:
     return None
 
 
-def has_hooks(model: Any) -> bool:
+def has_hooks(model: PreTrainedModel) -> bool:
     """Whether accelerate moves weights or inputs while the model computes."""
     return bool(_map_of(model))
 
@@ -193,19 +169,10 @@ def weights_digest(model: torch.nn.Module) -> str:
         ) from None
 
 
-def own_parameters(model: Any) -> Iterator[torch.nn.Parameter]:
+def own_parameters(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
     """Parameters, each once: of offloaded ones that share their weights too, which are then two."""
     tied = getattr(model, "all_tied_weights_keys", None) or {} if has_hooks(model) else {}
     return (parameter for name, parameter in model.named_parameters() if name not in tied)
-
-
-def quantization_of(model: Any) -> dict[str, Any]:
-    """What a fingerprint says of packed weights; empty for others."""
-    settings = getattr(model.config, "quantization_config", None) if getattr(model, "is_quantized", False) else None
-    if settings is None:
-        return {}
-    known = settings if isinstance(settings, dict) else settings.to_dict()
-    return {"quantization": {name: str(value) if not _is_plain(value) else value for name, value in known.items()}}
 
 
 class _Weights(Mapping[str, Any]):
@@ -227,7 +194,7 @@ class _Weights(Mapping[str, Any]):
             return getattr(module, own).detach().cpu().clone()
 
 
-def _map_of(model: Any) -> dict[str, Any]:
+def _map_of(model: PreTrainedModel) -> dict[str, Any]:
     found = getattr(model, "hf_device_map", None)
     return found if isinstance(found, dict) else {}
 
@@ -252,18 +219,11 @@ def _device(given: Any) -> Any:
     return pick_device(given)
 
 
-def _numbered(given: Any) -> dict[Any, Any] | None:
+def _numbered(memory: Mapping[Any, Any] | None) -> dict[int | str, Any] | None:
     """Keys that are numbers as numbers, as they are devices."""
-    memory = _mapping("max_memory", given)
     if memory is None:
         return None
     return {int(name) if str(name).isdecimal() else name: size for name, size in memory.items()}
-
-
-def _mapping(name: str, given: Any) -> Mapping[str, Any] | None:
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError(f"{name} takes names with values, such as {name}.NAME=VALUE, got {given}")
-    return given
 
 
 def _checked(packed: dict[str, Any]) -> dict[str, Any]:
@@ -292,7 +252,3 @@ def _need(package: str, what: str, extra: str) -> None:
         found = False
     if not found:
         raise UsageError(f"{what} needs the package {package}: pip install 'ttmbench[{extra}]'")
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | list | dict)

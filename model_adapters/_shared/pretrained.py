@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.hub import not_loaded, quiet_hub
+from ttmbench.model_adapters._shared.device import TORCH_DTYPES
+from ttmbench.model_adapters._shared.fingerprints import describe_model
+from ttmbench.model_adapters._shared.options import HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.placement import Placement, remember_inputs
-from ttmbench.model_adapters._shared.precision import DTYPES, check_dtype
-from ttmbench.model_adapters._shared.repository import Repository, find_repository, is_small, read_json_file
+from ttmbench.model_adapters._shared.repository import (
+    Repository,
+    find_repository,
+    is_small,
+    not_loaded,
+    quiet_hub,
+    read_json_file,
+)
 from ttmbench.types import ModelFiles
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.image_processing_utils import BaseImageProcessor
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -33,7 +44,6 @@ NOT_HERE = {
     "LlavaLlamaForCausalLM": "transformers reads the same weights as llava-hf/llava-1.5-7b-hf (or -13b-hf)",
 }
 """Architectures whose code is in no library that is used here, and what to use instead."""
-WEIGHTS = ("auto", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -41,16 +51,14 @@ class Pretrained:
     """A model of transformers: everything but its weights is on this machine.
 
     Attributes:
+        asked: which model, and what may be done to get it.
         repository: that it is in.
         files: the folder that it lies in, and which weights are read.
-        offline: use what is on this machine only.
-        trust_remote_code: run code that the hub repository ships; that code may fetch more.
     """
 
+    asked: HubFiles
     repository: Repository
     files: ModelFiles
-    offline: bool = False
-    trust_remote_code: bool = False
 
     @property
     def name(self) -> str:
@@ -60,98 +68,75 @@ class Pretrained:
     @property
     def options(self) -> dict[str, Any]:
         """What every ``from_pretrained`` takes."""
+        trusts = self.asked.trust_remote_code  # code that a repository ships may fetch more
         return {
             "revision": self.files.commit,
-            "local_files_only": self.offline or not self.trust_remote_code,
-            "trust_remote_code": self.trust_remote_code,
+            "local_files_only": self.asked.offline or not trusts,
+            "trust_remote_code": trusts,
         }
 
 
-def find(
-    pretrained: str,
-    revision: str | None = None,
-    *,
-    weights: str = "auto",
-    offline: bool = False,
-    trust_remote_code: bool = False,
-) -> Pretrained:
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model of transformers with what prepares its inputs, and the files that its weights were read from."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    image_processor: BaseImageProcessor
+    files: ModelFiles | None = None
+
+    @property
+    def beside(self) -> tuple[PreTrainedTokenizerBase, BaseImageProcessor]:
+        """What is saved beside the model."""
+        return self.tokenizer, self.image_processor
+
+    def describe(self, device: torch.device) -> dict[str, object]:
+        """What of it changes a score and is in no tensor."""
+        return describe_model(self.model, device, image_processor=self.image_processor, tokenizer=self.tokenizer)
+
+
+def find(asked: HubFiles) -> Pretrained:
     """Looks a model up, chooses one set of its weights, and fetches the small files beside them.
-
-    Args:
-        pretrained: hub id, or a folder that ``save_pretrained`` wrote.
-        revision: commit, tag or branch on the hub; a folder has none.
-        weights: ``auto``, or ``safetensors`` to refuse pickles.
-        offline: use what is on this machine only.
-        trust_remote_code: run code that the hub repository ships.
-
-    Returns:
-        The model.
 
     Raises:
         DataError: out of reach, only in part there, or without weights that transformers reads.
-        UsageError: an unknown ``weights``, or a model whose code is in no library.
+        UsageError: a model whose code is in no library.
     """
-    check_weights(weights)
-    repository = find_repository(pretrained, revision, offline=offline)
-    chosen = _choose(repository, weights == "safetensors")
+    name = asked.pretrained
+    repository = find_repository(name, asked.revision, offline=asked.offline)
+    chosen = _choose(repository, asked.weights == "safetensors")
     if CONFIG not in repository.files:
         if repository.folder is not None and not repository.is_folder:
             raise repository.lacking([CONFIG])
-        raise DataError(f"{pretrained} has no {CONFIG}, so it is no model of transformers")
-    code = {name for name in repository.files if trust_remote_code and name.endswith(".py")}
-    folder = repository.get({name for name in repository.files if is_small(name)} | code)
-    if not trust_remote_code:
-        _refuse_unknown_code(pretrained, read_json_file(folder / CONFIG))
+        raise DataError(f"{name} has no {CONFIG}, so it is no model of transformers")
+    code = {file for file in repository.files if asked.trust_remote_code and file.endswith(".py")}
+    folder = repository.get({file for file in repository.files if is_small(file)} | code)
+    if not asked.trust_remote_code:
+        _refuse_unknown_code(name, read_json_file(folder / CONFIG))
     shards = _shards(folder / chosen) if chosen.endswith(INDEX) else []
     absent = [shard for shard in shards if shard not in repository.files]
     if absent:
         raise repository.lacking(absent)
-    files = ModelFiles(pretrained, folder, (chosen, *shards), repository.commit)
-    return Pretrained(repository, files, offline, trust_remote_code)
+    return Pretrained(asked, repository, ModelFiles(name, folder, (chosen, *shards), repository.commit))
 
 
-def locate(
-    *,
-    pretrained: str,
-    revision: str | None = None,
-    weights: str = "auto",
-    offline: bool = False,
-    trust_remote_code: bool = False,
-) -> list[ModelFiles]:
+@takes(HubFiles)
+def locate(asked: HubFiles) -> list[ModelFiles]:
     """The files that a model of transformers is loaded from, fetched unless ``offline``; errors as for `find`."""
-    weights, _ = weights_and_dtype(weights, None)
-    found = find(pretrained, revision, weights=weights, offline=offline, trust_remote_code=trust_remote_code)
+    found = find(asked)
     found.repository.get(found.files.weights)
     return [found.files]
-
-
-def check_weights(weights: str) -> str:
-    """Which files of weights may be read, ``auto`` or ``safetensors``; UsageError for anything else."""
-    if weights not in WEIGHTS:
-        raise UsageError(f"weights={weights} is unknown; known: {', '.join(WEIGHTS)}")
-    return weights
-
-
-def weights_and_dtype(weights: str, weights_dtype: str | None) -> tuple[str, str]:
-    """Tells the two meanings of ``weights`` apart: which files are read, and how their tensors are kept.
-
-    >>> weights_and_dtype("safetensors", "bf16"), weights_and_dtype("bf16", None)
-    (('safetensors', 'bf16'), ('auto', 'bf16'))
-    """
-    if weights in DTYPES:  # the spelling from before there was a choice of files
-        weights, weights_dtype = "auto", weights_dtype or weights
-    return weights, weights_dtype or "fp32"
 
 
 def load_config(model: Pretrained) -> Any:
     """The model's configuration; DataError if it is damaged."""
     from transformers import AutoConfig
 
-    return _load(AutoConfig, model, model.name, model.options)
+    return load_part(AutoConfig, model)
 
 
 def load_part(kind: Any, model: Pretrained) -> Any:
-    """A tokenizer, processor or image processor; DataError if it is not there, or damaged."""
+    """A configuration, tokenizer, processor or image processor; DataError if it is not there, or damaged."""
     return _load(kind, model, model.name, model.options)
 
 
@@ -159,19 +144,15 @@ def load_weights(
     kind: Any,
     model: Pretrained,
     *,
-    dtype: str = "fp32",
-    attn_implementation: str | None = None,
     unused: tuple[str, ...] = (),
     placement: Placement | None = None,
-    config: Any = None,
+    config: PretrainedConfig | None = None,
 ) -> Any:
     """A model with its weights, which are fetched if need be.
 
     Args:
         kind: class or Auto class of transformers.
-        model: where from.
-        dtype: ``fp32``, ``bf16`` or ``fp16``: how tensors are kept in memory.
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
+        model: where from, and how its tensors are kept in memory.
         unused: beginnings of tensors' names that may be missing, because no score needs them.
         placement: where the weights go, and how they are packed; None for the caller to say.
         config: the model's configuration where it is not the one of its files.
@@ -181,25 +162,23 @@ def load_weights(
 
     Raises:
         DataError: the weights are out of reach, damaged, or have tensors missing.
-        UsageError: no such ``dtype``.
     """
     model.repository.get(model.files.weights)
+    dtype = model.asked.weights_dtype if isinstance(model.asked, LanguageOptions) else None
     options = {
-        "dtype": check_dtype(dtype),
+        "dtype": TORCH_DTYPES[dtype or "fp32"],
         "use_safetensors": not model.files.are_pickles,
         "weights_only": True,
         "output_loading_info": True,
         **model.options,
     }
-    if attn_implementation is not None:
-        options["attn_implementation"] = attn_implementation
-    if config is not None:
-        options["config"] = config
+    chosen = {"attn_implementation": getattr(model.asked, "attn_implementation", None), "config": config}
+    options |= {name: value for name, value in chosen.items() if value is not None}
     if placement is not None:
         options |= placement.options()
     # From the folder, transformers reads and does nothing else; by a hub id it would also ask the hub to convert
     # pickles, in a thread. Code that a repository ships is found by the id alone.
-    where = model.name if model.trust_remote_code else str(model.files.folder)
+    where = model.name if model.asked.trust_remote_code else str(model.files.folder)
     loaded, report = _load(kind, model, where, options)
     missing = sorted(name for name in report["missing_keys"] if not name.startswith(unused or ("\0",)))
     if missing:
@@ -212,14 +191,15 @@ def load_weights(
     return loaded
 
 
-def on_device(inputs: Any, device: torch.device) -> Any:
-    """Tensors, by name or alone, on a device."""
-    if isinstance(inputs, Mapping):
-        return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
-    return inputs.to(device, non_blocking=True)
+def load_whole(kind: type[PreTrainedModel], found: Pretrained) -> LoadedModel:
+    """A model with its tokenizer and image processor, but for FLAVA's codebook, which no score needs."""
+    from transformers import AutoImageProcessor, AutoTokenizer
+
+    model = load_weights(kind, found, unused=("image_codebook.",))
+    return LoadedModel(model, load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found), found.files)
 
 
-def _refuse_unknown_code(name: str, config: Any) -> None:
+def _refuse_unknown_code(name: str, config: PretrainedConfig) -> None:
     named = config.get("architectures") if isinstance(config, dict) else None
     for architecture in named if isinstance(named, list) else ():
         if architecture in NOT_HERE:

@@ -21,6 +21,7 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 CLASSES = {"blip-2": "Blip2ForConditionalGeneration", "instructblip": "InstructBlipForConditionalGeneration"}
 ASKED_QUERIES = "qformer_"  # what a row calls the tokens of the question that InstructBLIP's queries read
@@ -39,7 +40,9 @@ class QFormerModel:
 
     answer = "yes"  # as these models were taught to write it
 
-    def __init__(self, model: Any, processor: Any, device: torch.device, files: ModelFiles | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, processor: ProcessorMixin, device: torch.device, files: ModelFiles | None = None
+    ) -> None:
         self.model, self.processor, self.device, self.files = model.to(device).eval(), processor, device, files
         self.tokenizer = processor.tokenizer
         self._translates = not model.config.use_decoder_only_language_model
@@ -154,25 +157,13 @@ class QFormerModel:
         return int(owner.pad_token_id or 0)
 
     @staticmethod
-    def _tokens(tokenizer: Any, prompt: str) -> Row:
+    def _tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> Row:
         found = tokenizer(prompt, return_tensors="pt")
         return {name: found[name][0] for name in ("input_ids", "attention_mask")}
 
 
-def load_qformer(
-    found: Pretrained, family: str, *, device: torch.device, weights_dtype: str, attn_implementation: str | None
-) -> QFormerModel:
-    """Loads BLIP-2 or InstructBLIP with its language model.
-
-    Args:
-        found: where from.
-        family: a key of `CLASSES`.
-        device: where to.
-        weights_dtype: how tensors are kept in memory.
-        attn_implementation: ``eager`` or ``sdpa``; by default transformers chooses.
-
-    Returns:
-        Model and processor.
+def load_qformer(found: Pretrained, family: str, device: torch.device) -> QFormerModel:
+    """Loads BLIP-2 or InstructBLIP, a key of `CLASSES`, with its language model.
 
     Raises:
         DataError: weights out of reach or damaged.
@@ -181,8 +172,7 @@ def load_qformer(
     import transformers
 
     processor = load_part(transformers.AutoProcessor, found)
-    kind = getattr(transformers, CLASSES[family])
-    model = load_weights(kind, found, dtype=weights_dtype, attn_implementation=attn_implementation)
+    model = load_weights(getattr(transformers, CLASSES[family]), found)
     if model.get_output_embeddings() is None:
         raise UsageError(f"{found.name} has no language model that could answer")
     return QFormerModel(model, processor, device, found.files)

@@ -166,7 +166,7 @@ def test_a_pickle_is_read_as_tensors_alone(pickled, tiny_hf_clip):
     assert "tensors alone are read" in remarks(adapter)[0] and not remarks(safe)
     with pytest.raises(DataError, match=r"pytorch_model\.bin and not as safetensors"):
         hf.load(pretrained=str(pickled), device="cpu", weights="safetensors")
-    with pytest.raises(UsageError, match="weights=pickle is unknown"):
+    with pytest.raises(UsageError, match="weights must be auto or safetensors, got pickle"):
         hf.load(pretrained=str(pickled), device="cpu", weights="pickle")
 
 

@@ -14,6 +14,7 @@ from support.loaded_models import LoadedOnce, key_of
 from ttmbench.errors import DataError
 from ttmbench.model_adapters import hf, vqascore
 from ttmbench.model_adapters._shared import pretrained
+from ttmbench.model_adapters._shared.options import HubFiles
 
 
 def scores(adapter):
@@ -58,7 +59,7 @@ def test_copies_are_models_of_their_own(kind, tiny_vlm, reads):
 
 def test_tensors_that_are_one_stay_one(tiny_vlm, reads):
     folder = str(tiny_vlm("language_model", kind="gpt2"))
-    found = pretrained.find(folder)
+    found = pretrained.find(HubFiles(pretrained=folder))
     for _ in range(3):
         model = pretrained.load_weights(transformers.AutoModelForCausalLM, found)
         assert model.lm_head.weight is model.transformer.wte.weight and not model.training

@@ -12,14 +12,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttmbench.model_adapters import hf, open_clip
-from ttmbench.model_adapters._shared import pixels
-from ttmbench.model_adapters._shared.pixels import PatchProduct, PixelScale, few_images, multiply_patches
+from ttmbench.model_adapters._shared import contrastive
+from ttmbench.model_adapters._shared.contrastive import PatchProduct, PixelScale, few_images, multiply_patches
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("images", [0, 1, 5])
 def test_parts_of_a_batch_have_the_bits_of_the_whole(images, form, monkeypatch):
-    monkeypatch.setattr(pixels, "_AT_A_TIME", 2 * 3 * 6 * 4 + 1)  # two images a part
+    monkeypatch.setattr(contrastive, "_AT_A_TIME", 2 * 3 * 6 * 4 + 1)  # two images a part
     generator = torch.Generator().manual_seed(0)
     given = torch.randint(0, 256, (images, 3, 6, 4), dtype=torch.uint8, generator=generator).to(memory_format=form)
     scale = PixelScale(1 / 255, (0.48, 0.46, 0.41), (0.27, 0.26, 0.28))

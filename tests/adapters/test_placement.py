@@ -16,7 +16,9 @@ from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.model_adapters._shared import placement as module
-from ttmbench.model_adapters._shared.placement import Placement, quantization_of, untrainable
+from ttmbench.model_adapters._shared.fingerprints import quantization_of
+from ttmbench.model_adapters._shared.options import ChatOptions
+from ttmbench.model_adapters._shared.placement import Placement, untrainable
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 pytest.importorskip("accelerate")
@@ -93,11 +95,15 @@ def test_the_command_takes_maps_and_the_cache_knows_the_model(folder, tmp_path, 
     assert run(folder, "--ttm", "--ttm_args", "iterations=1,epochs=1", args=",device_map=auto") == 0  # all in one place
 
 
+def placement(**arguments) -> Placement:
+    return Placement.of(ChatOptions(pretrained="x", **arguments))
+
+
 WRONG = {
     ",load_in_4bit=true": "load_in_4bit needs the package bitsandbytes: pip install 'ttmbench[quantized]'",
     ",load_in_8bit=true": "load_in_8bit needs the package bitsandbytes: pip install 'ttmbench[quantized]'",
     ",load_in_4bit=true,load_in_8bit=true": "load_in_4bit and load_in_8bit exclude each other",
-    ",load_in_4bit=yes": "load_in_4bit is true or false, got yes",
+    ",load_in_4bit=yes": "load_in_4bit must be true or false, got yes",
     ",load_in_4bit=true,quantization_config.bnb_type=nf4": "quantization_config.bnb_type is unknown; known: load_in",
     ",quantization_config.bnb_4bit_quant_type=nf4": "quantization_config needs load_in_4bit=true or load_in_8bit=true",
     ",max_memory.cpu=1GiB": "max_memory and offload_folder say something about device_map; add device_map=auto",
@@ -131,13 +137,13 @@ def test_a_map_and_a_device_and_models_without_a_template(folder, tiny_vlm, caps
 
 def test_quantisation_is_handed_on_and_named(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: object())
-    eight = Placement.of(device="cpu", load_in_8bit=True, quantization_config={"llm_int8_threshold": 4.0})
+    eight = placement(device="cpu", load_in_8bit=True, quantization_config={"llm_int8_threshold": 4.0})
     options = eight.options()
     assert options["device_map"] == {"": "cpu"}
     assert options["quantization_config"].load_in_8bit and options["quantization_config"].llm_int8_threshold == 4.0
-    four = Placement.of(device="cpu", load_in_4bit=True, quantization_config={"bnb_4bit_compute_dtype": "bf16"})
+    four = placement(device="cpu", load_in_4bit=True, quantization_config={"bnb_4bit_compute_dtype": "bf16"})
     assert four.quantization == {"bnb_4bit_compute_dtype": "bfloat16", "load_in_4bit": True}
-    other = Placement.of(device="cpu", quantization_config={"quant_method": "torchao", "quant_type": "int8"})
+    other = placement(device="cpu", quantization_config={"quant_method": "torchao", "quant_type": "int8"})
     assert other.options()["quantization_config"] == {"quant_method": "torchao", "quant_type": "int8"}
     packed = SimpleNamespace(
         is_quantized=True,
@@ -152,5 +158,5 @@ def test_quantisation_is_handed_on_and_named(monkeypatch):
 def test_names_in_the_configuration():
     given = {"model": "vqascore", "tasks": ["shapes_color"], "model_args": "max_memory.0=20GiB,device_map=auto"}
     assert make_run_config(given).model_args == {"max_memory": {"0": "20GiB"}, "device_map": "auto"}
-    asked = Placement.of(device="auto", device_map="auto", max_memory={"0": "20GiB", "cpu": "9GiB"})
+    asked = placement(device="auto", device_map="auto", max_memory={"0": "20GiB", "cpu": "9GiB"})
     assert asked.options()["max_memory"] == {0: "20GiB", "cpu": "9GiB"}

@@ -15,6 +15,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import vqascore
+from ttmbench.model_adapters._shared.options import QUESTION
 from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
@@ -107,7 +108,7 @@ def test_scores_of_a_run_equal_the_models_own(name, folder, score):
 
 def test_the_prompt_is_that_of_the_paper(name, folder):
     adapter = vqascore.load(pretrained=folder, device="cpu")
-    assert adapter.fingerprint()["prompt"] == PROMPTS[name].format(vqascore.TEMPLATE)
+    assert adapter.fingerprint()["prompt"] == PROMPTS[name].format(QUESTION)
 
 
 def test_questions_of_several_lengths_in_one_batch(name, folder):

@@ -19,7 +19,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import remarks
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as open_clip_models
-from ttmbench.model_adapters._shared import quick_gelu
+from ttmbench.model_adapters._shared import open_clip_weights
 from ttmbench.plugins.registry import build_registry
 
 CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]
@@ -146,7 +146,7 @@ def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_p
         adapter = load(f"local-dir:{folder}")
         assert not remarks(adapter) and adapter.fingerprint()["quick_gelu"] is stated
     larger = {**CLIP, "vision_cfg": {**CLIP["vision_cfg"], "image_size": 48}}
-    assert quick_gelu.note_on_open_clip(larger, "x") and not quick_gelu.note_on_open_clip(OTHER, "x")
+    assert open_clip_weights.note_on_activation(larger, "x") and not open_clip_weights.note_on_activation(OTHER, "x")
 
 
 @pytest.mark.parametrize("value", [True, False])
@@ -161,7 +161,7 @@ def test_a_saved_open_clip_model_keeps_it(library, tmp_path, value):
 
 
 def test_values_that_are_not_true_or_false_are_refused(library):
-    with pytest.raises(UsageError, match="quick_gelu must be true or false, got 'yes'"):
+    with pytest.raises(UsageError, match="quick_gelu must be true or false, got yes"):
         load("tiny-clip-32", library["tiny-clip-32"], quick_gelu="yes")
     with pytest.raises(UsageError, match="quick_gelu must be true or false, got 1"):
         hf.load(pretrained="anything", quick_gelu=1)
@@ -170,7 +170,7 @@ def test_values_that_are_not_true_or_false_are_refused(library):
 def test_a_tower_of_timm_has_no_such_choice():
     config = {**CLIP, "vision_cfg": {"timm_model_name": "test_vit", "image_size": 160}}
     with pytest.raises(UsageError, match="quick_gelu: the image tower of x is timm's"):
-        quick_gelu.with_activation(config, True, "x")
+        open_clip_weights.with_activation(config, True, "x")
 
 
 # --- transformers ----------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_models_that_cannot_be_openais_are_not_asked_about(tmp_path):
     def note(name, **vision):
         act = {"hidden_act": "gelu"}
         config = CLIPConfig(text_config=act, vision_config={**act, **vision})
-        return quick_gelu.note_on_transformers(config, name)
+        return hf.note_on_activation(config, name)
 
     assert note("someone/negclip") and note("someone/negclip", hidden_size=1024, num_attention_heads=16)
     assert not note("laion/CLIP-ViT-B-32-laion2B-s34B-b79K")
@@ -291,5 +291,5 @@ def test_named_models_state_it(capsys):
         if spec.target.startswith("ttmbench.model_adapters.open_clip:") and spec.model_args:
             arguments = dict(spec.model_args)
             tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
-            has_both = quick_gelu.note_on_open_clip(open_clip.get_model_config(arguments["model"]), "x") is not None
+            has_both = open_clip_weights.note_on_activation(open_clip.get_model_config(arguments["model"]), "x")
             assert spec.card.quick_gelu is (bool(tag.get("quick_gelu")) if has_both else None), spec.name

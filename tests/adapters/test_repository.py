@@ -16,10 +16,10 @@ from huggingface_hub import constants
 from ttmbench._util import hub
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import catalog, tiny_clip
+from ttmbench.model_adapters._shared.options import HubFiles
 from ttmbench.model_adapters._shared.pretrained import find, locate
 from ttmbench.model_adapters._shared.repository import find_repository
-from ttmbench.plugins.models import arguments_of, locate_files
-from ttmbench.plugins.registry import build_registry
+from ttmbench.plugins.registry import arguments_of, build_registry, locate_files
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "a" * 40, "b" * 40
@@ -105,7 +105,7 @@ def test_without_an_answer_the_cache_is_taken(monkeypatch, cache, waits, error):
 
 def test_offline_nothing_is_asked(monkeypatch, cache):
     answering(monkeypatch)
-    found = find("me/model", offline=True)
+    found = find(HubFiles(pretrained="me/model", offline=True))
     assert found.files.commit == NEW and found.files.folder == cache / "snapshots" / NEW
     assert locate(pretrained="me/model", revision=OLD, offline=True)[0].provenance() == {
         "name": "me/model",
@@ -114,19 +114,19 @@ def test_offline_nothing_is_asked(monkeypatch, cache):
         "format": "safetensors",
     }
     with pytest.raises(DataError, match=f"nor in {re.escape(constants.HF_HUB_CACHE)} at revision v2; run once"):
-        find("me/model", "v2", offline=True)
+        find(HubFiles(pretrained="me/model", revision="v2", offline=True))
     with pytest.raises(DataError, match=r"nor in .* at revision \.\./main"):
-        find("me/model", "../main", offline=True)
+        find(HubFiles(pretrained="me/model", revision="../main", offline=True))
     (cache / "snapshots" / NEW / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"only in part: it lacks model\.safetensors; `ttmbench download"):
-        find("me/model", offline=True)
+        find(HubFiles(pretrained="me/model", offline=True))
 
 
 def test_a_repository_that_changes_meanwhile_is_no_mixture(monkeypatch, cache):
     answering(monkeypatch, listing(OLD, "config.json", "model.safetensors"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(cache / "snapshots" / NEW))
     with pytest.raises(DataError, match="was changed on the hub while it was fetched"):
-        find("me/model")
+        find(HubFiles(pretrained="me/model"))
 
 
 def test_one_set_of_weights_is_chosen(monkeypatch, cache):

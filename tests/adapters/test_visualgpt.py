@@ -287,8 +287,8 @@ def test_wrong_arguments_are_one_clear_error(blip, tiny_hf_clip):
     for options, match in (
         ({"alpha": "tune"}, "analyze alpha"),
         ({"alpha": 1.5}, "from 0 to 1"),
-        ({"prior": "train"}, "known: noise, test_images"),
-        ({"noise_images": 0}, "at least 1"),
+        ({"prior": "train"}, "noise or test_images"),
+        ({"noise_images": 0}, "above 0"),
         ({"pad_images": True}, "neither splits nor pads"),
     ):
         with pytest.raises(UsageError, match=match):
@@ -308,7 +308,7 @@ def test_it_cannot_be_adapted_and_says_so(blip):
 @pytest.fixture(scope="module")
 def analyze(tiny_vlm, tmp_path_factory):
     """The sweep over a task, made once: its document, its folder, what was printed, and the sizes of scored batches."""
-    from ttmbench.model_adapters._shared.captioners import BlipCaptioner
+    from ttmbench.model_adapters.visualgpt import BlipCaptioner
 
     own = BlipCaptioner.score_prepared
 

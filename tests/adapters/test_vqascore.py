@@ -17,7 +17,8 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import vqascore
-from ttmbench.model_adapters._shared.answers import answer_tokens
+from ttmbench.model_adapters._shared.options import QUESTION, VqaScoreOptions
+from ttmbench.model_adapters.vqascore import answer_tokens
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
@@ -215,7 +216,7 @@ def test_preprocessing_and_vision_encoding_run_once_per_image(llava):
 
 def test_another_question_changes_scores_and_is_on_record(llava):
     scores = []
-    for template in (vqascore.TEMPLATE, "Is the caption {caption} right?"):
+    for template in (QUESTION, "Is the caption {caption} right?"):
         arguments = {"pretrained": llava, "template": template}
         run = ttmbench.simple_evaluate("vqascore", "shapes_color", model_args=arguments, **QUICK)
         assert template in run["model_info"]["fingerprint"]["prompt"]
@@ -230,7 +231,7 @@ def test_a_caption_with_braces_is_taken_as_it_is(llava):
 
 
 def test_wrong_arguments_are_one_clear_error(llava, tiny_vlm):
-    with pytest.raises(UsageError, match="known: log_odds, probability"):
+    with pytest.raises(UsageError, match="score must be log_odds, probability"):
         vqascore.load(pretrained=llava, score="odds")
     with pytest.raises(UsageError, match=r"has no \{caption\}"):
         vqascore.load(pretrained=llava, template="Is it so?")
@@ -342,7 +343,7 @@ def test_a_prompt_after_which_yes_is_no_single_token_is_refused(llava):
     assert len(ImageTextModel.answer_ids(adapter.chat, "Yes")) == 1
     adapter.chat.answer_ids = lambda answer: [3, 4]
     with pytest.raises(UsageError, match=r"score=yes_token: 'Yes' is no single token .* score=probability"):
-        vqascore.VQAScore(adapter.chat, name="x", score="yes_token", device="cpu")
+        vqascore.VQAScore(adapter.chat, VqaScoreOptions(pretrained="x", score="yes_token", device="cpu"))
 
 
 class Vocabulary:

@@ -20,6 +20,10 @@ def test_decaying_schedules_include_both_ends_and_never_rise(schedule):
     assert (np.diff(taus) <= 0).all()
 
 
+def test_ascending_is_linear_backwards():
+    assert schedules.ascending(2.0, 0.5, 2).tolist() == [0.5, 2.0]
+
+
 def test_cosine_is_half_a_cosine():
     t = np.arange(10) / 9
     assert schedules.cosine(2.0, 0.5, 10) == pytest.approx(0.5 + 1.5 * (1 + np.cos(np.pi * t)) / 2)
@@ -32,7 +36,7 @@ def test_cosine_ends_at_zero_exactly():
 
 @pytest.mark.parametrize("schedule", ALL)
 def test_one_iteration_and_none(schedule):
-    assert len(schedule(1.0, 0.0, 1)) == 1
+    assert schedule(2.0, 0.5, 1).tolist() == [0.5 if schedule is schedules.ascending else 2.0]
     with pytest.raises(ValueError, match="at least one"):
         schedule(1.0, 0.0, 0)
 

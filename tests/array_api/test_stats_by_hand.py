@@ -157,7 +157,10 @@ def test_few_values_and_few_resamples():
     assert stats.score_interval(two[:1]) is None and stats.seed_std(two[:1]) is None
     assert stats.seed_std(two) == pytest.approx(math.sqrt(0.5))
     assert stats.bootstrap_interval(np.full(2, 0.25), 9, 0) == (0.25, 0.25)
-    assert stats.bootstrap_interval(np.array([0.0, 1, 1]), 9, 0, clusters=np.array([3, 3, 3])) is None
+    for values in (np.array([0.0, 1, 1]), np.ones(3)):  # one cluster says nothing of others
+        one = {"clusters": np.array([3, 3, 3])}
+        assert stats.bootstrap_interval(values, 9, 0, **one) is stats.score_interval(values, **one) is None
+        assert stats.interval(values, "bca", 9, 0, **one) is stats.interval(values, "wilson", 9, 0, **one) is None
     alike = np.array([0.0, 1.0, 1.0, 0.0])
     for method in ("percentile", "BCa"):
         found = stats.bootstrap_interval(alike, 50, 0, method=method, clusters=np.array([0, 0, 1, 1]))

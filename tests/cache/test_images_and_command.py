@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from support.blocks import MemoryBlocks
 
 import ttmbench
 from ttmbench.cache.entry import read_entry
@@ -22,8 +23,9 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
+from ttmbench.model_adapters._shared.options import ContrastiveOptions
+from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.scoring.batches import BatchSizer, load, save, spans
-from ttmbench.scoring.inputs import distinct_images
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
 
@@ -347,9 +349,8 @@ def test_prepared_images_are_the_same_and_shared_by_checkpoints(tmp_path, groups
         assert one.images["pixel_values"].dtype == torch.uint8
     other.image_processor.size = {"height": 16, "width": 16}
     assert store.prepared(hf.load(pretrained=str(tiny_siglip), device="cpu"))._key == store.prepared(model)._key
-    changed = hf.TransformersModel(
-        model.model, model.tokenizer, other.image_processor, name="x", device="cpu", dtype="fp32"
-    )
+    asked = ContrastiveOptions(pretrained="x", device="cpu")
+    changed = hf.TransformersModel(LoadedModel(model.model, model.tokenizer, other.image_processor), asked)
     assert store.prepared(changed)._key != store.prepared(model)._key
 
 
@@ -405,30 +406,14 @@ def test_rendered_images_and_unstated_preprocessing_are_not_kept(tmp_path, tiny_
     assert ScoreCache(store).prepared(Plain()) is None and ScoreCache(store).prepared(object()) is None
 
 
-def test_undecoded_bytes_are_those_of_the_file(groups):
-    for _, image in distinct_images(groups):
-        assert image.read is not None and image.read()[:4] == b"\x89PNG"
-
-
 # --- blocks --------------------------------------------------------------------------------------------------
-
-
-class Memory:
-    def __init__(self) -> None:
-        self.blocks: dict[tuple[str, int], np.ndarray] = {}
-
-    def get(self, side: str, block: int) -> np.ndarray | None:
-        return self.blocks.get((side, block))
-
-    def put(self, side: str, block: int, values: np.ndarray) -> None:
-        self.blocks[side, block] = values
 
 
 @given(st.integers(1, 700), st.integers(1, 90), st.integers(1, 300), st.data())
 def test_spans_cover_every_row_once_and_never_split_a_block(rows, block, batch_size, data):
     found = spans(rows, block, batch_size)
     assert [row for span in found for row in range(span.start, span.stop)] == list(range(rows))
-    memory, values = Memory(), np.arange(rows, dtype=np.float32)
+    memory, values = MemoryBlocks(), np.arange(rows, dtype=np.float32)
     for span in found:
         assert span.start % block == 0 and (span.stop % block == 0 or span.stop == rows)
         batches = list(BatchSizer(batch_size).map_batches(span.start, span.stop, lambda rows: rows))
@@ -437,15 +422,15 @@ def test_spans_cover_every_row_once_and_never_split_a_block(rows, block, batch_s
         assert load(memory, "x", span) is None
         save(memory, "x", span, values[span.start : span.stop])
         assert np.array_equal(load(memory, "x", span), values[span.start : span.stop])
-    assert sorted(number for _, number in memory.blocks) == list(range(-(-rows // block)))
-    gone = data.draw(st.sampled_from(sorted(memory.blocks)))
-    del memory.blocks[gone]
+    assert sorted(number for _, number in memory) == list(range(-(-rows // block)))
+    gone = data.draw(st.sampled_from(sorted(memory)))
+    del memory[gone]
     missing = [span for span in found if load(memory, "x", span) is None]
     assert len(missing) == 1 and missing[0].start <= gone[1] * block < missing[0].stop
 
 
 def test_a_block_of_another_length_is_not_used():
-    memory, (span,) = Memory(), spans(5, 8, 2)
+    memory, (span,) = MemoryBlocks(), spans(5, 8, 2)
     memory.put("x", 0, np.zeros(4, dtype=np.float32))
     assert load(memory, "x", span) is None and load(None, "x", span) is None
     save(None, "x", span, np.zeros(5, dtype=np.float32))

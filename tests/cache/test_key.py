@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -216,6 +217,7 @@ def test_anything_that_a_fingerprint_states_is_plain():
     for value in (None, True, 3, 0.5, "x"):
         assert plain(value) is value
     assert plain({1: (2, [3.0, {"a": None}])}) == {"1": [2, [3.0, {"a": None}]]}
+    assert plain(Path("a")) == "a"
     assert plain({"b", "a"}) == plain(frozenset({"a", "b"})) == ["a", "b"] and plain({3, 10}) == ["10", "3"]
     arrays = [np.zeros(3), np.zeros(3, np.float32), np.zeros((3, 1)), np.array([0.0, 0.0, 1.0]), np.arange(5000.0)]
     tensors = [torch.zeros(3), torch.zeros(3, dtype=torch.int32), torch.ones(3)]

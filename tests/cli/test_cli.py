@@ -52,6 +52,13 @@ def test_listings(capsys):
     assert "shapes_color" in run(capsys, "ls", "tasks")[1]
 
 
+def test_show_lists_what_a_model_takes(capsys):
+    code, out, _ = run(capsys, "show", "visualgpt-blip")
+    arguments = json.loads(out)["arguments"]
+    assert code == 0 and "default" not in arguments["pretrained"] and "device" not in arguments
+    assert arguments["alpha"]["default"] == 0 and "log P(t)" in arguments["alpha"]["meaning"]
+
+
 def test_show_a_task_and_a_model(capsys):
     code, out, _ = run(capsys, "show", "winoground")
     assert code == 0 and json.loads(out)["metrics"]["group_match"]["chance"] == 0.5

@@ -34,19 +34,7 @@ def refused(capsys, *words: str) -> str:
 
 def test_short_options_and_tasks_between_blanks(tmp_path, capsys):
     target = tmp_path / "x.json"
-    words = [
-        *RUN,
-        "-t",
-        "shapes_color",
-        "shapes_place,",
-        "shapes_spatial",
-        "-b",
-        "auto:4",
-        "-L",
-        "4",
-        "-o",
-        str(target),
-    ]
+    words = [*RUN, *"-t shapes_color shapes_place, shapes_spatial -b auto:4 -L 4 -o".split(), str(target)]
     assert main(words) == 0, capsys.readouterr().err
     document = json.loads(target.read_text(encoding="utf-8"))
     assert list(document["results"]) == ["shapes_color", "shapes_place", "shapes_spatial"]
@@ -90,10 +78,8 @@ def test_a_share_of_the_groups(tmp_path, capsys):
     target = tmp_path / "x.json"
     assert main([*RUN, "-t", "shapes_color,shapes_spatial", "--limit", "0.033", "-o", str(target)]) == 0
     document = json.loads(target.read_text(encoding="utf-8"))
-    assert {name: one["effective"] for name, one in document["n-samples"].items()} == {
-        "shapes_color": 7,
-        "shapes_spatial": 7,
-    }
+    effective = {name: counts["effective"] for name, counts in document["n-samples"].items()}
+    assert effective == {"shapes_color": 7, "shapes_spatial": 7}
     assert document["config"]["limit"] == 0.033
 
 
@@ -160,17 +146,8 @@ def test_what_is_not_taken_is_answered(capsys, option):
 def test_help_is_a_command(capsys):
     assert main(["help"]) == 0 and "evaluate:" in capsys.readouterr().out
     assert main(["help", "run"]) == 0
-    words = capsys.readouterr().out.split()
-    text = " ".join(words)
-    for said in (
-        "(default: 64)",
-        "(default: auto)",
-        "(default: fp32)",
-        "(default: 0)",
-        "(default: raise)",
-        "-L N",
-        "-b N",
-    ):
+    text = " ".join(capsys.readouterr().out.split())
+    for said in (*(f"(default: {value})" for value in ("64", "auto", "fp32", "0", "raise")), "-L N", "-b N"):
         assert said in text, said
     assert "--ttm Adapt the model with test-time matching --ttm_args" in text, "a switch has no default to say"
     assert refused(capsys, "help", "rum")

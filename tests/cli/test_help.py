@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 
 import pytest
 
 from ttmbench.cli import main
 from ttmbench.cli.examples import EXAMPLES
-from ttmbench.cli.parser import COMMAND_GROUPS, COMMANDS, build_parser, normalise
+from ttmbench.cli.parser import COMMAND_GROUPS, COMMANDS, build_parser
 
 WIDTHS = (60, 80, 120)
 COMMON = {
@@ -81,23 +80,3 @@ def test_the_options_of_a_run_that_people_use_come_first(capsys, monkeypatch, pa
     names = {one.option_strings[-1 if one.dest == "help" else 0] for one in parsers["run"]._actions}
     assert len(listed) == len(set(listed)) and set(listed) == names
     assert len(text[: text.index("\n\n")].splitlines()) == 1, "the usage does not repeat every option"
-
-
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_help_is_written_as_the_field_speaks(name, parsers):
-    """One noun phrase or imperative: capitalised, with the default in parentheses at the end."""
-    summary = COMMANDS[name]
-    texts = {action.dest: (action.help or "") % {"default": ""} for action in parsers[name]._actions}
-    for where, text in {"summary": summary, **texts}.items():
-        assert text and not text[0].islower(), (where, text)
-        assert not re.search(r"\bwhat\b|^Of\b|\bone's own\b|\bkept\b", text), (where, text)
-        assert text.count(";") <= 1 and not re.search(r"[^.]\.$", text), (where, text)
-        assert "default" not in re.sub(r"\(default: [^()]+\)$", "", text), (where, text)
-
-
-def test_a_long_command_can_be_copied_from_narrow_help(capsys, monkeypatch):
-    text = shown(capsys, monkeypatch, 60, "run", "--help")
-    command = re.search(r"^  (ttmbench run --model siglip(?:.*\\\n)+.*)$", text, flags=re.MULTILINE)
-    assert command is not None
-    words = normalise(shlex.split(command[1].replace("\\\n", " "))[1:])
-    assert build_parser("run").parse_args(words).ttm_preset == "paper"

@@ -15,7 +15,7 @@ import pytest
 
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.settings import choose
-from ttmbench.plugins.trackers.select import make_trackers
+from ttmbench.plugins.trackers import make_trackers
 
 PROGRAM = """
 import contextlib, io, json, sys

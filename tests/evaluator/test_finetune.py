@@ -13,7 +13,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator import finetune as work
-from ttmbench.evaluator.finetuned import RECORD
+from ttmbench.evaluator.adapters import RECORD
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of

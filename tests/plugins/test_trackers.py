@@ -19,9 +19,8 @@ from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
-from ttmbench.plugins.trackers import select as choosing
-from ttmbench.plugins.trackers.series import COLUMNS, result_rows
-from ttmbench.plugins.trackers.tracker import TrackerPlugin
+from ttmbench.plugins import trackers
+from ttmbench.plugins.trackers import COLUMNS, TrackerPlugin, result_rows
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 
 QUICK = {"limit": 4, "device": "cpu", "bootstrap_iters": 20}
@@ -338,14 +337,14 @@ def test_numbers_are_told_once(tmp_path):
 def test_settings_go_to_the_trackers_that_have_them(monkeypatch):
     made = {}
 
-    def sink(name, spec, settings):
+    def sink(name, settings):
         made[name] = dict(settings)
         return Fake()
 
-    monkeypatch.setattr(choosing, "_sink", sink)
+    monkeypatch.setattr(trackers, "_sink", sink)
     base = {"model": "tiny-clip", "tasks": ["t"], "track": ["wandb", "tensorboard", "trackio", "wandb"]}
     args = {"wandb.project": "q", "project": 7, "dir": "d", "wandb.mode": "offline", "group": "g"}
-    plugins = choosing.make_trackers(make_run_config({**base, "track_args": args}))
+    plugins = trackers.make_trackers(make_run_config({**base, "track_args": args}))
     assert [name for name, _ in plugins] == ["tracker wandb", "tracker tensorboard", "tracker trackio"]
     name = made["wandb"].pop("name")
     assert name.startswith("tiny-clip-2") and made["tensorboard"].pop("name") == made["trackio"].pop("name") == name
@@ -356,7 +355,7 @@ def test_settings_go_to_the_trackers_that_have_them(monkeypatch):
     }
     for wrong in ("entty", "trackio.dir", "mlflow.dir", "tensorboard.group"):
         with pytest.raises(UsageError, match=f"--track_args {wrong}: no tracker of this run takes it"):
-            choosing.make_trackers(make_run_config({**base, "track_args": {wrong: 1}}))
+            trackers.make_trackers(make_run_config({**base, "track_args": {wrong: 1}}))
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio", "tensorboard"])
@@ -380,8 +379,8 @@ def test_every_tracker_has_an_extra():
     from pathlib import Path
 
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for name, spec in choosing.TRACKERS.items():
-        assert any(need.startswith(spec.library) for need in project["optional-dependencies"][name])
+    for name in trackers.TRACKERS:
+        assert any(need.startswith(name) for need in project["optional-dependencies"][name])
 
 
 def test_trackers_do_not_change_which_command_it_is(tmp_path):
@@ -397,10 +396,10 @@ def test_a_broken_library_is_named(monkeypatch):
             raise DoesNotFit("built for another Python")
         raise AssertionError(name)
 
-    monkeypatch.setattr(choosing, "import_module", broken)
+    monkeypatch.setattr(trackers, "import_module", broken)
     config = make_run_config({"model": "tiny-clip", "tasks": ["t"], "track": ["wandb"]})
     with pytest.raises(UsageError, match=r"wandb cannot be imported \(built for another Python\)"):
-        choosing.make_trackers(config)
+        trackers.make_trackers(config)
 
 
 class DoesNotFit(ImportError):

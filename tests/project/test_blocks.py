@@ -151,7 +151,7 @@ def test_the_program_on_results_reads_the_reference(tmp_path):
 
 def test_the_call_with_a_tracker_names_what_there_is():
     """It asks W&B's server, so its names are looked up and it is not run."""
-    from ttmbench.plugins.trackers.select import TRACKERS
+    from ttmbench.plugins.trackers import TRACKERS
 
     ((_, text),) = blocks(ROOT / "docs" / "trackers.md", "python")
     compile(text, "trackers.md", "exec")

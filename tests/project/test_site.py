@@ -102,12 +102,6 @@ def test_links_are_turned_as_the_site_needs_them(page, link, turned):
     assert hooks.turn_links(link, page) == turned
 
 
-def test_files_of_the_repository_are_linked_where_it_has_an_address():
-    link = "[chance](../../ttmbench/chance.py)"
-    found = hooks.turn_links(link, "adr/0001-x.md", "https://example.org/a/b/")
-    assert found == "[chance](https://example.org/a/b/blob/main/ttmbench/chance.py)"
-
-
 @pytest.mark.parametrize("link", ["[x](nowhere.md)", "[x](../../outside.md)", "[x](docs/images/nothing.png)"])
 def test_a_link_to_nothing_ends_the_build(link):
     with pytest.raises(ValueError, match=r"README\.md: there is no "):

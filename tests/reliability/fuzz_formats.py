@@ -27,6 +27,7 @@ import mutations
 import numpy as np
 import yaml
 from PIL import Image
+from support.documents import DIGEST, whole_document
 
 from ttmbench._util.images import open_image
 from ttmbench.cli import main
@@ -34,7 +35,6 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.download.archive import unpack
 from ttmbench.data.rows import stored_image
 from ttmbench.errors import TtmbenchError
-from ttmbench.results.files import schema
 from ttmbench.scoring import fingerprint
 from ttmbench.types import ImageRef
 
@@ -787,44 +787,18 @@ def _members(content: bytes) -> set[bytes]:
 
 def make_document(rng: random.Random) -> bytes:
     """A results document as a run writes it, with the keys that other commands read."""
-    lines = sample_lines(rng)
-    numbers: dict[str, Any] = {}
+    lines, numbers = sample_lines(rng), dict[str, float]()
     for metric in METRICS:
-        values = [line["metrics"][metric] for line in lines]
-        numbers[f"{metric},none"] = sum(values) / len(values)
+        numbers[f"{metric},none"] = sum(line["metrics"][metric] for line in lines) / len(lines)
         numbers[f"{metric}_stderr,none"] = 0.1
-    document = {
-        **{key: {} for key in schema("results")["required"]},
-        **{key: {"mine": {}} for key in ("ci", "chance", "ties", "configs", "higher_is_better")},
-        "datasets": {
-            "mine": {
-                "source": {},
-                "revision": None,
-                "fingerprint": "ab",
-                "n_groups": GROUPS,
-                "shape": [2, 2],
-                "license": "MIT",
-            }
-        },
-        "schema_version": "1.0",
-        "status": "done",
-        "track": "zero_shot",
-        "errors": [],
-        "git_hash": None,
-        "total_evaluation_time_seconds": 1.0,
-        "command": "",
-        "results": {"mine": numbers},
-        "tracks": {"mine": {f"{metric},none": "zero_shot" for metric in METRICS}},
-        "versions": {"mine": 1},
-        "n-samples": {"mine": {"original": GROUPS, "effective": GROUPS}},
-        "task_hashes": {"mine": "ab" * 32},
-        "ttm": {},
-        "simple_match": {},
-        "oracle": {},
-        "model_name": "tiny",
-        "date": 1.7e9,
-        "artifacts": {"run_samples_mine.jsonl": {"kind": "samples", "sha256": "ab" * 32, "bytes": 1}},
-    }
+    samples = {"kind": "samples", "sha256": DIGEST, "bytes": 1}
+    document = whole_document(
+        {"mine": numbers},
+        tracks={"mine": {f"{metric},none": "zero_shot" for metric in METRICS}},
+        artifacts={"run_samples_mine.jsonl": samples},
+        **{"n-samples": {"mine": {"original": GROUPS, "effective": GROUPS}}, "model_name": "tiny"},
+    )
+    document["datasets"]["mine"]["n_groups"] = GROUPS
     return json.dumps(document).encode()
 
 

@@ -11,31 +11,22 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import fuzz_formats
+import fuzzing
 import numpy as np
 import pytest
 from support import processes
 
-FOLDER = Path(__file__).resolve().parent
-
-
-@pytest.fixture(scope="module")
-def fuzzer():
-    """The modules of the fuzzer, which are scripts beside the package."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        import fuzz_formats
-        import fuzzing
-        import mutations
-    finally:
-        sys.path.remove(str(FOLDER))
-    return {"formats": fuzz_formats, "fuzzing": fuzzing, "mutations": mutations}
+ROWS = next(one for one in fuzz_formats.FORMATS if one.name == "rows CSV")
 
 
 def test_two_hundred_broken_files_of_every_format(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     report = tmp_path / "report.json"
     words = ["fuzz", "--in_this_process", "--files", "200", "--seed", "7", "--json", str(report)]
-    done = processes.run([FOLDER / "faults.py", *words], capture_output=True, text=True, env=environment)
+    done = processes.run(
+        [Path(fuzzing.__file__).with_name("faults.py"), *words], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     *rows, total = json.loads(report.read_text())["rows"]
     assert len(rows) == 25 and all(row["files"] == row["accepted"] + row["refused"] for row in rows)
@@ -44,19 +35,18 @@ def test_two_hundred_broken_files_of_every_format(tmp_path):
         assert total[name] == 0, rows
 
 
-def test_the_same_seed_breaks_the_same_files(fuzzer):
-    for one in fuzzer["formats"].FORMATS:
+def test_the_same_seed_breaks_the_same_files():
+    for one in fuzz_formats.FORMATS:
         if one.name in ("parquet", "tar", "zip", "scores npz", "embeddings npz", "embeddings model"):
             continue  # their writers note the time
-        draw = fuzzer["fuzzing"]._draw
+        draw = fuzzing._draw
         assert draw(one, random.Random("3")) == draw(one, random.Random("3")), one.name
         assert len({draw(one, random.Random(str(n)))[0] for n in range(8)}) > 4, one.name
 
 
-def planted(fuzzer, put):
+def planted(put):
     """A format whose files do something that the fuzzer has to see."""
-    one = next(one for one in fuzzer["formats"].FORMATS if one.name == "rows CSV")
-    outcome = fuzzer["formats"].Outcome
+    one, outcome = ROWS, fuzz_formats.Outcome
     calls = iter(range(10**6))
 
     def act(folder: Path, content: bytes):
@@ -111,30 +101,28 @@ def large(outcome, folder):
         (lambda outcome, folder: outcome(accepted=True, wrong=["x"]), "wrong numbers"),
     ],
 )
-def test_the_fuzzer_sees_what_it_looks_for(fuzzer, monkeypatch, put, column):
-    monkeypatch.setattr(fuzzer["fuzzing"], "SECONDS", 0.3)
-    row = fuzzer["fuzzing"].fuzz(planted(fuzzer, put), 2, 0)
+def test_the_fuzzer_sees_what_it_looks_for(monkeypatch, put, column):
+    monkeypatch.setattr(fuzzing, "SECONDS", 0.3)
+    row = fuzzing.fuzz(planted(put), 2, 0)
     assert row[column] == 2 and row["files"] == 2 and row["faults"]
 
 
-def test_a_change_without_meaning_that_changes_something_is_seen(fuzzer):
-    one = next(one for one in fuzzer["formats"].FORMATS if one.name == "rows CSV")
-    outcome = fuzzer["formats"].Outcome
+def test_a_change_without_meaning_that_changes_something_is_seen():
+    one, outcome = ROWS, fuzz_formats.Outcome
     broken = replace(one, put=lambda folder, content: outcome(True, numbers=hash(content)))
-    assert fuzzer["fuzzing"].fuzz(broken, 40, 0)["wrong numbers"] >= 1
+    assert fuzzing.fuzz(broken, 40, 0)["wrong numbers"] >= 1
 
 
-def test_a_valid_file_that_is_refused_stops_the_fuzzer(fuzzer):
-    one = next(one for one in fuzzer["formats"].FORMATS if one.name == "rows CSV")
+def test_a_valid_file_that_is_refused_stops_the_fuzzer():
     with pytest.raises(RuntimeError, match="a valid file of rows CSV"):
-        fuzzer["fuzzing"].fuzz(replace(one, put=lambda *_: fuzzer["formats"].Outcome()), 2, 0)
+        fuzzing.fuzz(replace(ROWS, put=lambda *_: fuzz_formats.Outcome()), 2, 0)
 
 
-def test_naive_metrics_are_those_of_the_package(fuzzer):
+def test_naive_metrics_are_those_of_the_package():
     from ttmbench import metrics
 
     table = np.random.RandomState(0).randint(0, 4, (300, 2, 2)).astype(np.float64)
-    for name, value in fuzzer["formats"].naive_metrics(table).items():
+    for name, value in fuzz_formats.naive_metrics(table).items():
         assert float(value) == getattr(metrics, name)(table).mean(), name
 
 
@@ -144,9 +132,9 @@ FOUND = {
 }
 
 
-def test_files_on_which_something_was_found_once(fuzzer, tmp_path, monkeypatch):
+def test_files_on_which_something_was_found_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    formats = {one.name: one for one in fuzzer["formats"].FORMATS}
+    formats = {one.name: one for one in fuzz_formats.FORMATS}
     for number, (what, (name, text)) in enumerate(FOUND.items()):
         good = formats[name].make(random.Random(0))
         old = b"scores.none.0" if name == "scores safetensors" else b'"text_score": 1.0'

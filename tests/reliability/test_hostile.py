@@ -18,13 +18,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fuzz_formats import png_of
 from PIL import Image
 from support.documents import DIGEST, whole_document
 
 from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
 from ttmbench._util import limits
 from ttmbench._util.arrays import read_arrays
-from ttmbench._util.escape import csv_cell, latex, markdown, one_line, plain
+from ttmbench._util.console import csv_cell, latex, markdown, one_line, plain
 from ttmbench._util.files import safe_name
 from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench._util.redact import redact, redact_values, scrub
@@ -338,15 +339,6 @@ def test_safetensors_that_are_refused(tmp_path, header, length):
 # ---- images
 
 
-def png(width: int, height: int, rows: bytes = b"") -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    data = zlib.compress(rows or b"\0" * min(10_000, (width + 1) * height))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-
-
 def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (6, 4), **more: object) -> bytes:
     stream = io.BytesIO()
     image = Image.frombytes("RGB", size, bytes(range(3 * size[0] * size[1]))).convert(mode)
@@ -357,10 +349,10 @@ def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (6, 4), **more
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (png(60_000, 60_000), "too large"),
-        (png(10_000, 9_000), "90000000|10000x9000 pixels, more than"),
-        (png(30_000, 2), "strip"),
-        (png(0, 5), "known format|no pixels"),
+        (png_of(60_000, 60_000), "too large"),
+        (png_of(10_000, 9_000), "90000000|10000x9000 pixels, more than"),
+        (png_of(30_000, 2), "strip"),
+        (png_of(0, 5), "known format|no pixels"),
         (b"", "known format"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) run\n%%EOF\n", "known format"),
         (b"%PDF-1.4\n%%EOF", "known format"),

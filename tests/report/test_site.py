@@ -14,7 +14,7 @@ from support.browser import listening
 from support.documents import trained, whole_document
 
 from ttmbench.cli import main
-from ttmbench.report.html.site_pages import file_names
+from ttmbench.report.html.site import file_names
 from ttmbench.results.files import schema
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"

@@ -7,7 +7,7 @@ import os
 import shutil
 
 import pytest
-from support.submissions import make_submission
+from support.submissions import make_submission, put, stated
 
 from ttmbench.cli import main
 from ttmbench.cli.submissions import read_command
@@ -63,22 +63,6 @@ def edited_everything_but_the_scores(forged):
     forged.edit_lines("ttm", lambda found: [one["metrics"].update(group_match=0.9375) for one in found])
 
 
-def edited_error(forged):
-    results(forged, group_match_stderr__ttm=0.001)
-
-
-def edited_spread(forged):
-    results(forged, group_match_seed_std__ttm=0.001)
-
-
-def edited_interval(forged):
-    forged.document["ci"][T]["group_match,ttm"] = [0.9, 0.95]
-
-
-def edited_ties(forged):
-    forged.document["ties"][T]["group_score,none"] = 3
-
-
 def edited_chance(forged):
     forged.document["chance"][T]["group_match"] = 0.05
 
@@ -109,33 +93,13 @@ def edited_metrics_of_samples(forged):
     forged.edit_lines("samples", lambda found: [one["metrics"].update(group_score=1.0) for one in found])
 
 
-def edited_margins(forged):
-    forged.edit_lines("samples", lambda found: [one.update(margin=99.0) for one in found])
-
-
-def fewer_samples(forged):
-    forged.edit_lines("samples", lambda found: found.pop())
-
-
-def edited_scores(forged):
-    forged.edit_scores(lambda arrays: arrays["scores.ttm.0"].fill(0.0), sign=False)
-
-
 def edited_scores_and_digest(forged):
     forged.edit_scores(lambda arrays: arrays["scores.ttm.0"].fill(0.0))
     forged.document["artifacts"].pop(forged.file("samples").name)
 
 
-def scores_that_are_none(forged):
-    forged.edit_scores(lambda arrays: arrays["scores.ttm.0"].fill(float("nan")))
-
-
 def an_older_task(forged):
     forged.document["versions"][T] = forged.document["configs"][T]["version"] = 0
-
-
-def another_task_file(forged):
-    forged.document["configs"][T]["source"]["seed"] = 3
 
 
 def fewer_metrics(forged):
@@ -161,14 +125,6 @@ def limited_called_full_in_every_place(forged):
     forged.document["command"] = forged.document["command"].replace("--limit 16 ", "")
 
 
-def a_limit_that_is_not_told(forged):
-    forged.document["config"]["limit"] = None
-
-
-def a_smaller_task(forged):
-    forged.document["n-samples"][T] = {"original": 16, "effective": 16, "clusters": 16}
-
-
 def dropped_seed(forged):
     record = forged.document["ttm"][T]
     record["seeds"] = record["audit_labels"]["seeds"] = [0]
@@ -183,18 +139,6 @@ def dropped_seed_in_every_place(forged):
         forged.document["ttm"][task]["audit_labels"]["seeds"] = [0]
     forged.document["config"]["seeds"] = [0]
     forged.document["command"] = forged.document["command"].replace("--seeds 0,1", "--seeds 0")
-
-
-def swapped_track(forged):
-    forged.document["tracks"][T]["group_match,ttm"] = "matching"
-
-
-def swapped_track_of_the_document(forged):
-    forged.document["track"] = "zero_shot"
-
-
-def finetuned_called_test_time(forged):
-    forged.document["model_info"]["finetuned"] = {"tasks": [{"task": T}]}
 
 
 def oracle_called_ttm(forged):
@@ -222,46 +166,14 @@ def oracle_called_ttm(forged):
     forged.edit_lines("ttm", replaced)
 
 
-def removed_audit(forged):
-    forged.document["ttm"][T].pop("audit_labels")
-
-
-def audit_of_fewer_seeds(forged):
-    forged.document["ttm"][T]["audit_labels"]["seeds"] = [1]
-
-
-def audit_that_was_not_asked_for(forged):
-    forged.document["config"]["audit_labels"] = False
-
-
 def iteration(forged, **changes):
     """An iteration edited in the document and in the file beside it."""
     forged.document["ttm"][T]["iterations"][0] |= changes
     forged.edit_lines("ttm", lambda found: found[0].update(changes))
 
 
-def edited_threshold(forged):
-    iteration(forged, threshold=0.125)
-
-
-def edited_selection(forged):
-    iteration(forged, selected=8, coverage=0.5)
-
-
-def edited_coverage(forged):
-    iteration(forged, coverage=0.75)
-
-
-def edited_pseudo_labels(forged):
-    iteration(forged, pseudo_label_accuracy=0.321)
-
-
 def edited_iteration_metric(forged):
     iteration(forged, metrics={**forged.document["ttm"][T]["iterations"][0]["metrics"], "group_match": 0.9})
-
-
-def edited_learning_rate(forged):
-    iteration(forged, learning_rate=1.0)
 
 
 def edited_iteration_in_the_document(forged):
@@ -273,10 +185,6 @@ def dropped_iteration(forged):
     forged.edit_lines("ttm", lambda found: found.pop())
 
 
-def other_hyperparameters(forged):
-    forged.document["ttm"][T]["hyperparameters"]["iterations"] = 10
-
-
 def artifacts_of_another_run(forged):
     forged.edit_scores(lambda arrays: None, about={"model": "siglip-b16", "data_sha256": "ab" * 32})
 
@@ -285,10 +193,6 @@ def file_of_another_task(forged):
     path = forged.file("samples")
     path.write_bytes(forged.file("samples", "shapes_replace").read_bytes())
     forged.sign(path)
-
-
-def renamed_model(forged):
-    forged.document["model_name"] = "my-model"
 
 
 def renamed_model_in_every_place(forged):
@@ -302,34 +206,6 @@ def hub_model(forged):
     """As above, for a model whose repository and commit are known."""
     forged.everywhere('"tiny-clip"', '"clip-b32"')
     forged.everywhere("--model tiny-clip ", "--model clip-b32 ")
-
-
-def no_fingerprint(forged):
-    forged.document["model_info"].pop("fingerprint")
-
-
-def nameless_weights(forged):
-    forged.document["model_info"]["fingerprint"] = {"architecture": "CLIPModel"}
-
-
-def seen_images_not_told(forged):
-    forged.document["model_info"]["trained_on"] = []
-
-
-def edited_packages(forged):
-    forged.document["packages"]["torch"] = "1.0"  # which no bound allows, so not the one at hand
-
-
-def edited_device(forged):
-    forged.document["config"]["device"] = "cuda"
-
-
-def no_key(forged):
-    forged.document["run_key"] = None
-
-
-def flipped_metric(forged):
-    forged.document["higher_is_better"][T]["group_match"] = False
 
 
 def dropped_task(forged):
@@ -348,10 +224,6 @@ def dropped_filter(forged):
     forged.document["ttm"].pop(T)
 
 
-def a_mean_of_nothing(forged):
-    forged.document["groups"] = {"sugarcrepe": {"group_score,none": 0.99}}
-
-
 def other_data(forged):
     """Another digest of the data in every place that has one."""
     digest = forged.document["task_hashes"][T]
@@ -359,112 +231,124 @@ def other_data(forged):
     forged.edit_scores(lambda arrays: None, about={"data_sha256": "ab" * 32})
 
 
-def other_groups(forged):
-    forged.document["datasets"][T]["groups_sha256"] = "ab" * 32
-
-
 def secret_in_the_command(forged):
     forged.document["command"] += " --model_args api_key=sk-1234567890abcdef"
-
-
-def no_command(forged):
-    forged.document["command"] = ""
 
 
 def another_command(forged):
     forged.document["command"] = forged.document["command"].replace("epochs=1", "epochs=5")
 
 
-def not_done(forged):
-    forged.document["status"] = "interrupted"
-
-
-def with_an_error(forged):
-    forged.document["errors"] = [{"task": T, "stage": "ttm", "type": "ValueError", "message": "no"}]
-
-
-def stored_scores(forged):
-    forged.document["config"] = {"scores": "x.npz", "task": T, "limit": None, "seed": 0}
-
-
-def endless_resampling(forged):
-    forged.document["config"]["bootstrap_iters"] = 10**9
-
-
 FORGERIES = [
     (edited_metric, "results.shapes_color.group_match,ttm: is 0.9375, its scores give 0."),
     (edited_everything_but_the_scores, "results.shapes_color.group_match,ttm: is 0.9375, its scores give 0."),
-    (edited_error, "results.shapes_color.group_match_stderr,ttm: is 0.001, its scores give"),
-    (edited_spread, "results.shapes_color.group_match_seed_std,ttm: is 0.001, its scores give"),
-    (edited_interval, "ci.shapes_color.group_match,ttm: is [0.9, 0.95], its scores give ["),
-    (edited_ties, "ties.shapes_color.group_score,none: is 3, its scores give 0"),
+    (
+        lambda forged: results(forged, group_match_stderr__ttm=0.001),
+        "results.shapes_color.group_match_stderr,ttm: is 0.001, its scores give",
+    ),
+    (
+        lambda forged: results(forged, group_match_seed_std__ttm=0.001),
+        "results.shapes_color.group_match_seed_std,ttm: is 0.001, its scores give",
+    ),
+    stated("ci/shapes_color/group_match,ttm", [0.9, 0.95], "its scores give ["),
+    stated("ties/shapes_color/group_score,none", 3, "its scores give 0"),
     (edited_chance, "chance.shapes_color.group_match: is 0.05, 2x2 groups give 0.5"),
     (edited_breakdown, "breakdowns.shapes_replace."),
     (edited_samples, "artifacts.x_samples_shapes_color.jsonl: has "),
     (edited_samples_and_digest, "1 groups have other scores than the file of scores, the first is color-0-0000"),
     (edited_samples_and_scores, "results.shapes_color."),
     (edited_metrics_of_samples, "x_samples_shapes_color.jsonl: line "),
-    (edited_margins, "margin is 99.0, its scores give "),
-    (fewer_samples, "is not there for every filter and seed"),
-    (edited_scores, "so it is another file"),
+    (
+        lambda forged: forged.edit_lines("samples", lambda found: [one.update(margin=99.0) for one in found]),
+        "margin is 99.0, its scores give ",
+    ),
+    (lambda forged: forged.edit_lines("samples", lambda found: found.pop()), "is not there for every filter and seed"),
+    (
+        lambda forged: forged.edit_scores(lambda arrays: arrays["scores.ttm.0"].fill(0.0), sign=False),
+        "so it is another file",
+    ),
     (edited_scores_and_digest, "results.shapes_color.group_match,ttm: is "),
-    (scores_that_are_none, "not a finite number"),
+    (
+        lambda forged: forged.edit_scores(lambda arrays: arrays["scores.ttm.0"].fill(float("nan"))),
+        "not a finite number",
+    ),
     (an_older_task, "versions.shapes_color: is 0, this package has version 1 of the task"),
-    (another_task_file, "configs.shapes_color.source.seed: is 3, version 1 of the task has 0"),
+    stated("configs/shapes_color/source/seed", 3, "version 1 of the task has 0"),
     (fewer_metrics, "configs.shapes_color.metrics: is ["),
     (limited_called_full, "n-samples.shapes_color.effective: is 200, config.limit 16 gives 16"),
     (limited_called_full_in_every_place, "n-samples.shapes_color.effective: is 200, its scores have 16"),
-    (a_limit_that_is_not_told, "config.limit: is null, the command says 16"),
-    (a_smaller_task, "n-samples.shapes_color.original: is 16, the task has 200"),
+    stated("config/limit", None, "the command says 16"),
+    (
+        put("n-samples", T, to={"original": 16, "effective": 16, "clusters": 16}),
+        "n-samples.shapes_color.original: is 16, the task has 200",
+    ),
     (dropped_seed, "ttm.shapes_color.seeds: is [0], config.seeds says [0, 1]"),
     (dropped_seed_in_every_place, "has scores of 2 seeds, config.seeds 1"),
-    (swapped_track, "tracks.shapes_color.group_match,ttm: is matching, its filter and metric imply test_time"),
-    (swapped_track_of_the_document, "track: is zero_shot, its numbers reach oracle"),
-    (finetuned_called_test_time, "is test_time, its filter and metric imply supervised"),
+    stated("tracks/shapes_color/group_match,ttm", "matching", "its filter and metric imply test_time"),
+    stated("track", "zero_shot", "its numbers reach oracle"),
+    (
+        put("model_info", "finetuned", to={"tasks": [{"task": T}]}),
+        "is test_time, its filter and metric imply supervised",
+    ),
     (oracle_called_ttm, "selected: is "),
-    (removed_audit, "ttm.shapes_color.audit_labels: is missing"),
-    (audit_of_fewer_seeds, "ttm.shapes_color.audit_labels.seeds: is [1], the seeds are [0, 1]"),
-    (audit_that_was_not_asked_for, "config.audit_labels: is False, the audit's record says True"),
-    (edited_threshold, "threshold: is 0.125, the raw scores give "),
-    (edited_selection, "selected: is 8, the raw scores give 4"),
-    (edited_coverage, "coverage: is 0.75, selected / candidates is 0.25"),
-    (edited_pseudo_labels, "pseudo_label_accuracy: is 0.321, which is no share of 4"),
+    (lambda forged: forged.document["ttm"][T].pop("audit_labels"), "ttm.shapes_color.audit_labels: is missing"),
+    stated("ttm/shapes_color/audit_labels/seeds", [1], "the seeds are [0, 1]"),
+    stated("config/audit_labels", False, "the audit's record says True"),
+    (lambda forged: iteration(forged, threshold=0.125), "threshold: is 0.125, the raw scores give "),
+    (lambda forged: iteration(forged, selected=8, coverage=0.5), "selected: is 8, the raw scores give 4"),
+    (lambda forged: iteration(forged, coverage=0.75), "coverage: is 0.75, selected / candidates is 0.25"),
+    (
+        lambda forged: iteration(forged, pseudo_label_accuracy=0.321),
+        "pseudo_label_accuracy: is 0.321, which is no share of 4",
+    ),
     (edited_iteration_metric, "metrics.group_match: is 0.9, which 16 groups cannot give"),
-    (edited_learning_rate, "learning_rate: is 1.0, the settings give "),
+    (lambda forged: iteration(forged, learning_rate=1.0), "learning_rate: is 1.0, the settings give "),
     (edited_iteration_in_the_document, "x_ttm_shapes_color.jsonl: line 2 differs from the document in loss"),
     (dropped_iteration, "iterations of seed 1: is [1], all of them are [1, 2]"),
-    (other_hyperparameters, "hyperparameters.iterations: is 10, config.ttm_args says 2"),
+    (
+        put("ttm", T, "hyperparameters", "iterations", to=10),
+        "hyperparameters.iterations: is 10, config.ttm_args says 2",
+    ),
     (artifacts_of_another_run, "x_scores_shapes_color.safetensors.model: is siglip-b16, the document says tiny-clip"),
     (file_of_another_task, "x_samples_shapes_color.jsonl: group "),
-    (renamed_model, "model_name: is my-model, config says tiny-clip"),
+    stated("model_name", "my-model", "config says tiny-clip"),
     (renamed_model_in_every_place, "fingerprint.pretrained: is tiny_clip, model tiny-clip-seed1 has tiny_clip_seed1"),
     (hub_model, "fingerprint.pretrained: is tiny_clip, model clip-b32 has openai/clip-vit-base-patch32"),
-    (no_fingerprint, "model_info.fingerprint: is missing"),
-    (nameless_weights, "model_info.fingerprint: names no digest or commit"),
-    (seen_images_not_told, "model_info.trained_on: is [], model tiny-clip states ['rendered-scenes']"),
-    (edited_packages, "its settings, task files and packages give"),
-    (edited_device, "its settings, task files and packages give"),
-    (no_key, "run_key: is null, its settings, task files and packages give"),
-    (flipped_metric, "higher_is_better.shapes_color.group_match: is False, the metric says True"),
+    (lambda forged: forged.document["model_info"].pop("fingerprint"), "model_info.fingerprint: is missing"),
+    (
+        put("model_info", "fingerprint", to={"architecture": "CLIPModel"}),
+        "model_info.fingerprint: names no digest or commit",
+    ),
+    stated("model_info/trained_on", [], "model tiny-clip states ['rendered-scenes']"),
+    (put("packages", "torch", to="1.0"), "its settings, task files and packages give"),
+    (put("config", "device", to="cuda"), "its settings, task files and packages give"),
+    stated("run_key", None, "its settings, task files and packages give"),
+    stated("higher_is_better/shapes_color/group_match", False, "the metric says True"),
     (dropped_task, "results.shapes_replace: is missing, config.tasks names it"),
     (dropped_filter, "results.shapes_color: has no number with filter ttm, and config asks for it"),
-    (a_mean_of_nothing, "groups.sugarcrepe: is {"),
+    (put("groups", to={"sugarcrepe": {"group_score,none": 0.99}}), "groups.sugarcrepe: is {"),
     (other_data, "task_hashes.shapes_color: is abababab"),
-    (other_groups, "datasets.shapes_color.groups_sha256: is abababab"),
+    (put("datasets", T, "groups_sha256", to="ab" * 32), "datasets.shapes_color.groups_sha256: is abababab"),
     (secret_in_the_command, "command: holds what looks like a key"),
-    (no_command, "command: is empty"),
+    (put("command", to=""), "command: is empty"),
     (another_command, "config.ttm_args.epochs: is 1, the command says 5"),
-    (not_done, "status: is interrupted"),
-    (with_an_error, "errors.0: task shapes_color failed: no"),
-    (stored_scores, "config.model: is missing: numbers of stored scores"),
-    (endless_resampling, "config.bootstrap_iters: is 1000000000, at most 100000 are taken"),
+    (put("status", to="interrupted"), "status: is interrupted"),
+    (
+        put("errors", to=[{"task": T, "stage": "ttm", "type": "ValueError", "message": "no"}]),
+        "errors.0: task shapes_color failed: no",
+    ),
+    (
+        put("config", to={"scores": "x.npz", "task": T, "limit": None, "seed": 0}),
+        "config.model: is missing: numbers of stored scores",
+    ),
+    stated("config/bootstrap_iters", 10**9, "at most 100000 are taken"),
 ]
 
 
 BY_THE_DATA = (other_data,)
 
 
-@pytest.mark.parametrize(("forge", "said"), FORGERIES, ids=[forge.__name__ for forge, _ in FORGERIES])
+@pytest.mark.parametrize(("forge", "said"), FORGERIES)
 def test_a_forgery_is_refused_with_its_reason(forged, registry, forge, said):
     forge(forged)
     findings = check(forged.save(), registry, with_data=forge in BY_THE_DATA)
@@ -626,14 +510,6 @@ def no_array(forged):
     forged.sign(forged.file("scores"))
 
 
-def strange_lines(forged):
-    forged.edit_lines("ttm", lambda found: found.insert(0, {"iteration": [[]]}))
-
-
-def strange_texts(forged):
-    forged.document["artifacts"]["\x1b[2J\u202e\n.jsonl"] = {"kind": "\x1b]0;x\x07", "sha256": "ab" * 32, "bytes": 1}
-
-
 def many_findings(forged):
     forged.document["task_status"] |= {f"t{number}": "failed" for number in range(500)}
 
@@ -650,8 +526,14 @@ HOSTILE = [
     (twice, "is a second file of scores of task shapes_color"),
     (deep_lines, "line 1 is not JSON (it nests too deeply)"),
     (no_array, "x_scores_shapes_color.safetensors: holds no safetensors arrays"),
-    (strange_lines, "has 5 iterations, the document 4"),
-    (strange_texts, "is of kind "),
+    (
+        lambda forged: forged.edit_lines("ttm", lambda found: found.insert(0, {"iteration": [[]]})),
+        "has 5 iterations, the document 4",
+    ),
+    (
+        put("artifacts", "\x1b[2J\u202e\n.jsonl", to={"kind": "\x1b]0;x\x07", "sha256": "ab" * 32, "bytes": 1}),
+        "is of kind ",
+    ),
     (many_findings, "findings"),
 ]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ttmbench.plugins.trackers.series import COLUMNS as TRACKED
-from ttmbench.plugins.trackers.series import result_rows
+from ttmbench.plugins.trackers import COLUMNS as TRACKED
+from ttmbench.plugins.trackers import result_rows
 from ttmbench.report import leaderboard_formats as formats
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import lm_eval_document

@@ -387,14 +387,6 @@ def test_faults_change_no_choice(fault, chat_server, evaluate, quiet):
     assert len(chat_server.answered) == 25
 
 
-def test_both_orders_ask_twice_and_agree_with_a_model_that_ignores_the_place(chat_server, evaluate):
-    _, once, _ = evaluate()
-    asked = len(chat_server.requests)
-    _, both, _ = evaluate(order="both")
-    assert both["results"] == once["results"] and len(chat_server.requests) == 2 * asked
-    assert both["choice"]["shapes_color"]["orders"] == 2
-
-
 @pytest.mark.parametrize("fault", ["refusal", "policy"])
 def test_a_refusal_chooses_nothing(fault, chat_server, evaluate):
     chat_server.fault = lambda number: fault if number == 2 else None
@@ -403,9 +395,3 @@ def test_a_refusal_chooses_nothing(fault, chat_server, evaluate):
     assert code == 0 and unread["answer"] is None
     assert "were refused" in " ".join(document["notes"]["shapes_color"])
     assert len(document["model_info"]["usage"]["refused"]) == 1
-
-
-def test_joined_images_go_as_one(chat_server, evaluate):
-    code, document, _ = evaluate(side_by_side="true")
-    assert code == 0 and document["choice"]["shapes_color"]["side_by_side"] is True
-    assert {len(body["messages"][0]["content"]) for body in chat_server.requests} == {2}

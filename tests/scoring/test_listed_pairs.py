@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy.special import logsumexp
+from support.blocks import MemoryBlocks
 
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.scoring.batches import BatchSizer
@@ -55,16 +56,6 @@ class Many(Plain):
     pairs_at_once = 3
 
 
-class Kept(dict):
-    """Blocks in memory."""
-
-    def get(self, side, block):
-        return super().get((side, block))
-
-    def put(self, side, block, values):
-        self[side, block] = values
-
-
 def some_groups(count: int) -> list[Group]:
     def reference(number: int) -> ImageRef:
         return ImageRef(f"i{number}", lambda: Image.new("RGB", (2, 2), (number, 0, 0)))
@@ -81,7 +72,7 @@ EXPECTED = [400, 200, 101, 103, 403, 303]
 def test_every_kind_of_model_scores_the_pairs_that_are_asked_for(kind, batch, monkeypatch):
     monkeypatch.setattr("ttmbench.scoring.pairs.PAIRS", 2)
     monkeypatch.setattr("ttmbench.scoring.pairs.PAIRS", 2)
-    groups, model, kept = some_groups(5), kind(), Kept()
+    groups, model, kept = some_groups(5), kind(), MemoryBlocks()
     images = [(group.group_id, group.images[0]) for group in groups]
     fingerprint = Fingerprint(groups)
     found = score_ranked_pairs(

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from support.blocks import MemoryBlocks
 
 from ttmbench.errors import TtmbenchError
 from ttmbench.scoring import dual_encoder, image_rows, ranking
@@ -139,16 +140,6 @@ class Towers:
         return images @ captions.T
 
 
-class Kept(dict):
-    """Blocks in memory."""
-
-    def get(self, side, block):
-        return super().get((side, block))
-
-    def put(self, side, block, values):
-        self[side, block] = values
-
-
 def images_and_captions(count: int, opened: list[str] | None = None) -> list[Group]:
     def image(number: int) -> ImageRef:
         def open_it():
@@ -167,7 +158,7 @@ def of(groups):
 
 def test_images_are_encoded_block_by_block_and_kept_ones_not_again(monkeypatch):
     monkeypatch.setattr(dual_encoder, "FEATURES", 8)
-    groups, model, kept = images_and_captions(30), Towers(), Kept()
+    groups, model, kept = images_and_captions(30), Towers(), MemoryBlocks()
     whole = encode_images(model, of(groups), BatchSizer(4), Fingerprint(groups), blocks=kept)
     assert (
         model.images == 30
@@ -231,7 +222,7 @@ def test_a_class_is_the_mean_of_normalised_prompts_as_open_clip_has_it():
     theirs = open_clip.build_zero_shot_classifier(Model(), model.prepare_captions, names, templates)
     assert torch.allclose(ours.features[torch.from_numpy(ours.rows)], theirs.T, atol=1e-6)
     assert ours.rows.tolist() == [0, 1, 2, 0]
-    kept = Kept()
+    kept = MemoryBlocks()
     first = encode_classes(model, names, templates, BatchSizer(64), kept)
     assert list(kept) == [("classes", 0)] and torch.equal(first.features, torch.from_numpy(kept["classes", 0]))
     assert torch.allclose(first.features, ours.features, atol=1e-6)

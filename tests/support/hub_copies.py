@@ -111,7 +111,7 @@ def _quietly() -> Iterator[None]:
     """The libraries that write copies show bars, and advise about what is old in them."""
     import datasets
 
-    from ttmbench.model_adapters._shared.hub import quiet_hub
+    from ttmbench.model_adapters._shared.repository import quiet_hub
 
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()

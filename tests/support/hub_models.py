@@ -43,6 +43,27 @@ def saved_tensors(model: Any) -> dict[str, Any]:
         return load_file(Path(folder) / "model.safetensors")
 
 
+def random_tensors(folder: Path, kind: str, seed: int, dtype: Any = None, **fill: float) -> dict[str, Any]:
+    """The tensors of a random model of transformers with the configuration of a folder, whose scores differ."""
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    made = getattr(transformers, kind)
+    model = made(made.config_class.from_pretrained(folder))
+    spread(model)
+    with torch.no_grad():
+        if hasattr(model, "query_tokens"):
+            model.query_tokens.normal_()
+        for name, value in fill.items():
+            getattr(model, name).fill_(value)
+    return saved_tensors(model if dtype is None else model.to(dtype))
+
+
+def write_card(folder: Path, license: str, title: str) -> None:
+    (folder / "README.md").write_text(f"---\nlicense: {license}\n---\n\n# {title}\n", encoding="utf-8")
+
+
 def write_safetensors(tensors: dict[str, Any], path: Path) -> None:
     from safetensors.torch import save_file
 
@@ -132,14 +153,8 @@ def _clip_config(tokens: int, patch: int, side: int, *, filled: bool) -> dict[st
 
 def _clip_tensors(folder: Path, seed: int) -> dict[str, Any]:
     import torch
-    from transformers import CLIPConfig, CLIPModel
 
-    torch.manual_seed(seed)
-    model = CLIPModel(CLIPConfig.from_pretrained(folder))
-    spread(model)
-    with torch.no_grad():
-        model.logit_scale.fill_(4.6052)
-    tensors = saved_tensors(model)
+    tensors = random_tensors(folder, "CLIPModel", seed, logit_scale=4.6052)
     # Buffers that were kept in files before transformers 4.31.
     tensors["text_model.embeddings.position_ids"] = torch.arange(77).unsqueeze(0)
     count = len(tensors["vision_model.embeddings.position_embedding.weight"])
@@ -152,9 +167,6 @@ def _clip_tensors(folder: Path, seed: int) -> dict[str, Any]:
 
 def siglip(root: Path, repo: str, main: str, *, side: int, version: int = 1, seed: int = 0) -> None:
     """Google's SigLIP: safetensors, a SentencePiece tokenizer; of version 2 Gemma's, without a SentencePiece file."""
-    import torch
-    from transformers import SiglipConfig, SiglipModel
-
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
     tokens = (write_sentencepiece if version == 1 else write_gemma)(folder)
     made_by = "4.37.0.dev0" if version == 1 else "4.49.0.dev0"
@@ -180,13 +192,7 @@ def siglip(root: Path, repo: str, main: str, *, side: int, version: int = 1, see
             **{"rescale_factor": 0.00392156862745098, "size": square},
         },
     )
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n\n# SigLIP\n", encoding="utf-8")
-    torch.manual_seed(seed)
-    model = SiglipModel(SiglipConfig.from_pretrained(folder))
-    spread(model)
-    with torch.no_grad():
-        model.logit_scale.fill_(4.77)
-        model.logit_bias.fill_(-12.9)
-    tensors = saved_tensors(model)
+    write_card(folder, "apache-2.0", "SigLIP")
+    tensors = random_tensors(folder, "SiglipModel", seed, logit_scale=4.77, logit_bias=-12.9)
     assert tensors["logit_scale"].shape == tensors["logit_bias"].shape == (1,)
     write_safetensors(tensors, folder / "model.safetensors")

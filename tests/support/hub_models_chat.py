@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from support.hub_models import CLIP_PIXELS, TOWER, saved_tensors, spread, write_decoys, write_pickle, write_safetensors
+from support.hub_models import (
+    CLIP_PIXELS,
+    TOWER,
+    copy_files,
+    random_tensors,
+    write_card,
+    write_decoys,
+    write_pickle,
+    write_safetensors,
+)
 from support.hub_models_fused import RESCALE, write_shards
 from support.hub_repos import write_repository
 from support.hub_tokenizers import token, write_bytes_bpe, write_json, write_llama
@@ -40,9 +49,6 @@ QWEN_TURNS = (
 def smolvlm(root: Path, repo: str, main: str, newer: str) -> None:
     """SmolVLM: an Idefics 3 in bf16, a template beside the tokenizer, and exports to ONNX that nobody needs."""
     import torch
-    from transformers import Idefics3Config, Idefics3ForConditionalGeneration
-
-    from support.hub_models import copy_files
 
     repository = write_repository(root, "models", repo, {"main": newer, "refs/pr/1": main})
     folder = repository.folder / main
@@ -78,41 +84,29 @@ def smolvlm(root: Path, repo: str, main: str, newer: str) -> None:
             "size": {"longest_edge": 256},
         },
     )
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n\n# SmolVLM-256M\n", encoding="utf-8")
-    torch.manual_seed(8)
-    model = Idefics3ForConditionalGeneration(Idefics3Config.from_pretrained(folder))
-    spread(model)
-    write_safetensors(saved_tensors(model.to(torch.bfloat16)), folder / "model.safetensors")
+    write_card(folder, "apache-2.0", "SmolVLM-256M")
+    tensors = random_tensors(folder, "Idefics3ForConditionalGeneration", 8, torch.bfloat16)
+    write_safetensors(tensors, folder / "model.safetensors")
     exports = ("decoder_model_merged", "embed_tokens_q4", "vision_encoder")
     write_decoys(folder, *(f"onnx/{name}.onnx" for name in exports))
     copy_files(folder, repository.folder / newer)
 
 
 def _smolvlm_config(tokens: int, image: int) -> dict[str, Any]:
-    language = {
-        **{"_flash_attn_2_enabled": True, "architectures": ["VLlama3ForCausalLM"], "attention_bias": False, **LANGUAGE},
-        **{"hidden_act": "silu", "head_dim": 16, "is_llama_config": True, "max_position_embeddings": 8192},
-        **{"model_type": "llama", "neftune_noise_alpha": 0.0, "pad_token_id": 2, "perceiver_config": {}},
-        **{"pixel_shuffle_factor": 4, "qk_layer_norms": False, "rope_interleaved": False, "rope_scaling": None},
-        **{"rope_theta": 100000, "torch_dtype": "bfloat16", "use_resampler": False, "vocab_size": tokens},
-    }
-    vision = {
-        **{**TOWER, "image_size": 128, "max_image_size": {"longest_edge": 128}, "model_type": "idefics3"},
-        **{"patch_size": 16, "size": {"longest_edge": 256}, "tie_word_embeddings": False, "use_base_siglip": False},
-    }
+    language = {**LANGUAGE, "architectures": ["VLlama3ForCausalLM"], "head_dim": 16, "max_position_embeddings": 8192}
+    language |= {"model_type": "llama", "pad_token_id": 2, "perceiver_config": {}, "vocab_size": tokens}
+    vision = {**TOWER, "image_size": 128, "max_image_size": {"longest_edge": 128}, "model_type": "idefics3"}
+    vision |= {"patch_size": 16, "size": {"longest_edge": 256}}
     return {
-        "architectures": ["Idefics3ForConditionalGeneration"],
-        **{"image_token_id": image, "model_type": "idefics3", "scale_factor": 4, "text_config": language},
-        **{"tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.46.0"},
-        "transformers.js_config": {"dtype": {"vision_encoder": "fp16"}, "kv_cache_dtype": {"fp16": "float16"}},
-        **{"use_cache": True, "vision_config": vision, "vocab_size": tokens},
+        **{"architectures": ["Idefics3ForConditionalGeneration"], "image_token_id": image, "model_type": "idefics3"},
+        **{"scale_factor": 4, "text_config": language, "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
+        **{"transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}, "vision_config": vision},
     }
 
 
 def llava(root: Path, repo: str, main: str) -> None:
     """LLaVA 1.5: three shards in fp16, Llama's tokenizer, a template of its own file."""
     import torch
-    from transformers import LlavaConfig, LlavaForConditionalGeneration
 
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
     tokens = write_llama(folder)
@@ -149,14 +143,11 @@ def llava(root: Path, repo: str, main: str) -> None:
         },
     )
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TURNS})
-    (folder / "README.md").write_text("---\nlicense: llama2\n---\n\n# LLaVA\n", encoding="utf-8")
-    torch.manual_seed(9)
-    model = LlavaForConditionalGeneration(LlavaConfig.from_pretrained(folder))
-    spread(model)
+    write_card(folder, "llama2", "LLaVA")
     tower = "vision_tower."
     old_names = {
         name.replace(tower, f"{tower}vision_model.", 1) if name.startswith(tower) else name: one
-        for name, one in saved_tensors(model.to(torch.float16)).items()
+        for name, one in random_tensors(folder, "LlavaForConditionalGeneration", 9, torch.float16).items()
     }
     write_shards(old_names, folder, 3)
 
@@ -164,7 +155,6 @@ def llava(root: Path, repo: str, main: str) -> None:
 def qwen3_vl(root: Path, repo: str, main: str) -> None:
     """Qwen3-VL: pixels in patches, a processor for films, Qwen's tokenizer."""
     import torch
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
     vision_tokens = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
@@ -193,25 +183,17 @@ def qwen3_vl(root: Path, repo: str, main: str) -> None:
     write_json(folder / "preprocessor_config.json", {**patches, **kind})
     kind = {"video_processor_type": "Qwen3VLVideoProcessor", "size": pixels}
     write_json(folder / "video_preprocessor_config.json", {**patches, **kind})
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n\n# Qwen3-VL\n", encoding="utf-8")
-    torch.manual_seed(10)
-    model = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_pretrained(folder))
-    spread(model)
-    write_safetensors(saved_tensors(model.to(torch.bfloat16)), folder / "model.safetensors")
+    write_card(folder, "apache-2.0", "Qwen3-VL")
+    tensors = random_tensors(folder, "Qwen3VLForConditionalGeneration", 10, torch.bfloat16)
+    write_safetensors(tensors, folder / "model.safetensors")
 
 
 def _qwen3_vl_config(tokens: int, ids: dict[str, int]) -> dict[str, Any]:
     language = {
-        **{
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "bos_token_id": ids["<|endoftext|>"],
-            "dtype": "bfloat16",
-        },
-        **{**LANGUAGE, "eos_token_id": ids["<|im_end|>"], "head_dim": 16, "hidden_act": "silu"},
+        **{**LANGUAGE, "bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"], "head_dim": 16},
         **{"max_position_embeddings": 262144, "model_type": "qwen3_vl_text", "rope_theta": 5000000},
         "rope_scaling": {"mrope_interleaved": True, "mrope_section": [4, 2, 2], "rope_type": "default"},
-        **{"tie_word_embeddings": True, "use_cache": True, "vocab_size": tokens},
+        **{"tie_word_embeddings": True, "vocab_size": tokens},
     }
     vision = {
         **{"deepstack_visual_indexes": [0], "depth": 2, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 32},
@@ -231,7 +213,6 @@ def _qwen3_vl_config(tokens: int, ids: dict[str, int]) -> dict[str, Any]:
 def gpt2(root: Path, repo: str, main: str) -> None:
     """GPT-2: names of tensors without a prefix, buffers among them, and weights for five other libraries."""
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
 
     write_repository(root, "models", "gpt2", {}, moved_to=repo)
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
@@ -240,21 +221,15 @@ def gpt2(root: Path, repo: str, main: str) -> None:
     write_json(
         folder / "config.json",
         {
-            **{"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1},
-            **{"bos_token_id": tokens - 1, "embd_pdrop": 0.1, "eos_token_id": tokens - 1, "initializer_range": 0.02},
-            **{"layer_norm_epsilon": 1e-05, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 32, "n_head": 2},
-            **{"n_layer": 2, "n_positions": 1024, "resid_pdrop": 0.1, "summary_activation": None},
-            **{"summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_type": "cls_index"},
-            **{"summary_use_proj": True, "vocab_size": tokens},
+            **{"architectures": ["GPT2LMHeadModel"], "bos_token_id": tokens - 1, "eos_token_id": tokens - 1},
+            **{"model_type": "gpt2", "n_ctx": 1024, "n_embd": 32, "n_head": 2, "n_layer": 2, "vocab_size": tokens},
             "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
         },
     )
     write_json(folder / "generation_config.json", {"bos_token_id": tokens - 1, "eos_token_id": tokens - 1})
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# GPT-2\n", encoding="utf-8")
-    torch.manual_seed(11)
-    model = GPT2LMHeadModel(GPT2Config.from_pretrained(folder))
-    spread(model)
-    tensors = {name.removeprefix("transformer."): one for name, one in saved_tensors(model).items()}
+    write_card(folder, "mit", "GPT-2")
+    tensors = random_tensors(folder, "GPT2LMHeadModel", 11)
+    tensors = {name.removeprefix("transformer."): one for name, one in tensors.items()}
     mask = torch.tril(torch.ones(1024, 1024)).view(1, 1, 1024, 1024)
     tensors |= {f"h.{layer}.attn.bias": mask.clone() for layer in range(2)}
     write_safetensors(tensors, folder / "model.safetensors")

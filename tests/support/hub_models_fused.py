@@ -11,8 +11,8 @@ from support.hub_models import (
     OLD,
     TOWER,
     copy_files,
-    saved_tensors,
-    spread,
+    random_tensors,
+    write_card,
     write_decoys,
     write_pickle,
     write_safetensors,
@@ -30,20 +30,16 @@ RANGE = {"initializer_range": 0.02, "initializer_factor": 1.0}
 def blip(root: Path, repo: str, main: str, *, captioner: bool, safe: tuple[str, str] | None = None) -> None:
     """Salesforce's BLIP, with a matching head or as a captioner: pickles on main, safetensors on a pull request."""
     import torch
-    from transformers import BlipConfig, BlipForConditionalGeneration, BlipForImageTextRetrieval
 
     refs = {"main": main} | ({safe[0]: safe[1]} if safe else {})
     repository = write_repository(root, "models", repo, refs)
     folder = repository.folder / main
     words = write_bert(folder, "BlipProcessor")
-    kind = BlipForConditionalGeneration if captioner else BlipForImageTextRetrieval
-    write_json(folder / "config.json", _blip_config(words, kind.__name__))
+    kind = "BlipForConditionalGeneration" if captioner else "BlipForImageTextRetrieval"
+    write_json(folder / "config.json", _blip_config(words, kind))
     _blip_pixels(folder, "BlipProcessor", 384, size_divisor=32, do_pad=True)
-    (folder / "README.md").write_text("---\nlicense: bsd-3-clause\n---\n\n# BLIP\n", encoding="utf-8")
-    torch.manual_seed(3 + captioner)
-    model = kind(BlipConfig.from_pretrained(folder))
-    spread(model)
-    tensors = saved_tensors(model)
+    write_card(folder, "bsd-3-clause", "BLIP")
+    tensors = random_tensors(folder, kind, 3 + captioner)
     pickled = dict(tensors)
     decoder = "text_decoder.bert" if captioner else "text_encoder"
     pickled[f"{decoder}.embeddings.position_ids"] = torch.arange(512).unsqueeze(0)
@@ -58,25 +54,14 @@ def blip(root: Path, repo: str, main: str, *, captioner: bool, safe: tuple[str, 
 
 
 def _blip_config(words: int, architecture: str) -> dict[str, Any]:
-    shared = {**OLD, "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "hidden_act": "gelu", **TOWER}
-    shared |= {**RANGE, "transformers_version": "4.26.0.dev0", "projection_dim": 32}
+    shared = {**OLD, "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0, **TOWER, **RANGE}
     text = {"bos_token_id": words, "encoder_hidden_size": 32, "eos_token_id": 2, "is_decoder": True}
-    text |= {"layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "blip_text_model"}
-    text |= {"pad_token_id": 0, "sep_token_id": 102, "use_cache": True, "vocab_size": words + 2}
-    vision = {"bos_token_id": None, "dropout": 0.0, "eos_token_id": None, "image_size": 384, "layer_norm_eps": 1e-05}
-    vision |= {"model_type": "blip_vision_model", "num_channels": 3, "pad_token_id": None, "patch_size": 16}
+    text |= {"max_position_embeddings": 512, "model_type": "blip_text_model", "pad_token_id": 0, "sep_token_id": 102}
+    text |= {"projection_dim": 32, "vocab_size": words + 2}
+    vision = {"image_size": 384, "model_type": "blip_vision_model", "patch_size": 16, "projection_dim": 32}
     return {
-        "_commit_hash": None,
-        "architectures": [architecture],
-        "image_text_hidden_size": 24,
-        "initializer_factor": 1.0,
-        "logit_scale_init_value": 2.6592,
-        "model_type": "blip",
-        "projection_dim": 32,
-        "text_config": {**shared, **text, "hidden_act": "gelu"},
-        "torch_dtype": "float32",
-        "transformers_version": None,
-        "vision_config": {**shared, **vision},
+        **{"architectures": [architecture], "image_text_hidden_size": 24, "model_type": "blip", "projection_dim": 32},
+        **{"text_config": {**shared, **text}, "torch_dtype": "float32", "vision_config": {**shared, **vision}},
     }
 
 
@@ -96,9 +81,6 @@ def _blip_pixels(folder: Path, processor: str, side: int, **more: Any) -> None:
 
 def blip2_itm(root: Path, repo: str, main: str, older: str | None = None) -> None:
     """BLIP-2's first stage: one file of safetensors and the same as a pickle; main knows an image token."""
-    import torch
-    from transformers import Blip2Config, Blip2ForImageTextRetrieval
-
     repository = write_repository(root, "models", repo, {"main": main} | ({"refs/pr/1": older} if older else {}))
     folder = repository.folder / main
     words = write_bert(folder, "Blip2Processor", ("[DEC]", "<image>"))
@@ -106,13 +88,8 @@ def blip2_itm(root: Path, repo: str, main: str, older: str | None = None) -> Non
     config = _blip2_config(words - 1, "Blip2ForImageTextRetrieval", {"model_type": "opt"}, query_text=True)
     write_json(folder / "config.json", {**config, "image_text_hidden_size": 24, "image_token_index": words - 1})
     _blip2_processor(folder, 4)
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# BLIP-2\n", encoding="utf-8")
-    torch.manual_seed(5)
-    model = Blip2ForImageTextRetrieval(Blip2Config.from_pretrained(folder))
-    spread(model)
-    with torch.no_grad():
-        model.query_tokens.normal_()
-    tensors = saved_tensors(model)
+    write_card(folder, "mit", "BLIP-2")
+    tensors = random_tensors(folder, "Blip2ForImageTextRetrieval", 5)
     write_safetensors(tensors, folder / "model.safetensors")
     write_pickle(tensors, folder / "pytorch_model.bin")
     if older:
@@ -123,9 +100,6 @@ def blip2_itm(root: Path, repo: str, main: str, older: str | None = None) -> Non
 
 def blip2_opt(root: Path, repo: str, main: str) -> None:
     """BLIP-2 with OPT: two shards, an image token beyond the words, and pickled shards that nobody needs."""
-    import torch
-    from transformers import Blip2Config, Blip2ForConditionalGeneration
-
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
     words = write_bytes_bpe(folder, ("<s>", "<pad>", "</s>", "<unk>"), ("<image>",), begins_with="</s>")
     language = {
@@ -159,13 +133,8 @@ def blip2_opt(root: Path, repo: str, main: str) -> None:
         },
     )
     _blip2_processor(folder, 4)
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# BLIP-2, OPT-2.7b\n", encoding="utf-8")
-    torch.manual_seed(6)
-    model = Blip2ForConditionalGeneration(Blip2Config.from_pretrained(folder))
-    spread(model)
-    with torch.no_grad():
-        model.query_tokens.normal_()
-    write_shards(saved_tensors(model), folder, 2)
+    write_card(folder, "mit", "BLIP-2, OPT-2.7b")
+    write_shards(random_tensors(folder, "Blip2ForConditionalGeneration", 6), folder, 2)
     shards = [f"pytorch_model-0000{index}-of-00002.bin" for index in (1, 2)]
     write_decoys(folder, *shards, "pytorch_model.bin.index.json")
 
@@ -186,34 +155,17 @@ def write_shards(tensors: dict[str, Any], folder: Path, count: int) -> None:
 
 def _blip2_config(words: int, architecture: str, language: dict[str, Any], *, query_text: bool) -> dict[str, Any]:
     queries = {
-        **OLD,
-        **TOWER,
-        **{"attention_probs_dropout_prob": 0.1, "classifier_dropout": None, "cross_attention_frequency": 2},
-        **{"encoder_hidden_size": 32, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "initializer_range": 0.02},
-        **{"layer_norm_eps": 1e-12, "max_position_embeddings": 512, "model_type": "blip_2_qformer"},
-        **{"pad_token_id": 0, "position_embedding_type": "absolute", "transformers_version": "4.27.0.dev0"},
-        **{"vocab_size": words, "use_qformer_text_input": query_text},
+        **{**OLD, **TOWER, "cross_attention_frequency": 2, "encoder_hidden_size": 32, "model_type": "blip_2_qformer"},
+        **{"transformers_version": "4.27.0.dev0", "vocab_size": words, "use_qformer_text_input": query_text},
     }
     vision = {
-        **OLD,
-        **TOWER,
-        **{"attention_dropout": 0.0, "hidden_act": "gelu", "image_size": 224, "initializer_range": 0.02},
-        **{"layer_norm_eps": 1e-06, "model_type": "blip_2_vision_model", "patch_size": 14, "projection_dim": 32},
-        **{"qkv_bias": True, "transformers_version": "4.27.0.dev0"},
+        **{**OLD, **TOWER, "image_size": 224, "initializer_range": 0.02, "model_type": "blip_2_vision_model"},
+        **{"patch_size": 14, "projection_dim": 32, "qkv_bias": True, "transformers_version": "4.27.0.dev0"},
     }
     return {
-        "_commit_hash": None,
-        "architectures": [architecture],
-        "initializer_factor": 1.0,
-        "initializer_range": 0.02,
-        "model_type": "blip-2",
-        "num_query_tokens": 4,
-        "qformer_config": queries,
-        "text_config": language,
-        "torch_dtype": "float32",
-        "transformers_version": None,
-        "use_decoder_only_language_model": True,
-        "vision_config": vision,
+        **{"_commit_hash": None, "architectures": [architecture], "initializer_factor": 1.0, "model_type": "blip-2"},
+        **{"initializer_range": 0.02, "num_query_tokens": 4, "qformer_config": queries, "text_config": language},
+        **{"torch_dtype": "float32", "use_decoder_only_language_model": True, "vision_config": vision},
     }
 
 
@@ -232,51 +184,33 @@ def _blip2_processor(folder: Path, queries: int) -> None:
 def flava(root: Path, repo: str, main: str) -> None:
     """facebook/flava-full: a pickle alone, with the codebook, and the feature extractor of its day."""
     import torch
-    from transformers import FlavaConfig, FlavaForPreTraining
 
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
     words = write_bert(folder, "FlavaProcessor")
     write_json(folder / "config.json", _flava_config(words))
     write_json(folder / "preprocessor_config.json", _flava_pixels())
-    (folder / "README.md").write_text("---\nlicense: bsd-3-clause\n---\n\n# FLAVA\n", encoding="utf-8")
-    torch.manual_seed(7)
-    model = FlavaForPreTraining(FlavaConfig.from_pretrained(folder))
-    spread(model)
-    tensors = saved_tensors(model)
+    write_card(folder, "bsd-3-clause", "FLAVA")
+    tensors = random_tensors(folder, "FlavaForPreTraining", 7)
     tensors["flava.text_model.embeddings.position_ids"] = torch.arange(512).unsqueeze(0)
     write_pickle(tensors, folder / "pytorch_model.bin")
 
 
 def _flava_config(words: int) -> dict[str, Any]:
-    shared = {**OLD, **TOWER, "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu", "hidden_dropout_prob": 0.0}
-    shared |= {"initializer_range": 0.02, "layer_norm_eps": 1e-12, "qkv_bias": True}
-    image = {"image_size": 224, "mask_token": True, "model_type": "flava_image_model", "num_channels": 3}
-    image |= {"patch_size": 16, "vocab_size": 16}
-    text = {"max_position_embeddings": 512, "model_type": "flava_text_model", "pad_token_id": 0}
-    text |= {"position_embedding_type": "absolute", "type_vocab_size": 2, "vocab_size": words}
-    codebook = {"freeze": True, "hidden_size": 8, "initializer_range": 0.02, "input_channels": 3}
-    codebook |= {"model_type": "flava_image_codebook", "num_blocks_per_group": 1, "num_groups": 4, "vocab_size": 16}
+    shared = {**OLD, **TOWER, "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+    image = {"image_size": 224, "model_type": "flava_image_model", "patch_size": 16, "vocab_size": 16}
+    text = {"max_position_embeddings": 512, "model_type": "flava_text_model", "vocab_size": words}
+    codebook = {"hidden_size": 8, "model_type": "flava_image_codebook", "num_blocks_per_group": 1, "vocab_size": 16}
     return {
-        "architectures": ["FlavaForPreTraining"],
-        **{"ce_ignore_index": -100, "global_backprop_contrastive": True, "global_contrastive_weight": 1.0},
-        **{"hidden_size": 32, "image_codebook_config": {**OLD, **codebook}, "image_config": {**shared, **image}},
-        **{"init_codebook": True, "initializer_range": 0.02, "itm_weight": 1.0, "layer_norm_eps": 1e-12},
-        **{"logit_scale_init_value": 2.6592, "mim_weight": 1.0, "mlm_weight": 1.0, "mmm_image_weight": 1.0},
-        **{"mmm_text_weight": 1.0, "model_type": "flava", "projection_dim": 24, "return_loss": True},
+        **{"architectures": ["FlavaForPreTraining"], "hidden_size": 32, "model_type": "flava", "projection_dim": 24},
+        **{"image_codebook_config": {**OLD, **codebook}, "image_config": {**shared, **image}, "init_codebook": True},
         "multimodal_config": {**shared, "model_type": "flava_multimodal_model", "use_cls_token": True},
-        **{"skip_unmasked_multimodal_encoder": True, "text_config": {**shared, **text}, "tie_codebook": True},
-        **{"torch_dtype": "float32", "transformers_version": None},
+        **{"text_config": {**shared, **text}, "torch_dtype": "float32", "transformers_version": None},
     }
 
 
 def _flava_pixels() -> dict[str, Any]:
     return {
-        **{"codebook_crop_size": 112, "codebook_do_center_crop": True, "codebook_do_map_pixels": True},
-        **{"codebook_do_normalize": True, "codebook_do_resize": True, "codebook_image_mean": [0.0, 0.0, 0.0]},
-        **{"codebook_image_std": [1.0, 1.0, 1.0], "codebook_resample": 1, "codebook_size": 112},
-        **{"crop_size": 224, "do_center_crop": True, "do_normalize": True, "do_resize": True},
-        **{"feature_extractor_type": "FlavaFeatureExtractor", **CLIP_PIXELS, "input_size_patches": 14},
-        **{"mask_group_max_aspect_ratio": None, "mask_group_max_patches": None, "mask_group_min_aspect_ratio": 0.3},
-        **{"mask_group_min_patches": 16, "processor_class": "FlavaProcessor", "resample": 3, "size": 224},
-        "total_mask_patches": 75,
+        **{"codebook_crop_size": 112, "codebook_resample": 1, "codebook_size": 112, **CLIP_PIXELS},
+        **{"crop_size": 224, "do_center_crop": True, "do_normalize": True, "do_resize": True, "resample": 3},
+        **{"feature_extractor_type": "FlavaFeatureExtractor", "processor_class": "FlavaProcessor", "size": 224},
     }

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from support.hub_models import copy_files, spread, write_pickle, write_safetensors
+from support.hub_models import copy_files, spread, write_card, write_pickle, write_safetensors
 from support.hub_repos import write_repository
 from support.hub_tokenizers import token, write_clip, write_gemma, write_json, write_sentencepiece
 
@@ -49,7 +49,7 @@ def laion(
     # transformers' own files lie beside open_clip's.
     write_json(folder / "config.json", {"architectures": ["CLIPModel"], "model_type": "clip"})
     write_json(folder / "preprocessor_config.json", {"feature_extractor_type": "CLIPFeatureExtractor", "size": 224})
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# CLIP of LAION\n", encoding="utf-8")
+    write_card(folder, "mit", "CLIP of LAION")
     if safe:
         write_safetensors(tensors, folder / safe)
     if architecture is None or not safe:
@@ -92,7 +92,7 @@ def timm_siglip(root: Path, repo: str, main: str, *, version: int, architecture:
     }
     preprocess = {**HALF, "interpolation": "bicubic", "resize_mode": "squash"}
     tensors = _written(folder, shape, preprocess, architecture)
-    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n\n# SigLIP of timm\n", encoding="utf-8")
+    write_card(folder, "apache-2.0", "SigLIP of timm")
     # That the first has safetensors, too, is not established.
     if version == 1:
         write_pickle(tensors, folder / "open_clip_pytorch_model.bin")

@@ -31,6 +31,24 @@ def make_submission(folder: Path, command: str = COMMAND) -> Path:
     return folder
 
 
+def put(*path: str, to: object) -> Callable[[Forgery], None]:
+    """A forgery that states another value at a place of the document."""
+
+    def forge(forged: Forgery) -> None:
+        here = forged.document
+        for key in path[:-1]:
+            here = here[key]
+        here[path[-1]] = to
+
+    return forge
+
+
+def stated(path: str, to: object, instead: str) -> tuple[Callable[[Forgery], None], str]:
+    """A forgery of one value, and the line that refuses it: the keys are joined by slashes."""
+    words = f"{path.replace('/', '.')}: is {'null' if to is None else to}, {instead}"
+    return put(*path.split("/"), to=to), words
+
+
 class Forgery:
     """A copy of a submission, edited and saved again.
 

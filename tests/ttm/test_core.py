@@ -18,8 +18,7 @@ from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm import algorithm, trainer
 from ttmbench.ttm.algorithm import Selection, ShuffledTask, Step, adapt, overfit
 from ttmbench.ttm.finetune import TrainingPairs
-from ttmbench.ttm.selection import PseudoLabels, first_threshold, select
-from ttmbench.ttm.supervision import shuffle
+from ttmbench.ttm.selection import PseudoLabels, first_threshold, select, shuffle
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)

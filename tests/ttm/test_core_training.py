@@ -73,8 +73,7 @@ def test_a_gradient_in_parts_is_that_of_the_whole_batch(part):
     sizer = BatchSizer(64)
     sizer.training = part
     before, optimizer = len(model.seen), finetune.make_optimizer(model, TTMConfig())
-    batch = finetune._TrainingBatch(images, captions, None)
-    finetune._gradient(model, batch, optimizer, sizer)
+    finetune._gradient(model, images, captions, None, optimizer, sizer)
     assert len(model.seen) - before == (1 if part == 7 else 0), "in one piece where a part holds all of it"
 
 
@@ -108,13 +107,13 @@ def test_pairs_that_match_or_not_are_trained_in_parts():
     gradient = float(model.weight.grad)
     for part, sizes in ((3, [3, 3, 1]), (7, [7]), (64, [7])):
         model.weight.grad, model.sizes = None, []
-        loss = finetune._pairs_in_parts(model, finetune._TrainingBatch(images, captions, matched), part)
+        loss = finetune._pairs_in_parts(model, images, captions, matched, part)
         assert model.sizes == sizes and float(loss) == pytest.approx(float(whole.detach()), rel=64 * 2.0**-23)
         assert float(model.weight.grad) == pytest.approx(gradient, abs=64 * 2.0**-23)
     optimizer, sizer = finetune.make_optimizer(model, TTMConfig()), BatchSizer(4)
     for training, sizes in ((None, [4, 3]), (2, [2, 2, 2, 1])):
         sizer.training, model.sizes = training, []
-        finetune._gradient(model, finetune._TrainingBatch(images, captions, matched), optimizer, sizer)
+        finetune._gradient(model, images, captions, matched, optimizer, sizer)
         assert model.sizes == sizes and float(model.weight.grad) == pytest.approx(gradient, abs=64 * 2.0**-23)
 
 
@@ -130,22 +129,22 @@ def out_of_memory_above(limit, plain):
 def test_training_that_runs_out_of_memory_goes_on_in_parts(capsys):
     stage = stage_of(8, 1, 2)
     model, images, captions = stage.adapter, stage.prepared.images, stage.prepared.captions[:8]
-    batch, optimizer = finetune._TrainingBatch(images, captions, None), finetune.make_optimizer(model, TTMConfig())
-    expected = float(finetune._gradient(model, batch, optimizer, BatchSizer(64)))
+    batch, optimizer = (images, captions, None), finetune.make_optimizer(model, TTMConfig())
+    expected = float(finetune._gradient(model, *batch, optimizer, BatchSizer(64)))
     gradient = model.image.weight.grad.clone()
     model.train_captions = out_of_memory_above(2, model.train_captions)
     sizer = BatchSizer(64)
-    assert float(finetune._gradient(model, batch, optimizer, sizer)) == pytest.approx(expected, rel=64 * 2.0**-23)
+    assert float(finetune._gradient(model, *batch, optimizer, sizer)) == pytest.approx(expected, rel=64 * 2.0**-23)
     assert sizer.training == 2 and "out of memory while training on 8 images" in capsys.readouterr().err
     assert torch.allclose(model.image.weight.grad, gradient, rtol=0, atol=float(gradient.abs().max()) * 64 * 2.0**-23)
     model.trains_in_parts = False
     with pytest.raises(TtmbenchError, match="cannot compute the gradient in parts"):
-        finetune._gradient(model, batch, optimizer, BatchSizer(64))
+        finetune._gradient(model, *batch, optimizer, BatchSizer(64))
     pairs = YesOrNo()
     pairs.pair_loss = out_of_memory_above(2, pairs.pair_loss)
     sizer = BatchSizer(5)
-    matched = finetune._TrainingBatch(images, captions, np.arange(8) % 2 == 0)
-    finetune._gradient(pairs, matched, finetune.make_optimizer(pairs, TTMConfig()), sizer)
+    matched = np.arange(8) % 2 == 0
+    finetune._gradient(pairs, images, captions, matched, finetune.make_optimizer(pairs, TTMConfig()), sizer)
     assert sizer.training == 2 and pairs.sizes == [2, 2, 2, 2], "half of five, rounded up, and half of three"
 
 

@@ -21,7 +21,7 @@ from ttmbench.data.loader import load_groups
 from ttmbench.errors import UsageError
 from ttmbench.metrics import group_match, group_score
 from ttmbench.model_adapters import itm, vqascore
-from ttmbench.model_adapters._shared import lora
+from ttmbench.model_adapters._shared.options import LORA_TARGETS
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
 from ttmbench.scoring.prepare import PreparedTask, prepare
@@ -308,7 +308,7 @@ def test_lora_without_peft_says_what_to_install(llava, monkeypatch):
     adapter = vqascore.load(pretrained=str(llava), device="cpu")
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UsageError, match=r"pip install 'ttmbench\[lora\]'"):
-        lora.add_lora(adapter.model, 4, lora.TARGETS)
+        vqascore.add_lora(adapter.model, 4, LORA_TARGETS)
 
 
 def test_lora_trains_its_factors_alone(llava, tmp_path):
@@ -348,5 +348,5 @@ def test_lora_needs_layers_and_a_rank(llava):
     pytest.importorskip("peft")
     with pytest.raises(UsageError, match="fits no layer"):
         vqascore.load(pretrained=str(llava), device="cpu", lora=4, lora_targets="nothing_is_called_so")
-    with pytest.raises(UsageError, match="whole number from 1"):
+    with pytest.raises(UsageError, match="lora must be a whole number above 0"):
         vqascore.load(pretrained=str(llava), device="cpu", lora=0)

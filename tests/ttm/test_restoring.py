@@ -14,7 +14,7 @@ from ttmbench.model_adapters import hf
 from ttmbench.model_adapters.tiny_clip import load
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm import restoring
+from ttmbench.ttm import trainer as restoring
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.types import Scores
 

@@ -20,9 +20,7 @@ from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.results.files import schema
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import prepare
-from ttmbench.ttm.algorithm import SelectionProposal
-from ttmbench.ttm.selection import Selection
-from ttmbench.ttm.supervision import oracle, placebo, shuffle
+from ttmbench.ttm.selection import Selection, SelectionProposal, oracle, placebo, shuffle
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 2, "epochs": 2}

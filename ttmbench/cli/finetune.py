@@ -69,7 +69,7 @@ def finetune(options: argparse.Namespace) -> int:
 
 def _command(config: RunConfig) -> list[str]:
     """How a run takes the weights."""
-    from ttmbench.evaluator.finetuned import loads_as
+    from ttmbench.evaluator.adapters import loads_as
     from ttmbench.plugins.registry import build_registry
 
     target = build_registry(config.include_path).adapter(config.model).target

@@ -93,7 +93,6 @@ def run(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.settings import choose
 
     chosen = choose(config)  # a wrong name is told before torch is imported, which takes seconds
-    from ttmbench.evaluator.baseline import check_baseline
     from ttmbench.evaluator.run import run as evaluate
     from ttmbench.results.assertions import check_assertions
 
@@ -109,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
         show(results_of(error))
         raise
     show(results)
-    check_baseline(results.document)
+    results.check_baseline()
     check_assertions(config.assertions, results.typed)
     return 1 if results.failed or results.typed.undecided_tasks() else 0
 

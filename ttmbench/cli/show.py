@@ -14,7 +14,7 @@ from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.plugins.registry import Registry, build_registry, load_target
 from ttmbench.results.shaped_metric import metric_for
 
 
@@ -39,7 +39,11 @@ def show(options: argparse.Namespace) -> int:
     if name in registry.adapters:
         adapter, plugin = registry.adapters[name]
         card = None if adapter.card is None else vars(adapter.card)
-        echo(json.dumps({**vars(adapter), "card": card, "plugin": plugin}, indent=2, default=list))
+        shown = {**vars(adapter), "card": card, "plugin": plugin}
+        takes = shown.pop("options")
+        if takes is not None:
+            shown["arguments"] = load_target(takes).described()
+        echo(json.dumps(shown, indent=2, default=list))
         return 0
     known = sorted({*registry.task_files, *registry.adapters})
     near = get_close_matches(name, known, n=2)

@@ -17,8 +17,7 @@ from ttmbench.data.download.images import ListedImages
 from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.plugins.models import arguments_of, locate_files
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, arguments_of, locate_files
 from ttmbench.types import AdapterSpec, ModelFiles
 
 Status = Literal["present", "fetched", "failed", "would fetch", "ready", "missing", "not all here"]

@@ -144,9 +144,9 @@ def _read_source(registry: Registry, source: Mapping[str, object], request: Sour
         result = reader(request)
         loaded = result if isinstance(result, Loaded) else Loaded(list(result))
     groups = loaded.groups
-    strange = next((group for group in groups if not isinstance(group, Group)), None)
-    if strange is not None:
-        raise DataError(f"{what} gave a {type(strange).__name__} in place of a group")
+    strange = [group for group in groups if not isinstance(group, Group)]
+    if strange:
+        raise DataError(f"{what} gave a {type(strange[0]).__name__} in place of a group")
     if plugin != BUILTIN:
         groups = _read_by_plugin(registry, spec.kind, groups)
     # A reader that names its kind has told everything; of others the options are told.

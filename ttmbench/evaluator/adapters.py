@@ -1,4 +1,8 @@
-"""Builds the adapter that ``--model`` and ``--model_args`` name, and says what it can do."""
+"""Builds the adapter that ``--model`` and ``--model_args`` name, and reports what it states of itself.
+
+A folder of weights that `ttmbench finetune` wrote holds a record: by it every later run knows that its model is
+supervised.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,21 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from ttmbench._util.files import to_json, write_atomically
+from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors
-from ttmbench.errors import UsageError
-from ttmbench.evaluator.finetuned import finetuned
-from ttmbench.plugins.models import arguments_of
-from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.config import RunConfig
+from ttmbench.errors import DataError, UsageError
+from ttmbench.plugins.registry import Registry, arguments_of, load_target
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
-from ttmbench.scoring.capabilities import Model, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
 from ttmbench.types import ModelFiles
+
+RECORD = "ttmbench_finetune.json"
+KIND = "finetuning"
 
 
 def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]) -> Model:
@@ -192,3 +201,72 @@ def remarks(adapter: object) -> list[str]:
         "is run (torch.load, weights_only=True); --model_args weights=safetensors refuses such files",
         *model_notes(adapter),
     ]
+
+
+def finetuned(adapter: object) -> dict[str, Any] | None:
+    """The record (`ttmbench.evaluator.finetune`) beside a model's weights; None if there is none.
+
+    Raises:
+        DataError: it is damaged, so that nobody can tell what the model was trained on.
+    """
+    files = getattr(adapter, "files", None)
+    return read_record(files.folder) if isinstance(files, ModelFiles) else None
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The record in a folder; None if there is none. Errors as for `finetuned`."""
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    try:
+        content = read_json(path)
+    except Unreadable as error:
+        raise DataError(f"{path} {error}; it says what the weights beside it were finetuned on") from None
+    tasks = content.get("tasks") if isinstance(content, dict) and content.get("kind") == KIND else None
+    sound = isinstance(tasks, list) and all(isinstance(one, dict) and isinstance(one.get("task"), str) for one in tasks)
+    if not sound or not all(isinstance(name, str) for name in content.get("trained_on") or ()):
+        raise DataError(f"{path} is no record of a finetuning, which says what the weights beside it were trained on")
+    return dict(content)
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    """Writes a record into a folder of weights, in one step."""
+    write_atomically(folder / RECORD, lambda path: path.write_text(to_json(record), encoding="utf-8"))
+
+
+def finetuning_shown(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What results say of a finetuning (``model_info.finetuned``): on what, how, and from which weights."""
+    return {key: record.get(key) for key in ("tasks", "loss", "hyperparameters", "preset", "seed", "base")}
+
+
+def loads_as(target: str, model: str, folder: str) -> tuple[str, dict[str, Any]]:
+    """The model and arguments by which a run takes the weights of a finetuning.
+
+    Args:
+        target: of the adapter that was finetuned (``module:Class``).
+        model: its name.
+        folder: of the weights.
+    """
+    kind = target.partition(":")[0].rpartition(".")[2]
+    name = {"open_clip": "open_clip", "tiny_clip": "hf"}.get(kind, model)
+    return name, {"model": f"local-dir:{folder}"} if kind == "open_clip" else {"pretrained": folder}
+
+
+def fits_note(record: Mapping[str, Any] | None, task: str) -> list[str]:
+    """A sentence for a task that the model was finetuned on; none for others."""
+    for one in (record or {}).get("tasks", ()):
+        if one["task"] == task:
+            return [f"the model was finetuned on groups of {one['task']}: the numbers say how well it fits them"]
+    return []
+
+
+def check_model(config: RunConfig, model: Capabilities) -> None:
+    """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
+    reason = getattr(model.adapter, "untrainable", None)
+    if config.adapts and isinstance(reason, str):
+        raise UsageError(f"model {config.model} cannot be adapted: {reason}; leave the test-time stage out")
+    if config.ttm_also and model.stored_features is not None:
+        raise UsageError(
+            f"model {config.model} reads stored features of one task, so it cannot be measured on another; "
+            "leave --ttm_also out"
+        )

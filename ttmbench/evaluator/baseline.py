@@ -115,10 +115,3 @@ def _row(one: Number, old: float, new: float, paired: Mapping[str, Any] | None) 
     if paired["clusters"] is not None and paired["clusters"] < paired["groups"]:
         detail["clusters"] = paired["clusters"]
     return {**row, "paired": True, **detail, "won": len(paired["won"]), "lost": len(paired["lost"])}
-
-
-def check_baseline(document: Mapping[str, Any]) -> None:
-    """UsageError if a run was to be compared with something that cannot be."""
-    refused = (document.get("baseline") or {}).get("refused")
-    if refused:
-        raise UsageError(refused)

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -38,7 +38,7 @@ def several_devices(
     config: RunConfig,
     adapter: Model | None,
     in_memory: Sequence[Task],
-    plugins: Sequence[Any],
+    plugins: Sequence[object],
     cache: ScoreCache | None,
 ) -> Iterator[Devices]:
     """The devices of a run, for as long as it lasts.

@@ -15,9 +15,8 @@ from typing import Any
 
 import filelock
 
-from ttmbench._util.checksummed import SealError, load_sealed, save_sealed, separated
 from ttmbench._util.console import warn
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
 from ttmbench._util.files import take_lock, write_atomically
 from ttmbench._util.option_values import read_place
 from ttmbench._util.progress import progress_bar
@@ -27,11 +26,18 @@ from ttmbench._version import __version__
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError
-from ttmbench.evaluator.adapters import make_adapter, model_info, model_notes, trained_on
+from ttmbench.evaluator.adapters import (
+    KIND,
+    finetuned,
+    make_adapter,
+    model_info,
+    model_notes,
+    read_record,
+    trained_on,
+    write_record,
+)
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
-from ttmbench.evaluator.finetuned import KIND, finetuned, read_record, write_record
-from ttmbench.evaluator.run_code import code_of
-from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.run_key import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry

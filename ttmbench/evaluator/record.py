@@ -11,11 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator import finetuned
-from ttmbench.evaluator.adapters import model_info
+from ttmbench.evaluator.adapters import finetuning_shown, fits_note, model_info
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.protocols import Reporting
@@ -24,10 +23,9 @@ from ttmbench.results.breakdown import aggregates, shared_images_note
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
-from ttmbench.results.labels import TRACK_ORDER, supervised_tracks
+from ttmbench.results.labels import CHOICE, TRACK_ORDER, supervised_tracks
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.data_identity import groups_digest
-from ttmbench.scoring.forced_choice.arrays import CHOICE
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
 _RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
@@ -82,7 +80,7 @@ class RunRecord:
         self.model_info = {**model_info(model.adapter), "trained_on": collections}
         self._finetuning = finetuning
         if finetuning is not None:
-            self.model_info["finetuned"] = finetuned.shown(finetuning)
+            self.model_info["finetuned"] = finetuning_shown(finetuning)
         self._reporting = model.reporting
 
     def fail(self, task: str | None, stage: str, error: BaseException) -> None:
@@ -172,7 +170,7 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[
     summary, spec, scored = result.summary, result.spec, result.scored
     seen = [name for name in spec.images_from if name in trained_on]
     notes = [*result.notes, *_notes_on_clusters(result), *_notes_on_training(seen)]
-    notes += finetuned.fits_note(finetuning, spec.task)
+    notes += fits_note(finetuning, spec.task)
     notes += _notes_on_coverage(result.data.source.get("coverage"))
     notes += _notes_on_hardware((result.from_store or {}).get("hardware", ()))
     only_some_have = {

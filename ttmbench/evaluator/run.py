@@ -18,17 +18,12 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task
 from ttmbench.errors import DataError, TtmbenchError, carry, phase, phase_of
-from ttmbench.evaluator.adapters import (
-    make_adapter,
-    remarks,
-    trained_on,
-)
+from ttmbench.evaluator.adapters import check_model, finetuned, make_adapter, remarks, trained_on
 from ttmbench.evaluator.artifacts import write_artifacts
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.finetuned import finetuned
 from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.remote_output import UnsentError, run_place
@@ -45,7 +40,6 @@ from ttmbench.evaluator.settings import (
     read_samples,
 )
 from ttmbench.evaluator.task import run_task, with_others
-from ttmbench.evaluator.transfer_eval import check_model
 from ttmbench.results.assertions import check_names
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_runs import TaskGroups, stored_groups

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ttmbench._util.digests import Digests
+from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object
 from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
+from ttmbench.plugins.registry import Registry
 from ttmbench.results import environment
+from ttmbench.scoring.capabilities import Model
 
 # What neither changes a number nor asks for another file.
 INDIFFERENT = frozenset(
@@ -54,7 +56,7 @@ class RunKey:
             tasks: its tasks.
             settings: of the test-time stage, by task.
             also: other tasks that adapted models are measured on.
-            code: the source of the packages that the run uses, by `ttmbench.evaluator.run_code.code_of`.
+            code: the source of the packages that the run uses, by `code_of`.
 
         Returns:
             The key. With code that cannot be read it is no other run's.
@@ -193,3 +195,46 @@ def _bits_depend_on(config: RunConfig) -> dict[str, Any]:
     from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
 
     return {"deterministic": conditions(config.batch_size)}
+
+
+def code_of(
+    registry: Registry,
+    config: RunConfig,
+    tasks: Sequence[TaskFile],
+    settings: Mapping[str, TTMConfig],
+    adapter: Model | None = None,
+) -> Digests:
+    """The source of ttmbench and of every package that gives the run a model, a source, a metric or a schedule.
+
+    Args:
+        registry: where names are looked up.
+        config: the run.
+        tasks: its tasks, and the others that adapted models are measured on.
+        settings: of the test-time stage, by task.
+        adapter: a model that was given as an object.
+
+    Returns:
+        Package -> digest; None for code that cannot be read: a run of such code is never resumed.
+    """
+    names: list[tuple[Mapping[str, Any], Any]]
+    names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
+    for task in tasks:
+        names += [(registry.sources, kind) for kind in _kinds(task.spec.source)]
+        names += [(registry.metrics, metric) for metric in task.spec.metrics]
+    if config.adapts:
+        names += [(registry.schedules, one.schedule) for one in settings.values()]
+    modules = {module for table, name in names for module in registry.modules_of(table, name)}
+    objects = {} if adapter is None else digests_of_object(adapter)
+    return dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
+
+
+def _kinds(source: Any) -> Iterator[str]:
+    """The kinds of readers that a source mapping names; sources that combine others list these in it."""
+    if isinstance(source, Mapping):
+        if isinstance(source.get("kind"), str):
+            yield source["kind"]
+        for value in source.values():
+            yield from _kinds(value)
+    elif isinstance(source, list):
+        for value in source:
+            yield from _kinds(value)

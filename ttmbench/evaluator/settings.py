@@ -17,10 +17,9 @@ from ttmbench.data.memory import Task
 from ttmbench.data.paths import given_data_folder
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.run_code import code_of
-from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.run_key import RunKey, code_of
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.plugins.trackers.select import make_trackers
+from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
 from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, SLASH, TTM
 from ttmbench.scoring.capabilities import Capabilities, Model

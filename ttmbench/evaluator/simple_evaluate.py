@@ -9,7 +9,6 @@ from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
 from ttmbench.data.memory import Task
 from ttmbench.errors import carrying
 from ttmbench.evaluator.adapters import check_scores, name_of_adapter
-from ttmbench.evaluator.baseline import check_baseline
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.run import run
 from ttmbench.results.assertions import check_assertions
@@ -139,6 +138,6 @@ def simple_evaluate(
     config = make_run_config(given)
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
     with carrying(results):
-        check_baseline(results.document)
+        results.check_baseline()
         check_assertions(config.assertions, results.typed)
     return results

@@ -17,8 +17,7 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
-from ttmbench.evaluator.adapters import model_notes
-from ttmbench.evaluator.finetuned import finetuned, write_record
+from ttmbench.evaluator.adapters import finetuned, model_notes, write_record
 from ttmbench.evaluator.forced_choice import run_choice_task
 from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import run_ranking
@@ -27,9 +26,8 @@ from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Scored, TaskResult, scored_result
 from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
 from ttmbench.results.breakdown import breakdowns
-from ttmbench.results.labels import HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
+from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, differences, summarise
-from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, OnSeedDone

@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util.checksummed import SealError, load_sealed, save_sealed
 from ttmbench._util.console import warn
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import SealError, load_sealed, save_sealed, tensors_digest
 from ttmbench._util.files import write_atomically
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import TtmbenchError, UsageError, phase
+from ttmbench.errors import TtmbenchError, phase
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
 from ttmbench.results.summary import MethodScores, Summary, difference_of, differences, summarise
-from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.stats import seed_std
 from ttmbench.types import Scores
 
@@ -164,18 +162,6 @@ class Beside:
     @staticmethod
     def _path(folder: Path, seed: int, name: str) -> Path:
         return folder / f"seed_{seed}" / f"{name}.safetensors"
-
-
-def check_model(config: RunConfig, model: Capabilities) -> None:
-    """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
-    reason = getattr(model.adapter, "untrainable", None)
-    if config.adapts and isinstance(reason, str):
-        raise UsageError(f"model {config.model} cannot be adapted: {reason}; leave the test-time stage out")
-    if config.ttm_also and model.stored_features is not None:
-        raise UsageError(
-            f"model {config.model} reads stored features of one task, so it cannot be measured on another; "
-            "leave --ttm_also out"
-        )
 
 
 def elsewhere_config(config: RunConfig) -> RunConfig:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench.data.row_files import csv_rows, read_text
 from ttmbench.errors import DataError
 from ttmbench.reproduce.agreement import Measured
@@ -92,17 +92,10 @@ class PublishedNumber:
 
 
 def read_published(path: Traversable, runs: int = 1) -> Iterator[PublishedNumber]:
-    """Reads a CSV of published numbers.
+    """The numbers of a CSV in UTF-8 with `COLUMNS` and, if known, ``std_percent``; ``track`` where no table names it.
 
-    Args:
-        path: CSV in UTF-8 with `COLUMNS` and, if known, ``std_percent``; ``track`` where no table names it.
-        runs: how many are behind a number that states a spread.
-
-    Yields:
-        A number a line.
-
-    Raises:
-        DataError: it cannot be read, lacks a column, or a number is none; file and line are named.
+    ``runs`` says how many are behind a number that states a spread. DataError naming file and line if it cannot be
+    read, lacks a column, or a number is none.
     """
     lines = list(csv_rows(read_text(path, str(path)), str(path)))
     missing = [name for name in COLUMNS if not lines or name not in lines[0].cells]

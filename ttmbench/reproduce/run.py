@@ -12,7 +12,7 @@ from typing import Any
 from ttmbench._util.files import safe_name
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.finetuned import loads_as
+from ttmbench.evaluator.adapters import loads_as
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, ComparedRow
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable
@@ -65,16 +65,10 @@ def _command(name: str, settings: Mapping[str, Any]) -> str:
 def plan(
     table: PublishedTable, rows: Iterable[ComparedRow], registry: Registry, common: Mapping[str, Any]
 ) -> Iterator[PlannedRun]:
-    """The runs for every row that is missing, or whose number is of other data.
+    """The runs for every row of `compare` that is missing, or whose number is of other data.
 
-    Args:
-        table: whose settings adapting runs take; several runs if it states a spread over several.
-        rows: of `compare`.
-        registry: says which tasks have the paper's preset for a model.
-        common: options of every run, such as where it writes.
-
-    Yields:
-        One run for each model and stage, so that a model is loaded once for its tasks.
+    One for each model and stage, so that a model is loaded once for its tasks; several seeds where the table states a
+    spread over several. ``common`` are options of every run, such as where it writes.
     """
     stages: dict[str, dict[str, set[str]]] = {}
     for row in rows:
@@ -114,13 +108,9 @@ def _finetuning(
 
 
 def carry_out(run: PlannedRun) -> Iterator[str]:
-    """Carries out a run.
+    """Carries out a run, which writes its results itself, and yields what failed, in a sentence each.
 
-    Args:
-        run: what to run; it writes its results itself.
-
-    Yields:
-        What failed, in a sentence each; nothing if all went well. Whatever fails, the caller can go on.
+    Whatever fails, the caller can go on.
     """
     from ttmbench.evaluator.simple_evaluate import simple_evaluate
 

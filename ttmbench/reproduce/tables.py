@@ -123,13 +123,6 @@ class TaskEntry(_Strict):
         return self.mean_of or self.pool_of
 
 
-class Tolerance(_Strict):
-    """What counts as agreeing; see `ttmbench.reproduce.agreement`."""
-
-    level: float = Field(0.99, gt=0, lt=1)
-    groups: float = Field(1, ge=0)
-
-
 class TableSpec(_Strict):
     """A table's YAML.
 
@@ -142,7 +135,7 @@ class TableSpec(_Strict):
         decimals: digits after the point, as printed in percent.
         runs: how many runs are behind each standard deviation.
         own: the numbers are of ttmbench itself, so they are no published ones.
-        tolerance: what counts as agreeing.
+        tolerance: what counts as agreeing; see `ttmbench.reproduce.agreement`.
         settings: of runs that adapt the model.
         metrics: paper's metric -> the one here, where the names differ.
         tasks: paper's task -> what it is here.
@@ -157,7 +150,7 @@ class TableSpec(_Strict):
     decimals: int = Field(2, ge=0, le=6)
     runs: int = Field(1, ge=1)
     own: bool = False
-    tolerance: Tolerance = Tolerance()
+    tolerance: Rule = Rule()
     settings: dict[str, Any] = {}
     metrics: dict[str, str] = {}
     tasks: dict[str, TaskEntry] = {}
@@ -183,11 +176,6 @@ class PublishedTable:
     csv: Traversable
 
     @property
-    def rule(self) -> Rule:
-        """What counts as agreeing."""
-        return Rule(self.spec.tolerance.level, self.spec.tolerance.groups)
-
-    @property
     def digit(self) -> float:
         """One unit of the last printed digit, a fraction."""
         return 10.0**-self.spec.decimals / 100
@@ -203,16 +191,9 @@ def shipped_tables() -> dict[str, Traversable]:
 
 
 def load_table(name: str) -> PublishedTable:
-    """A table by name, or by the path of its YAML.
+    """A table by its name, or by the path of its YAML.
 
-    Args:
-        name: of a shipped table, or a file.
-
-    Returns:
-        The table.
-
-    Raises:
-        UsageError: no such table, or a file of it is wrong; file and key or line are named.
+    UsageError if there is no such table, or a file of it is wrong; file and key or line are named.
     """
     shipped = shipped_tables()
     if name in shipped:
@@ -234,16 +215,9 @@ def published_tables(name: str) -> list[PublishedTable]:
 
 
 def published_numbers(names: Sequence[str]) -> list[Number]:
-    """The numbers that ``--published`` names, to stand beside those of runs.
+    """The numbers that ``--published`` names (shipped tables, ``all``, a CSV of one's own), marked as published.
 
-    Args:
-        names: each of a shipped table, ``all``, or a CSV of one's own.
-
-    Returns:
-        The numbers, marked as published. Those of shipped tables have our names of tasks and metrics.
-
-    Raises:
-        DataError: a CSV is not what it should be; file and line are named.
+    Those of shipped tables have our names of tasks and metrics. DataError naming file and line if a CSV is wrong.
     """
     found: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
     for name in names:

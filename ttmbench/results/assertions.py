@@ -46,13 +46,8 @@ def check_names(
 ) -> None:
     """Refuses assertions on numbers that there will not be, before anything is computed.
 
-    Args:
-        assertions: as they were given.
-        metrics: task -> its metrics, for every task and mean over values of tags that there will be numbers of.
-        filters: that numbers will have; None where that is not known yet.
-
-    Raises:
-        UsageError: an unknown task, metric or filter, named beside what there is.
+    ``metrics`` are by task and mean over values of tags; ``filters`` is None where it is not known yet which there will
+    be. UsageError names an unknown task, metric or filter beside what there is.
     """
     for text in assertions:
         task, key, _, _ = parse_assertion(text)

@@ -54,13 +54,9 @@ def breakdowns(
 
 
 def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The unweighted mean of tasks, for every number that all of them have.
+    """The unweighted mean of tasks, for every number (``metric,filter``) that all of them have.
 
-    Args:
-        results: of each task: ``metric,filter`` and ``metric_stderr,filter`` -> value.
-
-    Returns:
-        The same keys; standard errors add up as those of independent tasks.
+    Standard errors add up as those of independent tasks.
 
     >>> mean_of_tasks([{"m,none": 0.5, "m_stderr,none": 0.03}, {"m,none": 1.0, "m_stderr,none": 0.04}])
     {'m,none': 0.75, 'm_stderr,none': 0.025}
@@ -82,12 +78,8 @@ def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, fl
 def shared_images_note(configs: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
     """What a reader should know of a mean over tasks that may show the same images.
 
-    Args:
-        configs: task -> its task file, resolved.
-        tasks: that the mean is over.
-
-    Returns:
-        A sentence if two of them are of one image collection, or read images from one place; else none.
+    A sentence if two of them are of one image collection, or read images from one place, by their resolved task files;
+    else none.
     """
     seen: dict[str, str] = {}
     alike: dict[str, None] = {}
@@ -139,15 +131,7 @@ def _members_of_means(groups: Sequence[Group], means: Mapping[str, TagMean]) -> 
 def aggregates(
     results: Mapping[str, Mapping[str, float | None]], members: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """The mean of each dataset whose subsets are all there.
-
-    Args:
-        results: task -> its numbers.
-        members: dataset -> all its tasks.
-
-    Returns:
-        dataset -> numbers; a dataset of which a subset is missing has none.
-    """
+    """The mean of each dataset (dataset -> its tasks) whose subsets are all there: dataset -> numbers."""
     return {
         name: mean_of_tasks([results[task] for task in tasks])
         for name, tasks in members.items()

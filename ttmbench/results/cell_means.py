@@ -166,14 +166,7 @@ class CellValues:
 
 
 def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.ndarray, " groups"]:
-    """How much each group counts in a mean of means.
-
-    Args:
-        members: cell -> positions of its groups.
-        groups: how many there are.
-
-    Returns:
-        Weights that add up to 1; 0 for groups of no cell.
+    """How much each of so many groups counts in a mean of means over cells; 0 for groups of no cell.
 
     >>> weights_of({("a", "x"): [0, 1], ("a", "y"): [2], ("b", "z"): [3]}, 5).tolist()
     [0.125, 0.125, 0.25, 0.5, 0.0]

@@ -41,15 +41,10 @@ class Clusters:
 
 
 def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> Clusters:
-    """The clusters of groups.
+    """The clusters of groups of one shape.
 
-    Args:
-        groups: of one shape.
-        digest: of an image's decoded pixels, by which the same image under two names is one. Parts of one image
-            (``crop`` of a task file) count as that image.
-
-    Returns:
-        The clusters.
+    ``digest`` is of an image's decoded pixels, by which the same image under two names is one. Parts of one image
+    (``crop`` of a task file) count as that image.
     """
     shown = [[_whole(image, digest) for image in group.images] for group in groups]
     number: dict[str, int] = {}
@@ -67,11 +62,7 @@ def _whole(image: ImageRef, digest: Callable[[ImageRef], str]) -> str:
 def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
     """Components of items that share a key, directly or through others.
 
-    Args:
-        keys: of each item.
-
-    Returns:
-        A number for each item, equal within a component, counted from 0 in the order of first items.
+    A number for each item, equal within a component, counted from 0 in the order of first items.
 
     >>> connected([["a", "b"], ["c"], ["b", "d"], ["d"], []])
     [0, 1, 0, 0, 2]

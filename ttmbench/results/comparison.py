@@ -87,12 +87,6 @@ def adjust_for_several(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any
 
     One family of tests is every row of one metric and filter: all tasks, and all runs that are compared. Means over
     values of tags (``task/name``) and other tasks (``adapted to@measured on``) are families of their own.
-
-    Args:
-        rows: of `compare_runs`; changed.
-
-    Returns:
-        The same rows.
     """
     families = [(row["metric"], row["filter"], SLASH in row["task"], AT in row["task"]) for row in rows]
     for key in dict.fromkeys(families):
@@ -269,12 +263,7 @@ def _stated(document: ResultsDocument, task: str) -> tuple[int | None, str | Non
 def pairs_of(runs: Sequence[StoredRun], allow_different: bool) -> list[tuple[StoredRun, StoredRun]]:
     """Which runs are compared: each task of each run with the first run that has the same task and data.
 
-    Args:
-        runs: in order.
-        allow_different: the same task with other data will do.
-
-    Returns:
-        (baseline, other run) for each pair, both with the tasks of this comparison alone.
+    Returns (baseline, other run) for each pair, both with the tasks of this comparison alone.
     """
     first: dict[str, list[StoredRun]] = {}
     found = []

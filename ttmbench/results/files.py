@@ -45,15 +45,9 @@ class RunFiles:
 
     @classmethod
     def of(cls, output_path: str, model: str, stamp: str) -> RunFiles:
-        """The names that an output path means.
+        """The names that an output path means; nothing is written yet.
 
-        Args:
-            output_path: a folder, for ``<folder>/<model>/results_<stamp>.json``; or exactly the ``.json`` file.
-            model: name of the model.
-            stamp: time in the names.
-
-        Returns:
-            The files; nothing is written yet.
+        A folder is for ``<folder>/<model>/results_<stamp>.json``; a ``.json`` file is exactly that file.
         """
         target = Path(output_path)
         if target.suffix == ".json":
@@ -130,19 +124,7 @@ class RunFiles:
 
 
 def open_run_files(output_path: str, model: str, started: datetime) -> RunFiles:
-    """Chooses the file names of what is computed at once and makes sure that they can be written.
-
-    Args:
-        output_path: as `RunFiles.of` takes it.
-        model: name of the model.
-        started: time in the names.
-
-    Returns:
-        The files.
-
-    Raises:
-        UsageError: the place cannot be written to.
-    """
+    """Chooses the file names of what is computed at once and makes sure that they can be written; else UsageError."""
     files = RunFiles.of(output_path, model, started.strftime("%Y-%m-%dT%H-%M-%S.%f"))
     probe(files, output_path)
     return files

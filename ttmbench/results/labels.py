@@ -112,15 +112,9 @@ def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
 
 
 def name_of(filter_: str, track: str | None = None, metric: str | None = None) -> str:
-    """The name of a column.
+    """The name of the column of a number; of a filter that the table does not have (a plugin's), the filter itself.
 
-    Args:
-        filter_: of the number.
-        track: of the number.
-        metric: of the number; it tells what matches where the track does not: that of finetuned models, or none.
-
-    Returns:
-        The name; of a filter that the table does not have (a plugin's), the filter itself.
+    The metric tells what matches where the track does not: that of finetuned models, or none.
 
     >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("simple_match", "test_time")
     ('SimpleMatch', 'raw', 'raw', 'overfitted')
@@ -145,16 +139,7 @@ def key_of(metric: str, filter_: str) -> str:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """The metric and the filter of a key.
-
-    Args:
-        key: ``metric,filter``.
-
-    Returns:
-        Both.
-
-    Raises:
-        ValueError: it has no comma, or several.
+    """The metric and the filter of a key; ValueError if it has no comma, or several.
 
     >>> split_key("group_match_stderr,ttm")
     ('group_match_stderr', 'ttm')

@@ -71,13 +71,9 @@ def stated_model(document: ResultsDocument) -> StatedModel:
 
 
 def fingerprint_of(declared: Mapping[str, Any]) -> str | None:
-    """The digest by which results of one model are known.
+    """The digest by which results of one model are known; None if nothing is declared (``model_info.fingerprint``).
 
-    Args:
-        declared: what the adapter states of itself (``model_info.fingerprint``).
-
-    Returns:
-        sha256 of all of it but the machine's part, and the name of weights whose digest is there; None of nothing.
+    sha256 of all of it but the machine's part, and the name of weights whose digest is there.
     """
     has_digest = any(key in declared for key in ("weights_sha256", "features_sha256"))
     kept = {
@@ -89,15 +85,10 @@ def fingerprint_of(declared: Mapping[str, Any]) -> str | None:
 
 
 def tell_apart(models: Sequence[StatedModel]) -> list[str]:
-    """What each of some models is called beside the others.
+    """What each of some models is called beside the others: the same for the same model, another for another one.
 
-    Args:
-        models: of some documents; several may be one model.
-
-    Returns:
-        A name for each: the same for the same model, another for another one. It is the name that was given, else the
-        newest; where two models have one name, the shortest end of their paths that tells them apart, else their
-        precision, else digits of their fingerprints.
+    It is the name that was given, else the newest; where two models have one name, the shortest end of their paths that
+    tells them apart, else their precision, else digits of their fingerprints.
     """
     keys = _keys(models)
     first: dict[str, StatedModel] = {}

@@ -143,15 +143,7 @@ class DocumentFile:
 
 
 def numbers_of(document: ResultsDocument, file: str = "") -> list[Number]:
-    """Every number of a results document, undefined ones too; a task's means over values of tags behind its own.
-
-    Args:
-        document: the document; of a run that is under way, what there is of it.
-        file: its name.
-
-    Returns:
-        Task by task in the document's order.
-    """
+    """Every number of a document, undefined ones too; a task's means over values of tags behind its own."""
     numbers = []
     for task in document.results:
         mine = list(_of_task(document, task, file))
@@ -190,15 +182,10 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
 
 
 def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]:
-    """Every number of adapted models on other tasks, to stand beside those of `numbers_of`.
+    """Every number of adapted models on other tasks (``--ttm_also``), to stand beside those of `numbers_of`.
 
-    Args:
-        document: of a run with ``--ttm_also``; of another run there is nothing.
-        file: its name.
-
-    Returns:
-        Numbers of the task ``adapted to@measured on``, without a track: filter ``none`` is the model as it was on the
-        other task, ``ttm`` the adapted one.
+    They are of the task ``adapted to@measured on``, without a track: filter ``none`` is the model as it was on the
+    other task, ``ttm`` the adapted one.
     """
     number, found = _numbers_from(document, file), []
     for adapted_to, measured_on, record in (
@@ -254,17 +241,9 @@ def takes_place_of(one: Number, other: Number) -> bool:
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], dict[Path, str]]:
-    """Reads results documents.
+    """Reads results documents, named or in folders, and says why other files of folders were skipped.
 
-    Args:
-        paths: files, or folders to search.
-
-    Returns:
-        The documents, and why files of folders were skipped.
-
-    Raises:
-        DataError: a file that was named is no results document.
-        UsageError: there is none.
+    DataError if a file that was named is no results document; UsageError if there is none.
     """
     runs, skipped = [], dict[Path, str]()
     for given in paths:
@@ -370,14 +349,7 @@ _TEXT = (
 
 
 def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
-    """Numbers as a table: a row a number, a column an attribute.
-
-    Args:
-        numbers: of one document or many.
-
-    Returns:
-        Rates as float64 (undefined is NaN), counts as Int64, names as text.
-    """
+    """Numbers as a table: a row a number, a column an attribute; undefined rates are NaN, counts Int64."""
     import pandas as pd
 
     columns = [column.name for column in fields(Number)]

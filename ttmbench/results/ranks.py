@@ -56,13 +56,6 @@ class Ranks:
 def hits(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"]:
     """Whether a true candidate is among the first k, a tie being none.
 
-    Args:
-        k: how many are looked at.
-        ranks: of the queries.
-
-    Returns:
-        One answer each.
-
     >>> ranks = Ranks(np.array([0, 1]), np.array([0, 0]), np.array([0, 0]), np.array([1, 1]), 4)
     >>> hits(1, ranks).tolist(), hits_as_topk(1, ranks).tolist(), undecided(1, ranks).tolist()
     ([True, False], [True, True], [False, True])

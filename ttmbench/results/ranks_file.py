@@ -57,14 +57,9 @@ def save_ranks(
     metadata: Mapping[str, str],
     clusters: np.ndarray | None = None,
 ) -> None:
-    """Writes ranks.
+    """Writes ranks by scope, with the image that each query is about.
 
-    Args:
-        path: the file, overwritten.
-        ranks: scope -> ranks.
-        of_query: scope -> the image that each query is about.
-        metadata: texts to keep with them.
-        clusters: a number for each image, equal for the same pixels; None where every image is another one.
+    ``clusters`` are a number for each image, equal for the same pixels; None where every image is another one.
     """
     arrays: dict[str, np.ndarray] = {}
     for scope, one in ranks.items():

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
 from ttmbench.results.document import ResultsDocument
@@ -33,13 +33,9 @@ MIGRATIONS: Mapping[str, tuple[str, Migration]] = {}
 
 
 def read_document(path: Path) -> ResultsDocument:
-    """Reads a results document, of this schema or of one that can be brought to it.
+    """A results document, of this schema or of one that can be brought to it.
 
-    Args:
-        path: the file.
-
-    Returns:
-        The document; of a newer minor version without the keys that this version does not know.
+    One of a newer minor version is without the keys that this version does not know.
 
     Raises:
         DataError: it cannot be read, is no results document, is of another major version, or lacks a key; the file
@@ -54,12 +50,7 @@ def read_document(path: Path) -> ResultsDocument:
 def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[tuple[Path, ResultsDocument | str]]:
     """Every results document below a folder, and every other JSON file but summaries with the reason why not.
 
-    Args:
-        folder: searched with all folders below it, hidden ones aside.
-        without: names of files to pass over.
-
-    Yields:
-        The files in the order of their paths, each with the document, or with the reason why it is skipped.
+    In the order of their paths, hidden folders and the names ``without`` aside.
     """
     for path in sorted(folder.rglob("*.json")):
         # What a stopped run goes on from lies in a hidden folder.
@@ -78,12 +69,8 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
 def parse_document(content: Any, migrations: Mapping[str, tuple[str, Migration]] = MIGRATIONS) -> ResultsDocument:
     """Brings what a JSON file holds to the present schema and checks it.
 
-    Args:
-        content: of the file.
-        migrations: version -> (the next version, what makes a document of it).
-
-    Returns:
-        The document; what a newer minor version adds is not checked, and `ResultsDocument.to_dict` leaves it out.
+    What a newer minor version adds is not checked, and `ResultsDocument.to_dict` leaves it out. ``migrations`` are as
+    `MIGRATIONS`.
     """
     if not isinstance(content, dict):
         raise _RefusedError(f"{NOT_A_DOCUMENT} (a JSON {type(content).__name__}, not an object)")
@@ -110,16 +97,10 @@ def parse_document(content: Any, migrations: Mapping[str, tuple[str, Migration]]
 
 
 def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str | None:
-    """The task that a file beside a results document is of.
+    """The task that a file beside a results document is of; None if there is none.
 
-    Args:
-        name: of the file.
-        about: what the document says of it.
-        tasks: of the document.
-
-    Returns:
-        The task. Older documents do not state it: then the one that the name holds, which is the longest of several,
-        since one task may be called as another begins. None if there is none.
+    Older documents do not state it: then the one that the name holds, which is the longest of several, since one task
+    may be called as another begins.
 
     >>> about = Artifact(kind="samples", sha256="0" * 64, bytes=0)
     >>> task_of_artifact("x_samples_a_2b.jsonl", about, ["b", "2b", "a_2b"])

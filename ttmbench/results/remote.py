@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.option_values import is_address, read_place
@@ -12,19 +11,10 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import UsageError
 
 
-def place_of(given: Any, what: str = "the path") -> Path:
-    """A file or folder as a path of this machine.
+def place_of(given: object, what: str = "the path") -> Path:
+    """A file or folder as a path of this machine; of an address, results and the files beside them are fetched.
 
-    Args:
-        given: a path; or an address, whose results and the files beside them are then fetched.
-        what: the argument, for messages.
-
-    Returns:
-        The path.
-
-    Raises:
-        UsageError: nothing can be there.
-        RemoteError: it cannot be read.
+    ``what`` is the argument, for messages. UsageError if nothing can be there; RemoteError if it cannot be read.
     """
     place = read_place(what, given, may_be_address=True)
     return fetch_results(place, what) if is_address(place) else Path(place)
@@ -33,17 +23,8 @@ def place_of(given: Any, what: str = "the path") -> Path:
 def fetch_results(address: str, what: str, beside: bool = True) -> Path:
     """Fetches a file, or the results documents below a folder, to a folder that is gone when the process ends.
 
-    Args:
-        address: of a file or folder.
-        what: the argument, for messages.
-        beside: also fetch the files that documents name.
-
-    Returns:
-        The file or folder here.
-
-    Raises:
-        UsageError: there is nothing.
-        RemoteError: it cannot be read, or is larger than the limits allow.
+    ``beside``: also the files that documents name. UsageError if there is nothing; RemoteError if it cannot be read, or
+    is larger than the limits allow.
     """
     remote = RemoteFolder(address, what)
     if remote.is_file():

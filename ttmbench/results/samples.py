@@ -17,14 +17,7 @@ LARGEST = 1e300
 
 
 def wrong_number(key: str, value: Any) -> str | None:
-    """What is wrong with a number of results or samples.
-
-    Args:
-        key: ``metric,filter``, or a metric.
-        value: the number, None if undefined.
-
-    Returns:
-        Words that follow it; None if nothing is.
+    """What is wrong with a number of results or samples, in words that follow it; None if nothing is.
 
     >>> wrong_number("group_match,none", 1.5)
     'which is no fraction'

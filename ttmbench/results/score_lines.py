@@ -68,17 +68,9 @@ class StoredScores:
 
 
 def read_score_lines(path: Path, shape: GroupShape | None) -> StoredScores:
-    """Reads scores of JSON lines, in whichever of the three formats.
+    """The scores of JSON lines, in whichever of the three formats; without a task's shape the file says it.
 
-    Args:
-        path: the file.
-        shape: images and captions per group, from the task; None where the file has to say it.
-
-    Returns:
-        The scores.
-
-    Raises:
-        DataError: a line is of no format, or a cell is missing, doubled or surplus; line or group are named.
+    DataError if a line is of no format, or a cell is missing, doubled or surplus; line or group are named.
     """
     lines = list(read_json_lines(path))
     if not lines:

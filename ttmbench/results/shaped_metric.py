@@ -12,15 +12,9 @@ from ttmbench.types import GroupShape, MetricSpec
 
 
 def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
-    """The metric for groups of a shape.
+    """A registered metric for groups of a shape: its functions take the arguments of ordinary ones.
 
-    Args:
-        metric: as it is registered.
-        shape: of a task's groups.
-
-    Returns:
-        A metric whose functions take the arguments of ordinary ones; itself where one caption is true for an image.
-        One that is not made for such a shape is defined for no groups.
+    Itself where one caption is true for an image. One that is not made for such a shape is defined for no groups.
     """
     true = shape.true_captions
     if true == 1 and metric.several_true != "only":

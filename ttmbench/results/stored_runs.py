@@ -68,15 +68,8 @@ class StoredRun:
 def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     """Reads a results document and the samples beside it.
 
-    Args:
-        path: the results document.
-        need_samples: whether a run without samples is an error; else it has no values.
-
-    Returns:
-        The run.
-
-    Raises:
-        DataError: a file is absent or damaged, or the run wrote no samples.
+    DataError if a file is absent or damaged, or the run wrote no samples; without ``need_samples`` it has no
+    values then.
     """
     document = read_document(path)
     groups = stored_groups(path.parent, document)
@@ -88,18 +81,10 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
 
 
 def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGroups]:
-    """The values and clusters of groups in the samples that a document names.
+    """The values and clusters of groups in the samples that a document names: task -> its groups.
 
-    Args:
-        folder: where the document lies.
-        document: of results.
-
-    Returns:
-        task -> its groups; tasks without samples are left out. Another task that an adapted model was measured on is
-        ``adapted to@measured on``.
-
-    Raises:
-        DataError: a file is absent or damaged.
+    Tasks without samples are left out. Another task that an adapted model was measured on is
+    ``adapted to@measured on``. DataError if a file is absent or damaged.
     """
     found: dict[str, TaskGroups] = {}
     for name, about in document.artifacts.items():
@@ -119,14 +104,7 @@ def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGrou
 
 
 def runs_in(folder: Path) -> tuple[list[StoredRun], dict[Path, str]]:
-    """The runs with samples below a folder in the order of their paths, and why other JSON files are skipped.
-
-    Args:
-        folder: searched with all folders below it.
-
-    Returns:
-        The runs; path -> reason.
-    """
+    """The runs with samples below a folder in the order of their paths, and why other JSON files are skipped."""
     runs, skipped = [], dict[Path, str]()
     for path, document in walk_documents(folder):
         if isinstance(document, str):

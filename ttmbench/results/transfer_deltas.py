@@ -82,14 +82,9 @@ class Transfer:
 
 
 def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
-    """What a results document says of adapted models on other tasks, and beside it of their own.
+    """What a results document says of adapted models on other tasks (``--ttm_also``), and beside it of their own.
 
-    Args:
-        document: of a run with ``--ttm_also``; of another run there is nothing.
-        file: its name.
-
-    Returns:
-        By the task adapted to, its own first, then the other tasks in the document's order.
+    By the task adapted to, its own first, then the other tasks in the document's order.
     """
     found: list[Transfer] = []
     for task, others in document.ttm_also.items():

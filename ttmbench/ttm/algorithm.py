@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench._arrays.checked import fewer_first
+from ttmbench._arrays.scores import fewer_first
 from ttmbench._util.progress import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
@@ -22,38 +22,17 @@ from ttmbench.metrics import group_score
 from ttmbench.protocols import Trainable
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
-from ttmbench.ttm.selection import PseudoLabels, Selection, first_threshold, select
+from ttmbench.ttm.selection import (
+    PseudoLabels,
+    Selection,
+    SelectionProposal,
+    Supervision,
+    algorithm1_selection,
+    first_threshold,
+    select,
+)
 from ttmbench.ttm.trainer import Trainer, TrainingState
 from ttmbench.types import ScheduleSpec, Scores
-
-
-@dataclass(frozen=True)
-class SelectionProposal:
-    """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control).
-
-    Attributes:
-        choice: Algorithm 1's own.
-        in_task_order: its captions by their positions in the task's own order, int [units, images of a unit].
-        tie: bool [units].
-        n_captions: how many captions a unit has to choose from.
-        is_global: units are pairs of one assignment, in which no caption is given twice.
-        rng: for what is drawn at random; the same seed and iteration give the same stream.
-    """
-
-    choice: Selection
-    in_task_order: np.ndarray
-    tie: np.ndarray
-    n_captions: int
-    is_global: bool
-    rng: np.random.Generator
-
-
-Supervision = Callable[[SelectionProposal], Selection]
-
-
-def algorithm1_selection(proposal: SelectionProposal) -> Selection:
-    """The supervision of Algorithm 1: train on what the threshold keeps."""
-    return proposal.choice
 
 
 @dataclass(frozen=True)
@@ -120,40 +99,26 @@ def adapt(
         TtmbenchError: no threshold can be chosen, or the loss is not finite.
     """
     blind = ShuffledTask(stage, seed)
-    labels = blind.propose(scores)
+    first = blind.propose(scores)
     by_share = config.by_share(stage.is_global)
     thresholds = np.asarray(
-        schedule.compute(first_threshold(config, labels, by_share), config.tau_end, config.iterations)
+        schedule.compute(first_threshold(config, first, by_share), config.tau_end, config.iterations)
     )
     if thresholds.shape != (config.iterations,) or not np.isfinite(thresholds).all():
         raise TtmbenchError(
             f"schedule '{schedule.name}' gave thresholds of shape {list(thresholds.shape)} for {config.iterations} "
             "iterations; one finite number each is expected"
         )
-    trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
-    done = 0
-    if resume is not None:
-        trainer.resume(resume)
-        done, scores = resume.iteration, resume.scores
-        labels = blind.propose(scores)
-    with progress_bar(config.iterations * config.epochs, f"TTM seed {seed}", "epochs") as shown:
-        shown.update(done * config.epochs)
-        for iteration, threshold in enumerate(thresholds.tolist()[done:], start=done + 1):
-            started = time.perf_counter()
-            own = Selection(labels.captions, select(labels, threshold, by_share, config.ties))
-            chosen = supervision(blind.proposal(own, labels.tie, np.random.default_rng([seed, iteration, 2])))
-            loss = trainer.train(iteration, blind.pairs(chosen), shown)
-            rate = trainer.rate(iteration)
-            if loss:
-                scores = _score_trained(stage, iteration, rate)
-            seconds = time.perf_counter() - started
-            captions = blind.unshuffle(chosen.captions)
-            step = Step(iteration, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
-            if keep is not None:
-                keep(step, trainer.state(iteration, scores))
-            yield step
-            if iteration < config.iterations:
-                labels = blind.propose(scores)
+
+    def choose(iteration: int, scores: Scores) -> tuple[float, PseudoLabels, Selection]:
+        labels = first if iteration == 1 else blind.propose(scores)
+        threshold = float(thresholds[iteration - 1])
+        own = Selection(labels.captions, select(labels, threshold, by_share, config.ties))
+        rng = np.random.default_rng([seed, iteration, 2])
+        return threshold, labels, supervision(blind.proposal(own, labels.tie, rng))
+
+    trainer = Trainer(stage, config, learning_rate, seed, units=len(first.tie))
+    yield from _iterations(blind, trainer, choose, scores, f"TTM seed {seed}", resume, keep)
 
 
 def overfit(
@@ -189,31 +154,49 @@ def overfit(
     """
     blind = ShuffledTask(stage, seed)
     labels = blind.propose(scores)
-    fixed = select(labels, -math.inf, by_share=False, ties=config.ties)
-    pairs = blind.pairs(Selection(labels.captions, fixed))
-    trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    fixed = Selection(labels.captions, select(labels, -math.inf, by_share=False, ties=config.ties))
     captions = blind.unshuffle(labels.captions)
-    done = 0
+    trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
+    if resume is not None and _overfitted(stage, resume.scores, fixed.selected, captions):
+        trainer.resume(resume)
+        return
+    for step in _iterations(
+        blind, trainer, lambda *_: (0.0, labels, fixed), scores, f"SimpleMatch seed {seed}", resume, keep
+    ):
+        yield step
+        if _overfitted(stage, step.scores, fixed.selected, captions):
+            break
+
+
+def _iterations(
+    blind: ShuffledTask,
+    trainer: Trainer,
+    choose: Callable[[int, Scores], tuple[float, PseudoLabels, Selection]],
+    scores: Scores,
+    title: str,
+    resume: TrainingState | None,
+    keep: Kept | None,
+) -> Iterator[Step]:
+    """Chooses what to train on, trains and scores, iteration by iteration; ``scores`` are of the model before."""
+    config, done = trainer.config, 0
     if resume is not None:
         trainer.resume(resume)
         done, scores = resume.iteration, resume.scores
-        if _overfitted(stage, scores, fixed, captions):
-            return
-    with progress_bar(config.iterations * config.epochs, f"SimpleMatch seed {seed}", "epochs") as shown:
+    with progress_bar(config.iterations * config.epochs, title, "epochs") as shown:
         shown.update(done * config.epochs)
         for iteration in range(done + 1, config.iterations + 1):
             started = time.perf_counter()
-            loss = trainer.train(iteration, pairs, shown)
+            threshold, labels, chosen = choose(iteration, scores)
+            loss = trainer.train(iteration, blind.pairs(chosen), shown)
             rate = trainer.rate(iteration)
             if loss:
-                scores = _score_trained(stage, iteration, rate)
+                scores = _score_trained(trainer.stage, iteration, rate)
             seconds = time.perf_counter() - started
-            step = Step(iteration, 0.0, captions, fixed, labels.tie, loss, rate, scores, seconds)
+            captions = blind.unshuffle(chosen.captions)
+            step = Step(iteration, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
             if keep is not None:
                 keep(step, trainer.state(iteration, scores))
             yield step
-            if _overfitted(stage, scores, fixed, captions):
-                break
 
 
 def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) -> Scores:

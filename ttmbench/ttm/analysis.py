@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 
 from ttmbench import stats
-from ttmbench._arrays.checked import fewer_first
 from ttmbench.errors import UsageError
-from ttmbench.matching import match_global, match_groups
 from ttmbench.results.summary import metric_chance, metric_mean, metric_values
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.ttm import learning_rates as learningrates
-from ttmbench.ttm.algorithm import Step, Supervision, algorithm1_selection
-from ttmbench.ttm.learning_rates import agreement, observe
-from ttmbench.ttm.restoring import restored
-from ttmbench.ttm.supervision import oracle as oracle_supervision
+from ttmbench.ttm.algorithm import Step
+from ttmbench.ttm.learning_rates import agreement, matchings, observe
+from ttmbench.ttm.selection import Supervision, algorithm1_selection
+from ttmbench.ttm.selection import oracle as oracle_supervision
+from ttmbench.ttm.trainer import restored
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MetricSpec
 
@@ -240,14 +239,9 @@ def _at_rate(question: Question, rate: float) -> dict[str, Any]:
 
 
 def _confidence(stage: Adaptation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Confidence, tie and whether the matching is right, of every unit, for the model as it is."""
-    if stage.spec.is_global:
-        assert stage.raw.all_pairs is not None, "a global task scores every pair"
-        overall = match_global(stage.raw.all_pairs)
-        return overall.scores, overall.tie, (overall.captions == stage.raw.truth) & ~overall.tie
-    matching = match_groups(fewer_first(stage.raw.groups))
-    right = (matching.captions == stage.truth).all(axis=1)
-    return matching.margin, matching.tie, right & ~matching.tie
+    """Confidence, tie and whether the matching is correct, of every unit, for the model as it is."""
+    labels = matchings(stage.raw, stage.spec.is_global)
+    return labels.confidence, labels.tie, (labels.captions == stage.truth).all(axis=1) & ~labels.tie
 
 
 def _taus(stage: Adaptation) -> list[float]:

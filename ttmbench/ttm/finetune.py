@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ttmbench._util.heartbeat import step_done
+from ttmbench._util.progress import step_done
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
@@ -118,8 +119,10 @@ def finetune(
             now = cosine_within_iteration(done, steps, config.lr_floor) if factor is None else factor(done, steps)
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * now
-            inputs = _batch(adapter, prepared, pairs, chosen, crop_rng)
-            loss = _gradient(adapter, inputs, optimizer, memory)
+            images = _images(adapter, prepared, pairs, chosen, crop_rng)
+            captions = take(prepared.captions, pairs.captions[chosen].reshape(-1))
+            matched = None if pairs.matched is None else pairs.matched[chosen].reshape(-1)
+            loss = _gradient(adapter, images, captions, matched, optimizer, memory)
             optimizer.step()
             step_done()
             total = total + loss * len(chosen)  # stays on the device: one wait an epoch
@@ -161,76 +164,54 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
     return batch.to(device)
 
 
-@dataclass(frozen=True)
-class _TrainingBatch:
-    """Prepared pairs of one step; ``matched`` as in `TrainingPairs`, flat."""
-
-    images: Batch
-    captions: Batch
-    matched: np.ndarray | None
-
-
-def _batch(
-    adapter: Trainable | PairTrainable,
-    prepared: Prepared,
-    pairs: TrainingPairs,
-    chosen: np.ndarray,
-    crop_rng: np.random.Generator | None,
-) -> _TrainingBatch:
-    images, captions = pairs.images[chosen].reshape(-1), pairs.captions[chosen].reshape(-1)
-    if pairs.matched is None:
-        assert isinstance(adapter, Trainable), "only such an adapter learns from matched pairs alone"
-        return _TrainingBatch(_images(adapter, prepared, images, crop_rng), take(prepared.captions, captions), None)
-    assert isinstance(adapter, PairTrainable), "only such an adapter learns from pairs that do not match"
-    matched = pairs.matched[chosen].reshape(-1)
-    return _TrainingBatch(take(prepared.images, images), take(prepared.captions, captions), matched)
-
-
 def _gradient(
-    adapter: Trainable | PairTrainable, batch: _TrainingBatch, optimizer: torch.optim.Optimizer, memory: BatchSizer
+    adapter: Trainable | PairTrainable,
+    images: Batch,
+    captions: Batch,
+    matched: np.ndarray | None,
+    optimizer: torch.optim.Optimizer,
+    memory: BatchSizer,
 ) -> torch.Tensor:
     """Leaves a batch's gradient in the parameters and returns its loss; in smaller parts once memory has run out."""
-    size = n_rows(batch.images)
+    size = n_rows(images)
     while True:
         optimizer.zero_grad(set_to_none=True)
-        if batch.matched is not None:
-            assert isinstance(adapter, PairTrainable), "pairs that do not match are for such adapters alone"
-            done, loss = attempt(lambda: _pairs_in_parts(adapter, batch, memory.training or memory.rows))
+        if matched is not None:
+            assert isinstance(adapter, PairTrainable), "only such an adapter learns from pairs that do not match"
+            part_size = memory.training or memory.rows
+            done, loss = attempt(partial(_pairs_in_parts, adapter, images, captions, matched, part_size))
         elif memory.training is None or memory.training >= size:
-            assert isinstance(adapter, Trainable), "matched pairs alone are for such adapters"
-            done, loss = attempt(lambda: _whole(adapter, batch))
+            assert isinstance(adapter, Trainable), "only such an adapter learns from matched pairs alone"
+            done, loss = attempt(lambda: _backward(adapter.matching_loss(images, captions)))
         else:
             assert isinstance(adapter, TrainableInParts), "parts are asked for only where they can be"
-            done, loss = attempt(lambda: contrastive_in_parts(adapter, batch.images, batch.captions, memory.training))
+            done, loss = attempt(lambda: contrastive_in_parts(adapter, images, captions, memory.training))
         if done:
             return loss
         optimizer.zero_grad(set_to_none=True)
-        if batch.matched is None and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
+        if matched is None and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
             raise TtmbenchError(
                 f"out of memory while training on {size} images. Their number is part of the method, so it is not "
                 "changed, and this model cannot compute the gradient in parts; try --dtype bf16, or another batch "
                 "with --ttm_args batch_groups=N"
             )
-        memory.smaller_training_parts(size if batch.matched is None else min(size, memory.rows))
+        memory.smaller_training_parts(size if matched is None else min(size, memory.rows))
 
 
-def _whole(adapter: Trainable, batch: _TrainingBatch) -> torch.Tensor:
-    loss = adapter.matching_loss(batch.images, batch.captions)
+def _backward(loss: torch.Tensor) -> torch.Tensor:
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach().float()
 
 
-def _pairs_in_parts(adapter: PairTrainable, batch: _TrainingBatch, part_size: int) -> torch.Tensor:
+def _pairs_in_parts(
+    adapter: PairTrainable, images: Batch, captions: Batch, matched: np.ndarray, part_size: int
+) -> torch.Tensor:
     """The loss is a mean over pairs, so parts of it add up."""
-    assert batch.matched is not None, "pairs are said to match or not"
     total = torch.zeros(())
-    for start in range(0, len(batch.matched), part_size):
+    for start in range(0, len(matched), part_size):
         part = slice(start, start + part_size)
-        matched = batch.matched[part]
-        loss = adapter.pair_loss(take(batch.images, part), take(batch.captions, part), matched)
-        loss = loss * (len(matched) / len(batch.matched))
-        loss.backward()  # type: ignore[no-untyped-call]
-        total = total + loss.detach().float()
+        loss = adapter.pair_loss(take(images, part), take(captions, part), matched[part])
+        total = total + _backward(loss * (len(matched[part]) / len(matched)))
     return total
 
 
@@ -259,18 +240,24 @@ def contrastive_in_parts(
     with torch.no_grad():
         for tower, rows in sides:
             features.append(torch.cat([tower(take(rows, part)) for part in parts]).requires_grad_())
-    loss = adapter.loss_of(*features)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss = _backward(adapter.loss_of(*features))
     for (tower, rows), whole in zip(sides, features, strict=True):
         assert whole.grad is not None, "the loss depends on both sides"
         for part in parts:
             tower(take(rows, part)).backward(whole.grad[part])  # type: ignore[no-untyped-call]
-    return loss.detach().float()
+    return loss
 
 
-def _images(adapter: Trainable, prepared: Prepared, rows: np.ndarray, crop_rng: np.random.Generator | None) -> Batch:
+def _images(
+    adapter: Trainable | PairTrainable,
+    prepared: Prepared,
+    pairs: TrainingPairs,
+    chosen: np.ndarray,
+    crop_rng: np.random.Generator | None,
+) -> Batch:
     """The images of a batch; other crops of the enlarged ones each time, under augmentation."""
-    if prepared.enlarged is None or crop_rng is None:
+    rows = pairs.images[chosen].reshape(-1)
+    if prepared.enlarged is None or crop_rng is None or pairs.matched is not None:
         return take(prepared.images, rows)
     assert isinstance(adapter, Augmentable), "only such an adapter's images were enlarged"
     return adapter.crop(take(prepared.enlarged, rows), crop_rng.random((len(rows), 2)))

@@ -1,11 +1,14 @@
-"""Which units TTM trains on: the first threshold, and what a threshold keeps (Algorithm 1, line 5; section B.1).
+"""Which units TTM trains on: the first threshold, and what a threshold selects (Algorithm 1, line 5; section B.1).
 
-Nothing in this file knows which caption is true.
+What may decide otherwise (a `Supervision`) is here, too: an oracle, and the controls that show what a gain is made of.
+The oracle reads labels and is named so wherever its numbers appear; nothing else in this file knows which caption is
+true.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,6 +46,35 @@ class Selection:
 
     captions: np.ndarray
     selected: np.ndarray
+
+
+@dataclass(frozen=True)
+class SelectionProposal:
+    """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control).
+
+    Attributes:
+        choice: Algorithm 1's own.
+        in_task_order: its captions by their positions in the task's own order, int [units, images of a unit].
+        tie: bool [units].
+        n_captions: how many captions a unit has to choose from.
+        is_global: units are pairs of one assignment, in which no caption is given twice.
+        rng: for what is drawn at random; the same seed and iteration give the same stream.
+    """
+
+    choice: Selection
+    in_task_order: np.ndarray
+    tie: np.ndarray
+    n_captions: int
+    is_global: bool
+    rng: np.random.Generator
+
+
+Supervision = Callable[[SelectionProposal], Selection]
+
+
+def algorithm1_selection(proposal: SelectionProposal) -> Selection:
+    """The supervision of Algorithm 1: train on what the threshold keeps."""
+    return proposal.choice
 
 
 def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
@@ -92,3 +124,54 @@ def select(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties = 
 def _eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
     """Units that can be selected at all."""
     return ~labels.tie if ties == "exclude" else np.ones(len(labels.tie), dtype=bool)
+
+
+def oracle(truth: np.ndarray) -> Supervision:
+    """Keeps a unit if and only if its matching is right and no tie (section 4.5): a skyline, never a result.
+
+    Args:
+        truth: the true captions by their positions in the task's own order, int [units, images of a unit].
+
+    Returns:
+        A supervision; thresholds do not matter to it.
+    """
+
+    def choose(proposal: SelectionProposal) -> Selection:
+        right = (proposal.in_task_order == truth).all(axis=1)
+        return Selection(proposal.choice.captions, right & ~proposal.tie)
+
+    return choose
+
+
+def placebo(proposal: SelectionProposal) -> Selection:
+    """The units that TTM selects, each with a matching drawn at random: what training as such does to a model.
+
+    In the global variant the selected images get captions drawn without repetition from all captions.
+    """
+    chosen = proposal.choice
+    captions = chosen.captions.copy()
+    n_units, images = captions.shape
+    if proposal.is_global:
+        drawn = proposal.rng.permutation(proposal.n_captions)[:n_units, None]
+    else:
+        every = np.broadcast_to(np.arange(proposal.n_captions), (n_units, proposal.n_captions))
+        drawn = proposal.rng.permuted(every, axis=1)[:, :images]
+    captions[chosen.selected] = drawn[chosen.selected]
+    return Selection(captions, chosen.selected)
+
+
+def shuffle(proposal: SelectionProposal) -> Selection:
+    """TTM's own pseudo-labels, each moved to another selected unit: same labels, same units, wrong company.
+
+    With fewer than two selected units nothing can be moved, and nothing is trained on.
+    """
+    chosen = proposal.choice
+    units = proposal.rng.permutation(np.flatnonzero(chosen.selected))
+    if len(units) < 2:
+        return Selection(chosen.captions, np.zeros_like(chosen.selected))
+    captions = chosen.captions.copy()
+    captions[units] = chosen.captions[np.roll(units, 1)]
+    return Selection(captions, chosen.selected)
+
+
+CONTROLS: Mapping[str, Callable[[SelectionProposal], Selection]] = {"placebo": placebo, "shuffle": shuffle}

@@ -23,8 +23,7 @@ from ttmbench.protocols import DualEncoder, PairTrainable, Trainable
 from ttmbench.scoring.batches import DEFAULT, BatchSizer
 from ttmbench.scoring.inputs import Prepared
 from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
-from ttmbench.ttm.restoring import resume_weights
-from ttmbench.ttm.trainer import random_state, set_random_state
+from ttmbench.ttm.trainer import random_state, resume_weights, set_random_state
 
 Loss = Literal["contrastive", "matching"]
 

@@ -1,20 +1,33 @@
-"""Training over the iterations of one run, and where it stands between two of them."""
+"""Training over the iterations of one run, its state between two of them, and the model as it was before."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from ttmbench.config import TTMConfig
+from ttmbench.errors import TtmbenchError
+from ttmbench.protocols import PairTrainable, Trainable
+from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.finetune import TrainingPairs, finetune, iteration_learning_rate, make_optimizer
-from ttmbench.ttm.restoring import resume_weights
+from ttmbench.ttm.finetune import (
+    TrainingPairs,
+    finetune,
+    iteration_learning_rate,
+    make_optimizer,
+    restore,
+    snapshot,
+)
 from ttmbench.types import Scores
+
+TOLERANCE = 1e-4  # logits; what `check_adapter` allows for the same
+GROUPS = 16  # in the batch that is scored before and after
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Trainer:
     """Optimiser, batch size and learning rate over the iterations of one run."""
 
     def __init__(self, stage: PreparedTask, config: TTMConfig, learning_rate: float, seed: int, units: int) -> None:
-        self._stage, self._config, self._learning_rate, self._seed = stage, config, learning_rate, seed
+        self.stage, self.config, self._learning_rate, self._seed = stage, config, learning_rate, seed
         rows = stage.prepared.rows
         images = min(rows.images.shape[1], rows.captions.shape[1])
         # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
@@ -54,16 +67,16 @@ class Trainer:
 
     def rate(self, iteration: int) -> float:
         """Learning rate at the start of an iteration."""
-        return iteration_learning_rate(self._config, self._learning_rate, iteration)
+        return iteration_learning_rate(self.config, self._learning_rate, iteration)
 
     def state(self, iteration: int, scores: Scores) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copied."""
-        optimizer = self._optimizer.state_dict()["state"] if self._config.keep_optimizer_state else None
-        return TrainingState(iteration, scores, self._stage.adapter.state_dict(), optimizer, random_state())
+        optimizer = self._optimizer.state_dict()["state"] if self.config.keep_optimizer_state else None
+        return TrainingState(iteration, scores, self.stage.adapter.state_dict(), optimizer, random_state())
 
     def resume(self, state: TrainingState) -> None:
         """Goes on from there."""
-        resume_weights(self._stage.adapter, state.model)
+        resume_weights(self.stage.adapter, state.model)
         if state.optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": dict(state.optimizer), "param_groups": groups})
@@ -72,27 +85,27 @@ class Trainer:
     def train(self, iteration: int, pairs: TrainingPairs, shown: Any) -> tuple[float, ...]:
         """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
         if len(pairs.images) == 0:
-            shown.update(self._config.epochs)
+            shown.update(self.config.epochs)
             return ()
-        if not self._config.keep_optimizer_state and iteration > 1:
-            self._optimizer = make_optimizer(self._stage.adapter, self._config)
+        if not self.config.keep_optimizer_state and iteration > 1:
+            self._optimizer = make_optimizer(self.stage.adapter, self.config)
 
         def epoch_done(loss: float) -> None:
-            shown.set_postfix_str(f"iteration {iteration}/{self._config.iterations}, loss {loss:.3f}")
+            shown.set_postfix_str(f"iteration {iteration}/{self.config.iterations}, loss {loss:.3f}")
             shown.update()
 
         return finetune(
-            self._stage.adapter,
-            self._stage.prepared,
+            self.stage.adapter,
+            self.stage.prepared,
             pairs,
             self._optimizer,
-            config=self._config,
+            config=self.config,
             learning_rate=self.rate(iteration),
             batch=self._batch,
             rng=np.random.default_rng([self._seed, iteration]),
             crop_rng=np.random.default_rng([self._seed, iteration, 1]),
             epoch_done=epoch_done,
-            part_size=self._stage.batch_size,
+            part_size=self.stage.batch_size,
         )
 
 
@@ -123,3 +136,82 @@ def batch_units(total: int, default: int) -> int:
         return max(1, total)
     full, rest = divmod(total, default)
     return math.ceil(total / full) if 0 < rest <= 0.15 * default else default
+
+
+class Original:
+    """A model as it came to the test-time stage: its weights, and its scores of one batch.
+
+    Args:
+        stage: model and prepared inputs. The batch is its first groups, at most `GROUPS`.
+    """
+
+    def __init__(self, stage: PreparedTask) -> None:
+        self._adapter, self._weights = stage.adapter, snapshot(stage.adapter)
+        first = np.arange(min(GROUPS, len(stage.prepared.rows.images)))
+        self._batch = replace(stage, prepared=subset(stage.prepared, first), is_global=False, all_pairs=False)
+        self._scores: np.ndarray | None = None
+
+    @contextmanager
+    def adapted(self) -> Iterator[None]:
+        """Whatever is trained inside, the model leaves as it came.
+
+        Raises:
+            TtmbenchError: it does not: the batch has other scores than before.
+        """
+        if self._scores is None:
+            self._scores = self._batch.score().groups
+        try:
+            yield
+        except Exception:
+            self._restore(self._scores)
+            raise
+        except BaseException:  # interrupted: no time for the check, and nothing more is scored
+            restore(self._adapter, self._weights)
+            raise
+        else:
+            self._restore(self._scores)
+
+    def _restore(self, before: np.ndarray) -> None:
+        restore(self._adapter, self._weights)
+        after = self._batch.score().groups
+        if np.array_equal(before, after):
+            return
+        # Some models round in another way each time they are asked: by how much shows in a second look at the same.
+        noise = _distance(after, self._batch.score().groups)
+        difference = _distance(before, after)
+        if not difference <= max(TOLERANCE, 2 * noise):
+            raise TtmbenchError(
+                f"model adapter {type(self._adapter).__name__} does not give the same scores after its weights were "
+                f"restored: a batch of {len(before)} groups differs by up to {difference:.3g}. Its load_state_dict "
+                "must load every tensor that its state_dict returns, and scores must depend on nothing else that "
+                "training changes; ttmbench.testing.check_adapter tests this"
+            )
+
+
+@contextmanager
+def restored(stage: PreparedTask) -> Iterator[None]:
+    """Whatever is trained inside, the model leaves as it came; TtmbenchError if it does not."""
+    with Original(stage).adapted():
+        yield
+
+
+def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
+    """Loads the weights that a stopped run kept.
+
+    Raises:
+        TtmbenchError: the model does not have them afterwards.
+    """
+    restore(adapter, state)
+    loaded = adapter.state_dict()
+    for name, tensor in state.items():
+        if name not in loaded or not torch.equal(loaded[name].cpu(), tensor.cpu()):
+            raise TtmbenchError(
+                f"model adapter {type(adapter).__name__} did not load the weights of a stopped run: '{name}' differs "
+                "from what was saved. Its load_state_dict must load every tensor that its state_dict returns; "
+                "ttmbench.testing.check_adapter tests this"
+            )
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float:
+    """Largest absolute difference; NaN if a score is NaN."""
+    return float(np.abs(one.astype(np.float64) - other).max())

@@ -23,11 +23,10 @@ from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, 
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.algorithm import Kept, Step, Supervision, adapt, algorithm1_selection, overfit
+from ttmbench.ttm.algorithm import Kept, Step, adapt, overfit
 from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
-from ttmbench.ttm.restoring import Original, restored
-from ttmbench.ttm.supervision import CONTROLS, oracle
-from ttmbench.ttm.trainer import TrainingState
+from ttmbench.ttm.selection import CONTROLS, Supervision, algorithm1_selection, oracle
+from ttmbench.ttm.trainer import Original, TrainingState, restored
 from ttmbench.types import IterationRecord, MetricSpec, Scores
 
 RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
@@ -127,7 +126,7 @@ class Adaptation:
         return MethodScores(ORACLE, _final(runs), record)
 
     def control(self, name: str) -> MethodScores:
-        """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.supervision.CONTROLS`."""
+        """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.selection.CONTROLS`."""
         runs = self._every_seed(name, self._supervised(CONTROLS[name]))
         return MethodScores(name, _final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
 

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import write_atomically
-from ttmbench._util.heartbeat import step_done
+from ttmbench._util.progress import step_done
 from ttmbench.errors import DataError, UsageError
 
 NAME = "downloads.json"

@@ -7,9 +7,10 @@ from typing import Any
 
 from ttmbench.report.html.render import render
 from ttmbench.report.leaderboard import Leaderboard, extent_of_line, legends, tables
-from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, cell_of, columns_of, title_of, transfer_cells
+from ttmbench.report.leaderboard_formats import columns_of
+from ttmbench.report.text_table import transfer_table
+from ttmbench.results.labels import TRACK_TITLES
 from ttmbench.results.numbers import Number
-from ttmbench.results.transfer_deltas import TITLE
 
 
 def to_html(board: Leaderboard, made: str) -> str:
@@ -22,59 +23,30 @@ def to_html(board: Leaderboard, made: str) -> str:
     Returns:
         HTML without any address to load from.
     """
-    laid_out = [
-        {"track": track, "title": title_of(track, str), **_html_table(lines)}
-        for track, lines in tables(board.rows).items()
-    ]
     return render(
         "leaderboard.html",
         styles=["page.css"],
         scripts=["tables.js"],
-        tables=laid_out,
+        tables=[
+            {"track": track, "title": TRACK_TITLES[track], "lines": lines, "columns": _columns(lines)}
+            for track, lines in tables(board.rows).items()
+        ],
         tasks=sorted({row.task for row in board.rows}),
         metrics=sorted({row.metric for row in board.rows}),
         board=board,
+        extent_of_line=extent_of_line,
         legends=legends(board.rows),
-        transfers={"title": TITLE, "head": TRANSFER_HEAD, "rows": transfer_cells(board.transfers)},
+        transfers=transfer_table(board.transfers),
         made=made,
     )
 
 
-def _html_table(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[str, Any]:
-    columns = columns_of(lines)
-    some = {name: next(line[name] for line in lines.values() if name in line) for name in columns}
-    values = {
-        name: [line[name].value or 0.0 for line in lines.values() if name in line and not line[name].limited]
-        for name in columns
-    }
-    best = {
-        name: (max if some[name].higher_is_better else min)(known) if len(known) > 1 else None
-        for name, known in values.items()
-    }
-    return {
-        "columns": [{"task": some[name].task, "metric": some[name].metric} for name in columns],
-        "lines": [
-            {
-                "model": model,
-                "method": method,
-                "groups": extent_of_line(line),
-                "cells": [_html_cell(line.get(name), best[name]) for name in columns],
-            }
-            for (model, method), line in lines.items()
-        ],
-    }
-
-
-def _html_cell(row: Number | None, best: float | None) -> dict[str, Any]:
-    about = "" if row is None else f"{row.file}; {_groups(row)}"
-    about += f"; but {row.disagrees}" if row is not None and row.disagrees else ""
-    return {
-        "text": cell_of(row),
-        "value": "" if row is None else row.value,
-        "about": about,
-        "best": row is not None and not row.limited and row.value == best,
-    }
-
-
-def _groups(row: Number) -> str:
-    return "unknown number of groups" if row.groups is None else f"{row.extent.words} groups"
+def _columns(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[str, dict[str, Any]]:
+    """For each column one of its numbers, and the best one of whole tasks, where there are several."""
+    columns = {}
+    for name in columns_of(lines):
+        rows = [line[name] for line in lines.values() if name in line]
+        whole = [row.value or 0.0 for row in rows if not row.limited]
+        best = (max if rows[0].higher_is_better else min)(whole) if len(whole) > 1 else None
+        columns[name] = {"row": rows[0], "best": best}
+    return columns

@@ -14,7 +14,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from ttmbench.report.table import percent
+from ttmbench.report.table import NOTHING, percent
+from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
+from ttmbench.results.numbers import Number
 
 # Not allowed in HTML, or not encodable: they would change how a reader's browser takes the page.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -56,6 +58,24 @@ def percent_cell(value: float | None, digits: int = 2) -> Markup:
     return number_cell(value, percent(value, digits))
 
 
+def marked(row: Number) -> str:
+    """A number in percent, with its marks."""
+    return f"{percent(row.value)}{SEEN_MARK if row.seen else ''}{DISAGREES_MARK if row.disagrees else ''}"
+
+
+def result_cell(row: Number | None, best: float | None = None) -> Markup:
+    """A cell with a number of a run, to sort by; bold if it is the best one."""
+    if row is None or row.value is None:
+        return number_cell(None, NOTHING)
+    interval = "" if row.interval is None else f", 95 % {percent(row.ci_low, 1)} to {percent(row.ci_high, 1)}"
+    about = f"{row.metric.replace('_', ' ')}, {row.method}{interval}; {row.extent.words} groups; {row.file}"
+    about += f"; but {row.disagrees}" if row.disagrees else ""
+    kind = "number best" if row.value == best else "number"
+    spread = "" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>'
+    cell = f'<td class="{kind}" data-value="{row.value}" title="{escape(about)}">{escape(marked(row))}{spread}</td>\n'
+    return Markup(cell)
+
+
 @cache  # a site has hundreds of pages, and a template is compiled once an environment
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -65,7 +85,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"number_cell": number_cell, "percent_cell": percent_cell, "percent": percent}
+    helpers = (number_cell, percent_cell, result_cell, marked, percent)
+    environment.globals |= {helper.__name__: helper for helper in helpers}
     return environment
 
 

@@ -15,15 +15,15 @@ from ttmbench.errors import DataError
 from ttmbench.report import charts
 from ttmbench.report.groups import GroupSet, groups_from_scores, read_groups
 from ttmbench.report.html.render import json_block, render
-from ttmbench.report.leaderboard_formats import TRANSFER_HEAD, transfer_cells
 from ttmbench.report.load import Gathered, ReportedRun, gather
 from ttmbench.report.summary_table import AnswerRow, answer_of
+from ttmbench.report.text_table import transfer_table
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
 from ttmbench.results.breakdown import MOST_VALUES
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
-from ttmbench.results.transfer_deltas import TITLE, transfers_of
+from ttmbench.results.transfer_deltas import transfers_of
 
 STATUS = {
     "done": "finished",
@@ -118,7 +118,7 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
         tracks=_tracks(runs),
         seen_mark=SEEN_MARK,
         bar=bar,
-        transfers={"title": TITLE, "head": TRANSFER_HEAD, "rows": transfer_cells(transfers)},
+        transfers=transfer_table(transfers),
         models=sorted({run.model for run in runs}),
         tasks=sorted({number.task for number in numbers}),
         metrics=list(dict.fromkeys(number.metric for number in numbers)),

@@ -1,22 +1,27 @@
-"""The files of a site: pages, downloads and documents, with links that hold wherever the folder lies."""
+"""A leaderboard as a site of plain files: pages, downloads and documents, with links that hold wherever it lies."""
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ttmbench._util.files import to_json, write_atomically
+from ttmbench._util.files import safe_name, to_json, write_atomically
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 from ttmbench.report.html.render import render
-from ttmbench.report.html.site_pages import SiteContent, common, model_page, overview, task_page
-from ttmbench.report.leaderboard import Leaderboard, as_document
+from ttmbench.report.html.site_rows import PUBLISHED, RUN, STORED, TaskFacts, best_of, lines_of
+from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun, as_document, legends
 from ttmbench.report.leaderboard_formats import to_csv
+from ttmbench.report.text_table import transfer_table
+from ttmbench.results.labels import NO_MODEL, ORACLE, TRACK_ORDER, TRACK_TITLES
+from ttmbench.results.numbers import Number, takes_place_of
 
-STYLES, SCRIPTS = ("page.css", "site.css"), ("tables.js",)
+_ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
+_SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")
 _OWN = {"tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
 """Folders of a site, and what it writes there."""
 
@@ -30,6 +35,15 @@ def check_place(folder: Path, site: Path) -> None:
         raise UsageError(f"--site {site} is no folder")
     if target.is_dir() and any(target.iterdir()) and not _is_site(target):
         raise UsageError(f"--site {site} holds other files; name a new folder, or one that an earlier site is in")
+
+
+def _is_site(folder: Path) -> bool:
+    """Whether a folder holds what this module wrote."""
+    try:
+        content = read_json(folder / "data" / "leaderboard.json")
+    except Unreadable:
+        return False
+    return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
 
 
 def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[Path]:
@@ -47,7 +61,7 @@ def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[
     Raises:
         UsageError: a file cannot be written.
     """
-    content = SiteContent.of(board, made, __version__)
+    pages = SitePages(board, made)
     try:
         for name in _OWN:
             (site / name).mkdir(parents=True, exist_ok=True)
@@ -65,13 +79,13 @@ def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[
     text(".nojekyll", "")  # GitHub Pages serves files as they are then, also those that begin with an underscore
     text("data/leaderboard.json", to_json(as_document(board)))
     text("data/leaderboard.csv", to_csv(board))
-    for file, copy in content.documents.items():
+    for file, copy in pages.documents.items():
         put(f"data/runs/{copy}", lambda path, file=file: shutil.copyfile(folder / file, path))  # type: ignore[misc]
-    for task, name in content.task_pages.items():
-        text(f"tasks/{name}", _page("site_task.html", **common(content, "../"), **task_page(content, task)))
-    for model, name in content.model_pages.items():
-        text(f"models/{name}", _page("site_model.html", **common(content, "../"), **model_page(content, model)))
-    text("index.html", _page("site_index.html", **common(content, ""), **overview(content)))
+    for task, name in pages.task_pages.items():
+        text(f"tasks/{name}", pages.of_task(task))
+    for model, name in pages.model_pages.items():
+        text(f"models/{name}", pages.of_model(model))
+    text("index.html", pages.overview())
     for name, pattern in _OWN.items():
         for path in (site / name).glob(pattern):
             if path not in written:
@@ -79,14 +93,223 @@ def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[
     return written
 
 
-def _page(template: str, **values: Any) -> str:
-    return render(template, styles=STYLES, scripts=SCRIPTS, **values)
+class SitePages:
+    """The pages of a site, and what several of them need.
+
+    Attributes:
+        facts: of each task.
+        task_pages: task -> file.
+        model_pages: model of a run -> file.
+        documents: file of a document -> its copy.
+        rows_of: task -> its rows.
+        by_model: model -> its documents, the newest first.
+        packages: file of a document -> the version of this package that made it.
+        numbers: file of a document -> its number on the page of its model.
+    """
+
+    def __init__(self, board: Leaderboard, made: str) -> None:
+        self.board, self.made = board, made
+        runs = sorted(board.runs, key=lambda run: run.document.date)
+        configs = {task: config for run in runs for task, config in run.document.configs.items()}
+        self.rows_of: dict[str, list[Number]] = {}
+        for row in board.rows:
+            self.rows_of.setdefault(row.task, []).append(row)
+        self.by_model: dict[str, list[MergedRun]] = {}
+        for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
+            if run.rows:
+                self.by_model.setdefault(run.model, []).append(run)
+        tasks = sorted(self.rows_of, key=str.lower)
+        self.facts = {task: TaskFacts.of(self.rows_of[task], configs.get(task.partition("/")[0], {})) for task in tasks}
+        self.task_pages = file_names(tasks, ".html")
+        self.model_pages = file_names(sorted(self.by_model, key=str.lower), ".html")
+        self.documents = file_names((run.file for run in board.runs if run.rows), ".json")
+        self.packages = {run.file: run.document.packages.get("ttmbench", "") for run in board.runs}
+        self.numbers = {run.file: at for same in self.by_model.values() for at, run in enumerate(same, start=1)}
+
+    def _page(self, template: str, root: str, numbers: Sequence[Number], **values: Any) -> str:
+        return render(
+            template,
+            styles=("page.css", "site.css"),
+            scripts=("tables.js",),
+            site=self,
+            made=self.made,
+            root=root,
+            version=__version__,
+            published=PUBLISHED,
+            ranks=RUN,
+            stored=STORED,
+            methods=sorted({row.method for row in numbers}),
+            legends=legends(numbers),
+            **values,
+        )
+
+    def overview(self) -> str:
+        """The start page: tasks by models for each track, and lists of both."""
+        rows, tables = self.board.rows, []
+        for track in _tracks(rows):
+            if track == ORACLE:
+                continue  # an upper bound is shown with its task, and never beside results
+            mine = [row for row in rows if row.track == track and self.facts[row.task].headline(row)]
+            lines = lines_of(mine, self.facts, "task")
+            metrics = {
+                task: " or ".join(sorted({line.cells[task].metric for line in lines if task in line.cells}))
+                for task in self.facts
+                if any(task in line.cells for line in lines)
+            }
+            if lines:
+                about = {"track": track, "title": TRACK_TITLES[track], "metrics": metrics}
+                tables.append({**about, "lines": lines, "best": best_of(lines)})
+        return self._page(
+            "site_index.html",
+            "",
+            rows,
+            tables=tables,
+            tasks=[self._task_entry(task) for task in self.facts],
+            models=[self._model_entry(model) for model in self.model_pages],
+            skipped={name: why for name, why in self.board.skipped.items() if not name.startswith(NOT_RUN)},
+            runs=sum(bool(run.rows) for run in self.board.runs),
+            transfers=transfer_table(self.board.transfers),
+        )
+
+    def of_task(self, task: str) -> str:
+        """A task: a table for each track, with every metric."""
+        facts, rows = self.facts[task], self.rows_of[task]
+        tables = []
+        for track in _tracks(rows):
+            mine = [row for row in rows if row.track == track]
+            columns = facts.columns(mine)
+            is_upper_bound = track in (ORACLE, NO_MODEL)
+            lines = lines_of(mine, self.facts, "metric", None if is_upper_bound else columns[0])
+            tables.append(
+                {
+                    "track": track,
+                    "title": TRACK_TITLES[track],
+                    "upper_bound": is_upper_bound,
+                    "columns": columns,
+                    "chance": {row.metric: row.chance for row in mine if row.chance is not None},
+                    "lines": lines,
+                    "best": best_of(lines),
+                }
+            )
+        address = str(facts.config.get("reference") or "")
+        return self._page(
+            "site_task.html",
+            "../",
+            rows,
+            title=task,
+            facts=facts,
+            stated={key: str(facts.config.get(key) or "") for key in ("description", "license", "label_errors")},
+            reference=address if _ADDRESS.fullmatch(address) else None,
+            tables=tables,
+            conflicts=[conflict for conflict in self.board.conflicts if conflict["task"] == task],
+        )
+
+    def of_model(self, model: str) -> str:
+        """A model: its numbers, where each comes from, and what it had before."""
+        runs = self.by_model[model]
+        shown, history = _with_history(row for run in runs for row in run.rows)
+        return self._page(
+            "site_model.html",
+            "../",
+            shown,
+            title=model,
+            runs=[self._run_entry(run) for run in runs],
+            shown=[(row, None) for row in shown],
+            history=history,
+            tasks=sorted({row.task for row in shown}),
+            tracks=_tracks(shown),
+        )
+
+    def standing(self, row: Number) -> str:
+        """Why a row ranks or does not; where its task has no page, it does."""
+        return self.facts[row.task].standing(row) if row.task in self.facts else RUN
+
+    def _task_entry(self, task: str) -> dict[str, Any]:
+        facts, rows = self.facts[task], self.rows_of[task]
+        leaders = []
+        for track in ("zero_shot", "matching", "test_time"):
+            ranked = [row for row in rows if row.track == track and facts.standing(row) == RUN and facts.headline(row)]
+            best = max if all(row.higher_is_better for row in ranked) else min
+            leaders.append(best(ranked, key=lambda row: row.value or 0.0, default=None))
+        return {
+            "name": task,
+            "facts": facts,
+            "models": len({row.model for row in rows if not row.published}),
+            "published": len({row.model for row in rows if row.published}),
+            "leaders": leaders,
+        }
+
+    def _model_entry(self, model: str) -> dict[str, Any]:
+        runs = self.by_model[model]
+        return {
+            "name": model,
+            "runs": len(runs),
+            "tasks": len({row.task for run in runs for row in run.rows}),
+            "date": max((row.date or "" for run in runs for row in run.rows), default="")[:10],
+            "fingerprint": next((row.fingerprint for run in runs for row in run.rows if row.fingerprint), None),
+            "finetuned": bool(runs[0].document.finetuned),
+        }
+
+    def _run_entry(self, run: MergedRun) -> dict[str, Any]:
+        document = run.document
+        return {
+            "run": run,
+            "document": document,
+            "date": document.started.replace("T", " ").removesuffix("+00:00"),
+            "fingerprint": next((row.fingerprint for row in run.rows if row.fingerprint), None),
+            "declared": {key: document.fingerprint[key] for key in _SHOWN_KEYS if document.fingerprint.get(key)},
+            "seeds": sorted({seed for record in document.ttm.values() for seed in record.seeds}),
+            "audited": [task for task, record in document.ttm.items() if record.audit_labels],
+            "tasks": list(dict.fromkeys(row.task for row in run.rows)),
+        }
 
 
-def _is_site(folder: Path) -> bool:
-    """Whether a folder holds what this module wrote."""
-    try:
-        content = read_json(folder / "data" / "leaderboard.json")
-    except Unreadable:
-        return False
-    return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
+def _with_history(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Number]]]:
+    """The numbers that count, and every earlier one with that which took its place."""
+    same: dict[tuple[Any, ...], list[Number]] = {}
+    for row in rows:
+        same.setdefault((row.task, row.track, row.metric, row.method, row.version, row.limited), []).append(row)
+    newest, earlier = [], []
+    for candidates in same.values():
+        first = candidates[0]
+        for row in candidates[1:]:
+            first = row if takes_place_of(row, first) and not takes_place_of(first, row) else first
+        newest.append(first)
+        earlier += [(row, first) for row in candidates if row is not first]
+
+    def order(row: Number) -> tuple[Any, ...]:
+        track = TRACK_ORDER.index(row.track) if row.track in TRACK_ORDER else len(TRACK_ORDER)
+        return (row.task.lower(), track, row.method, row.metric, row.limited)
+
+    earlier.sort(key=lambda pair: pair[0].date or "", reverse=True)
+    return sorted(newest, key=order), sorted(earlier, key=lambda pair: order(pair[0]))
+
+
+def _tracks(rows: Sequence[Number]) -> list[str]:
+    return [track for track in TRACK_TITLES if any(row.track == track for row in rows)]
+
+
+def file_names(names: Iterable[str], ending: str) -> dict[str, str]:
+    """A file name for each name.
+
+    Args:
+        names: of tasks, models or documents; a document's has folders.
+        ending: of the files.
+
+    Returns:
+        Name -> file, distinct where only their case or unusual characters differ.
+
+    >>> file_names(["a/b", "A/B", "a__b"], ".html")
+    {'a/b': 'a__b.html', 'A/B': 'A__B-2.html', 'a__b': 'a__b-3.html'}
+    """
+    files: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in dict.fromkeys(names):
+        stem = safe_name(str(PurePosixPath(name).with_suffix("")) if ending == ".json" else name)
+        file, number = f"{stem}{ending}", 1
+        while file.lower() in taken:  # many file systems do not distinguish cases
+            number += 1
+            file = f"{stem}-{number}{ending}"
+        taken.add(file.lower())
+        files[name] = file
+    return files

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ttmbench.report.table import NOTHING
 from ttmbench.report.terminal import headline
 from ttmbench.results.coverage import together
-from ttmbench.results.labels import CHOICE, DISAGREES_MARK, FROM_FILE, SEEN_MARK
+from ttmbench.results.labels import CHOICE, CHOICE_COLUMN, FROM_FILE, RAW_COLUMN
 from ttmbench.results.numbers import Number
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
@@ -22,27 +21,57 @@ class TaskFacts:
     """What a page says of a task.
 
     Attributes:
-        name: of the task.
         version: the newest that a row is of.
         data: fingerprint that most whole runs of it have; None if only published rows are there.
         metrics: that are compared first: of the raw model, and of matching and adaptation.
-        about: its task file, as the newest document has it.
+        config: its task file, as the newest document has it.
         groups: how many it has.
         from_runs: the data are those of a run; else of scores from files.
     """
 
-    name: str
     version: int | None
     data: str | None
     metrics: tuple[str, str]
-    about: Mapping[str, Any]
+    config: Mapping[str, Any]
     groups: int | None
-    from_runs: bool = True
+    from_runs: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Number], config: Mapping[str, Any]) -> TaskFacts:
+        """What is known of a task.
+
+        Args:
+            rows: of it.
+            config: its task file, as a document has it.
+
+        Returns:
+            The facts. Rows of an older version, or of data that fewer runs have, do not rank beside the others. Scores
+            from files rank among each other where no run has seen the data.
+        """
+        whole = [row for row in rows if not row.published and not row.limited]
+        version = max((row.version for row in whole if row.version is not None), default=None)
+        newest = [row for row in whole if row.version == version]
+        seen = [row for row in newest if not row.from_file]
+        files = Counter(data for data, _ in {(row.data, row.file) for row in seen or newest})
+        data = max(files, key=lambda digest: (files[digest], str(digest)), default=None)
+        metrics = {row.metric for row in rows}
+        first = next(iter(_stated_metrics(config)), min(metrics, default=""))
+        compared = headline(metrics, config.get("matching") == "global")
+        raw, match = (name if name in metrics else first for name in compared)
+        groups = next((row.groups_of_task for row in whole if row.groups_of_task), None)
+        return cls(version, data, (raw, match), config, groups, bool(seen))
 
     def headline(self, row: Number) -> bool:
         """Whether a number is the one of its line that is compared first."""
-        is_raw = row.method in ("raw", "forced choice") or row.filter == CHOICE
-        return row.metric == self.metrics[0 if is_raw else 1]
+        return row.metric == self.metrics[0 if is_raw(row) else 1]
+
+    def columns(self, rows: Sequence[Number]) -> list[str]:
+        """The metrics of a track, the one that is compared first in front."""
+        metrics = {row.metric for row in rows}
+        names = [name for name in _stated_metrics(self.config) if name in metrics]
+        raw, match = self.metrics
+        first = match if match in metrics and (raw not in metrics or not all(map(is_raw, rows))) else raw
+        return sorted([*names, *sorted(metrics - set(names))], key=lambda name: name != first)
 
     def standing(self, row: Number) -> str:
         """Why a row ranks (`RUN`) or does not."""
@@ -55,44 +84,14 @@ class TaskFacts:
         return STORED if row.from_file and self.from_runs and row.version == self.version else OTHER
 
 
-def facts_of(task: str, rows: Sequence[Number], about: Mapping[str, Any]) -> TaskFacts:
-    """What is known of a task.
-
-    Args:
-        task: name.
-        rows: of it.
-        about: its task file, as a document has it.
-
-    Returns:
-        The facts. Rows of an older version, or of data that fewer runs have, do not rank beside the others. Scores from
-        files rank among each other where no run has seen the data.
-    """
-    whole = [row for row in rows if not row.published and not row.limited]
-    versions = [row.version for row in whole if row.version is not None]
-    version = max(versions, default=None)
-    newest = [row for row in whole if row.version == version]
-    seen = [row for row in newest if not row.from_file]
-    of_version = Counter((row.data, row.file) for row in seen or newest)
-    files = Counter(data for data, _ in of_version)
-    data = max(files, key=lambda one: (files[one], str(one)), default=None)
-    metrics = {row.metric for row in rows}
-    raw, match = headline(metrics, about.get("matching") == "global")
-    first = _first_metric(about, rows)
-    groups = next((row.groups_of_task for row in whole if row.groups_of_task), None)
-    return TaskFacts(
-        task,
-        version,
-        data,
-        (raw if raw in metrics else first, match if match in metrics else first),
-        about,
-        groups,
-        bool(seen),
-    )
+def is_raw(row: Number) -> bool:
+    """Whether a number is of the model as it is."""
+    return row.method in (RAW_COLUMN.name, CHOICE_COLUMN.name) or row.filter == CHOICE
 
 
-def _first_metric(about: Mapping[str, Any], rows: Sequence[Number]) -> str:
-    stated = about.get("metrics")
-    return str(stated[0]) if isinstance(stated, list) and stated else min((row.metric for row in rows), default="")
+def _stated_metrics(config: Mapping[str, Any]) -> list[str]:
+    metrics = config.get("metrics")
+    return [str(metric) for metric in metrics] if isinstance(metrics, list) else []
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,6 @@ class BoardLine:
         return next(iter(self.cells.values()))
 
     @property
-    def ranks(self) -> bool:
-        """Whether it may rank."""
-        return self.standing == RUN
-
-    @property
     def groups(self) -> str:
         """How many groups of how many it is of."""
         return together({row.task: row.extent for row in self.cells.values()}.values()).words
@@ -143,63 +137,43 @@ def lines_of(
     Returns:
         The lines: those that rank and published ones by value, then the others.
     """
-    found: dict[tuple[str, str, str, str], dict[str, Number]] = {}
+    cells: dict[tuple[str, str, str, str], dict[str, Number]] = {}
     for row in rows:
         standing = facts[row.task].standing(row)
         # One name of two papers may stand for two models, so published numbers of two sources never share a line.
-        key = (row.model, row.method, standing, row.file if standing == PUBLISHED else "")
-        cell = getattr(row, column)
-        before = found.setdefault(key, {}).get(cell)
+        line = cells.setdefault((row.model, row.method, standing, row.file if standing == PUBLISHED else ""), {})
+        before = line.get(getattr(row, column))
         if before is None or (row.version or 0, row.date or "") > (before.version or 0, before.date or ""):
-            found[key][cell] = row
-    lines = [BoardLine(model, method, standing, cells) for (model, method, standing, _), cells in found.items()]
+            line[getattr(row, column)] = row
+    lines = [BoardLine(model, method, standing, line) for (model, method, standing, _), line in cells.items()]
     if first is None:
-        return sorted(lines, key=lambda one: (one.standing in (PART, OTHER), one.model.lower(), one.method))
-    up = all(row.higher_is_better for line in lines for name, row in line.cells.items() if name == first)
+        return sorted(lines, key=lambda line: (line.standing in (PART, OTHER), line.model.lower(), line.method))
+    up = all(line.cells[first].higher_is_better for line in lines if first in line.cells)
+
+    def value(line: BoardLine) -> float | None:
+        return line.cells[first].value if first in line.cells else None
 
     def order(line: BoardLine) -> tuple[Any, ...]:
-        value = line.cells[first].value if first in line.cells else None
-        signed = 0.0 if value is None else -value if up else value
-        return (line.standing in (PART, OTHER), value is None, signed, line.model.lower(), line.method)
+        number = value(line)
+        signed = 0.0 if number is None else -number if up else number
+        return (line.standing in (PART, OTHER), number is None, signed, line.model.lower(), line.method)
 
-    return list(_ranked(sorted(lines, key=order), first))
-
-
-def _ranked(lines: Sequence[BoardLine], first: str) -> Iterable[BoardLine]:
-    place, last, rank = 0, None, None
-    for line in lines:
-        value = line.cells[first].value if first in line.cells else None
-        if not line.ranks or value is None:
-            yield line
-            continue
-        place += 1
-        rank, last = (rank if value == last else place), value
-        yield BoardLine(line.model, line.method, line.standing, line.cells, rank)
+    lines.sort(key=order)
+    values = [value(line) for line in lines if line.standing == RUN]
+    return [
+        replace(line, rank=values.index(value(line)) + 1) if line.standing == RUN and value(line) is not None else line
+        for line in lines
+    ]
 
 
 def best_of(lines: Sequence[BoardLine]) -> dict[str, float]:
     """The best value of each column among lines that rank, where there are several."""
-    found: dict[str, list[Number]] = {}
+    columns: dict[str, list[Number]] = {}
     for line in lines:
-        for name, row in line.cells.items() if line.ranks else ():
-            found.setdefault(name, []).append(row)
+        for name, row in line.cells.items() if line.standing == RUN else ():
+            columns.setdefault(name, []).append(row)
     return {
         name: (max if rows[0].higher_is_better else min)(row.value or 0.0 for row in rows)
-        for name, rows in found.items()
+        for name, rows in columns.items()
         if len(rows) > 1
-    }
-
-
-def cell_of(row: Number | None, best: float | None = None, ranks: bool = False) -> dict[str, Any]:
-    """A number as a cell of a page."""
-    if row is None or row.value is None:
-        return {"value": "", "text": NOTHING, "spread": "", "about": "", "best": False}
-    interval = "" if row.interval is None else f", 95 % {100 * row.interval[0]:.1f} to {100 * row.interval[1]:.1f}"
-    return {
-        "value": row.value,
-        "text": f"{100 * row.value:.2f}{SEEN_MARK if row.seen else ''}{DISAGREES_MARK if row.disagrees else ''}",
-        "spread": "" if row.seed_std is None else f"± {100 * row.seed_std:.2f}",
-        "about": f"{row.metric.replace('_', ' ')}, {row.method}{interval}; {row.extent.words} groups; {row.file}"
-        + (f"; but {row.disagrees}" if row.disagrees else ""),
-        "best": ranks and best is not None and row.value == best,
     }

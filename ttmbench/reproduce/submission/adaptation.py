@@ -55,12 +55,7 @@ class _Course:
 
 
 def check_adaptation(task: SubmittedTask, stored: StoredScores | None) -> None:
-    """Checks what a document records of TTM, its controls, held-out groups, the oracle and SimpleMatch's step.
-
-    Args:
-        task: of the submission; its findings take what is wrong.
-        stored: its scores, where they are there.
-    """
+    """Checks what a document records of TTM, its controls, held-out groups, the oracle and SimpleMatch's step."""
     document, name, findings = task.document, task.name, task.findings
     filters = {key.partition(",")[2] for key in task.results}
     for filter_ in (TTM, SIMPLE_MATCH, ORACLE):

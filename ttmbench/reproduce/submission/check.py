@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
 from ttmbench.data.catalog import find_task
@@ -87,8 +87,7 @@ def _check_content(task: SubmittedTask) -> None:
 def refuse_copies(checked: Mapping[str, Findings]) -> None:
     """Refuses submissions of two models that have the very same scores: one of them is a copy.
 
-    Args:
-        checked: name of the document -> its findings, which are added to.
+    Takes the findings by the name of the document, and adds to them.
     """
     first: dict[tuple[str, str], str] = {}
     for name, findings in checked.items():

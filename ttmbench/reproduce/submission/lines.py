@@ -65,16 +65,8 @@ def _expected(task: SubmittedTask, stored: StoredScores) -> Iterator[tuple[tuple
 def choices_of(path: Path, shape: GroupShape, record: ChoiceRecord) -> tuple[Choices, Clusters | None]:
     """The answers of a samples file, read again: an answer is right if it names what is true.
 
-    Args:
-        path: of the samples.
-        shape: of the groups.
-        record: how the document says that forced choices were asked.
-
-    Returns:
-        Which questions of each group were answered right; and clusters, where the lines name them.
-
-    Raises:
-        DataError: a line has not the answers that the record says; file and line are named.
+    Returns which questions of each group were answered right, and clusters where the lines name them. DataError naming
+    file and line if these are not the answers that the document's record of the questions says.
     """
     sides: dict[str, list[list[bool]]] = {"text": [], "image": []}
     clusters: list[Any] = []
@@ -118,14 +110,7 @@ def check_choice_lines(path: Path, choices: Choices, findings: Findings) -> None
 
 
 def check_rank_lines(path: Path, stored: StoredRanks, metrics: Sequence[MetricSpec], findings: Findings) -> None:
-    """The ranks and metrics of samples lines are those of the file of ranks, query by query.
-
-    Args:
-        path: of the samples.
-        stored: the file of ranks.
-        metrics: of the task.
-        findings: takes what differs.
-    """
+    """The ranks and metrics of samples lines are those of the file of ranks, query by query."""
     lines: dict[str, list[tuple[int, dict[str, Any]]]] = {"image": [], "caption": []}
     for number, line in read_json_lines(path):
         if line.get("query") in lines:

@@ -23,19 +23,12 @@ from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.data_identity import groups_digest
-from ttmbench.scoring.forced_choice.summary import summarise_choices
+from ttmbench.scoring.forced_choice.arrays import summarise_choices
 from ttmbench.types import Group, MetricSpec
 
 
 def check_numbers(task: SubmittedTask) -> StoredScores | None:
-    """Computes the numbers of a task again.
-
-    Args:
-        task: of the submission; its findings take what differs, and what cannot be checked.
-
-    Returns:
-        The scores of a task that has some.
-    """
+    """Computes the numbers of a task again, and returns the scores of one that has some."""
     asked = task.config.bootstrap_iters
     if asked > MOST_RESAMPLES:
         task.findings.refuse("config.bootstrap_iters", f"is {asked}, at most {MOST_RESAMPLES} are taken")

@@ -13,8 +13,7 @@ from ttmbench.data.catalog import find_task, select_tasks
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.run_key import stated_key
 from ttmbench.evaluator.settings import datasets_of, task_settings
-from ttmbench.plugins.models import arguments_of, locate_files
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, arguments_of, locate_files
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.breakdown import aggregates
 from ttmbench.results.document import ResultsDocument
@@ -40,17 +39,7 @@ _DIGEST = re.compile(r"[0-9a-f]{40,}")
 def check_settings(
     document: ResultsDocument, registry: Registry, read_command: ReadCommand, findings: Findings
 ) -> RunConfig | None:
-    """Checks what a document says of its run.
-
-    Args:
-        document: of results.
-        registry: models and tasks of this package.
-        read_command: reads the command.
-        findings: takes what is wrong.
-
-    Returns:
-        The configuration; None if it is none.
-    """
+    """Checks what a document says of its run, and returns its configuration; None if it is none."""
     _check_status(document, findings)
     for place, text in _texts(document.to_dict(), ""):
         if redact([text]) != text if place in ("command", "git_hash") else scrub_values(text) != text:

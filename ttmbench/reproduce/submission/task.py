@@ -109,8 +109,7 @@ class SubmittedTask:
 def check_task(task: SubmittedTask) -> bool:
     """Checks what a document says of a task against the registered one.
 
-    Returns:
-        Whether it is the same version of the task, so that its numbers can be computed again.
+    Returns whether it is the same version of the task, so that its numbers can be computed again.
     """
     spec, findings, version = task.spec, task.findings, task.document.versions[task.name]
     if version != spec.version:

@@ -1,0 +1,338 @@
+"""Experiment trackers: plugins behind the reporting hooks, chosen by ``--track``. Each needs an extra of its name.
+
+Names, settings and libraries are checked before anything is loaded; a tracker that fails never disturbs the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ttmbench._util.console import warn
+from ttmbench._util.files import safe_name, to_json
+from ttmbench.config import RunConfig
+from ttmbench.errors import UsageError
+from ttmbench.hookspecs import hookimpl
+from ttmbench.results.labels import key_of, numbers_in
+
+if TYPE_CHECKING:
+    from ttmbench.types import IterationRecord
+
+UNRANKED = "unranked"  # controls and held-out groups have no track
+COLUMNS = ("task", "filter", "column", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
+_OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_accuracy", "learning_rate", "seconds")
+
+
+class Sink(Protocol):
+    """What a tracker's library is asked to do. Anything it raises is for `TrackerPlugin` to report."""
+
+    def open(self, config: Mapping[str, Any]) -> None:
+        """Begins a run with these settings."""
+
+    def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
+        """One more point of every curve below a name."""
+
+    def numbers(self, values: Mapping[str, float]) -> None:
+        """Final numbers; a name that was there before gets a new value."""
+
+    def close(self, document: Mapping[str, Any]) -> None:
+        """Ends the run with its results document."""
+
+
+class _Tensorboard:
+    """TensorBoard: event files below ``<dir>/<project>/<name>``, with the settings and the table of results as text."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._settings, self._make = settings, SummaryWriter
+
+    def open(self, config: Mapping[str, Any]) -> None:
+        parent = Path(self._settings.get("dir", "runs")) / safe_name(self._settings["project"])
+        name = safe_name(self._settings["name"])
+        unused = (number for number in range(2, 10_000) if not (parent / f"{name}-{number}").exists())
+        folder = parent / (f"{name}-{next(unused)}" if (parent / name).exists() else name)
+        self._writer = self._make(str(folder))
+        self._text("config", config)
+        self._writer.flush()
+
+    def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
+        for key, value in values.items():
+            self._writer.add_scalar(f"{name}/{key}", value, iteration)
+        self._writer.flush()
+
+    def numbers(self, values: Mapping[str, float]) -> None:
+        for key, value in values.items():
+            self._writer.add_scalar(key, value, 0)
+        self._writer.flush()
+
+    def close(self, document: Mapping[str, Any]) -> None:
+        rows = [list(COLUMNS), ["---"] * len(COLUMNS), *result_rows(document)]
+        table = "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows)
+        self._writer.add_text("results", table, 0)
+        self._text("run", {key: document[key] for key in ("status", "errors", "run_key", "packages", "git_hash")})
+        self._writer.close()
+
+    def _text(self, name: str, values: Mapping[str, Any]) -> None:
+        """JSON as TensorBoard's Markdown shows it as it is: indented by four."""
+        lines = json.dumps(values, indent=2, ensure_ascii=False).splitlines()
+        self._writer.add_text(name, "\n".join("    " + line for line in lines), 0)
+
+
+class _Trackio:
+    """Trackio: a local database (TRACKIO_DIR), or a Space of the Hub with ``space_id``."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._trackio: Any = import_module("trackio")
+        self._settings = dict(settings)
+
+    def open(self, config: Mapping[str, Any]) -> None:
+        self._run: Any = self._trackio.init(config=dict(config), embed=False, **self._settings)
+
+    def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
+        self._run.log({f"{name}/{key}": value for key, value in values.items()}, step=iteration)
+
+    def numbers(self, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=0)
+
+    def close(self, document: Mapping[str, Any]) -> None:
+        try:
+            self._run.log({"results": self._trackio.Table(columns=list(COLUMNS), data=result_rows(document))}, step=0)
+            artifact = self._trackio.Artifact("results", type="results", metadata={"status": document["status"]})
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "results.json"
+                file.write_text(to_json(document), encoding="utf-8")
+                artifact.add_file(str(file))
+                self._run.log_artifact(artifact)
+        finally:
+            self._trackio.finish()
+
+
+class _Wandb:
+    """Weights & Biases: a run beside any that the program has, online or (``mode=offline``) in files."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._wandb: Any = import_module("wandb")
+        self._settings = dict(settings)
+        self._curves: set[str] = set()
+
+    def open(self, config: Mapping[str, Any]) -> None:
+        # What W&B takes down by itself (command line, output, code) may hold secrets, so that is off.
+        settings = self._wandb.Settings(
+            console="off", x_disable_meta=True, disable_git=True, disable_code=True, x_save_requirements=False
+        )
+        if isinstance(self._settings.get("tags"), str):
+            self._settings["tags"] = [self._settings["tags"]]
+        if "dir" in self._settings:
+            Path(self._settings["dir"]).mkdir(parents=True, exist_ok=True)
+        self._run: Any = self._wandb.init(config=dict(config), settings=settings, reinit="create_new", **self._settings)
+
+    def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
+        if name not in self._curves:
+            self._curves.add(name)
+            self._run.define_metric(f"{name}/iteration", hidden=True)
+            self._run.define_metric(f"{name}/*", step_metric=f"{name}/iteration")
+        self._run.log({f"{name}/iteration": iteration, **{f"{name}/{key}": value for key, value in values.items()}})
+
+    def numbers(self, values: Mapping[str, float]) -> None:
+        self._run.summary.update(dict(values))
+
+    def close(self, document: Mapping[str, Any]) -> None:
+        self._run.summary.update({"status": document["status"], "run_key": document["run_key"]})
+        self._run.log({"results": self._wandb.Table(columns=list(COLUMNS), data=result_rows(document))})
+        artifact = self._wandb.Artifact(f"results-{self._run.id}", type="results")
+        with artifact.new_file("results.json", mode="w", encoding="utf-8") as file:
+            file.write(to_json(document))
+        self._run.log_artifact(artifact)
+        self._run.finish(exit_code=0 if document["status"] == "done" else 1)
+
+
+@dataclass(frozen=True)
+class TrackerSpec:
+    """A tracker; its library has its name.
+
+    Attributes:
+        sink: makes its sink of settings: imports what it needs of the library, and opens nothing.
+        settings: keys of ``--track_args`` that it takes beside ``project`` and ``name``.
+    """
+
+    sink: Callable[[Mapping[str, Any]], Sink]
+    settings: frozenset[str]
+
+
+TRACKERS = {
+    "wandb": TrackerSpec(_Wandb, frozenset({"dir", "group", "mode", "entity", "tags", "notes", "job_type"})),
+    "trackio": TrackerSpec(_Trackio, frozenset({"group", "space_id", "private"})),
+    "tensorboard": TrackerSpec(_Tensorboard, frozenset({"dir"})),
+}
+
+
+def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
+    """The trackers of a run, none of them open yet, as plugins.
+
+    Args:
+        config: the run. ``key=value`` of its ``track_args`` goes to all trackers that take the key,
+            ``tracker.key=value`` to one.
+
+    Returns:
+        (plugin name, plugin) of each, in the order of ``track``.
+
+    Raises:
+        UsageError: a library is not installed, or no tracker of the run takes a setting.
+    """
+    taken = {tracker: sorted({"project", "name", *TRACKERS[tracker].settings}) for tracker in config.track}
+    name = f"{safe_name(config.model_name)}-{datetime.now():%Y-%m-%dT%H-%M-%S}"
+    settings: dict[str, dict[str, Any]] = {tracker: {"project": "ttmbench", "name": name} for tracker in taken}
+    for key, value in sorted(config.track_args.items(), key=lambda item: "." in item[0]):
+        tracker, _, option = key.rpartition(".")
+        takers = [one for one in taken if tracker in ("", one) and option in taken[one]]
+        if not takers:
+            known = "; ".join(f"{one}: {', '.join(options)}" for one, options in taken.items())
+            raise UsageError(f"--track_args {key}: no tracker of this run takes it ({known or 'there is none'})")
+        for one in takers:
+            settings[one][option] = str(value) if option in ("project", "name", "dir", "group") else value
+    return [(f"tracker {one}", TrackerPlugin(one, _sink(one, settings[one]))) for one in taken]
+
+
+def _sink(tracker: str, settings: Mapping[str, Any]) -> Sink:
+    """The sink of a tracker; UsageError if its library cannot be imported."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a library says of its own imports
+            import_module(tracker)
+            return TRACKERS[tracker].sink(settings)
+    except Exception as error:
+        why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
+        raise UsageError(f"--track {tracker}: {tracker} {why}; pip install 'ttmbench[{tracker}]'") from None
+
+
+class TrackerPlugin:
+    """Passes what the hooks say on to a sink; after the first failure the sink is left alone.
+
+    Curves are written in the order of their iterations. Of a seed that an earlier run began, this one is told the later
+    iterations only: they wait until the results document has the earlier ones.
+    """
+
+    def __init__(self, tracker: str, sink: Sink) -> None:
+        self._tracker, self._sink = tracker, sink
+        self._failed = self._warned = False
+        self._written: dict[tuple[str, int], int] = {}
+        self._waiting: dict[tuple[str, int, int], dict[str, float]] = {}
+        self._reported: dict[str, float] = {}
+
+    @hookimpl
+    def ttmbench_run_started(self, config: Mapping[str, Any]) -> None:
+        """Opens the tracker."""
+        self._try("could not begin a run", partial(self._sink.open, config))
+
+    @hookimpl
+    def ttmbench_iteration_finished(self, task: str, record: IterationRecord) -> None:
+        """Writes a point of the curves, if it is the next one."""
+        self._waiting[task, record.seed, record.iteration] = _curve_values(vars(record))
+        if self._written.get((task, record.seed), 0) + 1 == record.iteration:
+            self._write_curves(task, record.seed)
+
+    @hookimpl
+    def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
+        """Writes the numbers of a filter as soon as they are there."""
+        self._write_numbers(final_values(task, results, tracks))
+
+    @hookimpl
+    def ttmbench_run_finished(self, result: Mapping[str, Any]) -> None:
+        """Writes what an earlier run of the same command did, the table and the document, and closes the tracker."""
+        for task, record in result["ttm"].items():
+            for line in record["iterations"]:
+                self._waiting[task, line["seed"], line["iteration"]] = _curve_values(line)
+        self._write_curves()
+        for task, numbers in result["results"].items():
+            self._write_numbers(final_values(task, numbers, result["tracks"][task]))
+        self._try("could not end its run", partial(self._sink.close, result))
+
+    def _write_numbers(self, values: Mapping[str, float]) -> None:
+        new = {name: value for name, value in values.items() if self._reported.get(name) != value}
+        if new:
+            self._reported.update(new)
+            self._try("could not log numbers", partial(self._sink.numbers, new))
+
+    def _write_curves(self, *only: str | int) -> None:
+        """Writes what waits, of one task and seed or of all."""
+        for task, seed, iteration in sorted(key for key in self._waiting if key[: len(only)] == only):
+            values = self._waiting.pop((task, seed, iteration))
+            if iteration > self._written.get((task, seed), 0):
+                self._written[task, seed] = iteration
+                name = f"ttm/{task}/seed_{seed}"
+                self._try("could not log a curve", partial(self._sink.curve, name, iteration, values))
+
+    def _try(self, what: str, act: Callable[[], None]) -> None:
+        """Lets the library act; its failure and its first warning are a line each, its prints go to stderr."""
+        if self._failed:
+            return
+        try:
+            with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(sys.stderr):
+                warnings.simplefilter("always")
+                act()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever another's code raises
+            self._failed = True
+            problem = f"{what} ({type(error).__name__}: {error}); the run goes on without it"
+            warn(f"tracker {self._tracker}: {problem}")
+            return
+        messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
+        if messages and not self._warned:
+            self._warned = True
+            warn(f"tracker {self._tracker}: {messages[0]}")
+
+
+def _curve_values(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an iteration; ``loss`` is that of the last epoch, and undefined ones are left out."""
+    values = {name: record[name] for name in _OF_AN_ITERATION} | dict(record["metrics"])
+    if record["loss"]:
+        values["loss"] = record["loss"][-1]
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> dict[str, float]:
+    """Numbers of a task, each under its track, so that a raw one never stands among those after TTM.
+
+    Args:
+        task: its name.
+        results: ``metric,filter`` -> value, with ``metric_stderr,filter`` and ``metric_seed_std,filter``.
+        tracks: ``metric,filter`` -> track.
+
+    Returns:
+        ``track/task/filter/metric`` -> value; undefined ones are left out.
+
+    >>> final_values("t", {"text_score,none": 0.5, "group_match,ttm": None}, {"text_score,none": "zero_shot"})
+    {'zero_shot/t/none/text_score': 0.5}
+    """
+    names = {
+        f"{tracks.get(key_of(metric, name), UNRANKED)}/{task}/{name}/{kind}": key_of(kind, name)
+        for metric, name in numbers_in(results)
+        for kind in (metric, f"{metric}_stderr", f"{metric}_seed_std")
+    }
+    return {name: float(value) for name, key in names.items() if (value := results.get(key)) is not None}
+
+
+def result_rows(document: Mapping[str, Any]) -> list[list[Any]]:
+    """The results document as a table with the columns `COLUMNS`."""
+    from ttmbench.results.document import ResultsDocument
+    from ttmbench.results.numbers import numbers_of
+
+    return [
+        [
+            *(one.task, one.filter, one.method, one.track or UNRANKED, one.metric),
+            *(one.value, one.stderr, one.ci_low, one.ci_high, one.chance),
+        ]
+        for one in numbers_of(ResultsDocument.of(document))
+    ]

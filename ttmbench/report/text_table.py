@@ -1,0 +1,98 @@
+"""Tables as text for others to read: CSV, Markdown and LaTeX. Everything that came from data is escaped."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ttmbench._util.console import csv_cell, latex, markdown
+from ttmbench.report.table import NOTHING, percent
+from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
+from ttmbench.results.transfer_deltas import TITLE, Transfer
+
+_IN_LATEX = {"±": r"$\pm$", SEEN_MARK: r"$^\dagger$", DISAGREES_MARK: r"$^\ddagger$"}
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts.
+
+    Attributes:
+        title: a line above it.
+        heads: its heads, one or more rows.
+        rows: of cells; a number is one in percent, with its spread and marks.
+        texts: how many columns are text; the others are numbers.
+    """
+
+    title: str
+    heads: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str]]
+    texts: int = 2
+
+
+def to_markdown(table: TextTable) -> str:
+    """A section with a table."""
+    rule = ["---"] * table.texts + ["---:"] * (len(table.heads[0]) - table.texts)
+    lines = [[*map(markdown, table.heads[0])], rule, *([*map(markdown, row)] for row in table.rows)]
+    return f"## {table.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def to_latex(table: TextTable) -> str:
+    """A ``tabular`` for the booktabs package, with its title as comment."""
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(map(_latex_cell, cells)) + r" \\"
+
+    lines = [
+        f"% {table.title}",
+        f"\\begin{{tabular}}{{{'l' * table.texts}{'r' * (len(table.heads[0]) - table.texts)}}}",
+        r"\toprule",
+        *map(line, table.heads),
+        r"\midrule",
+        *map(line, table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _latex_cell(text: str) -> str:
+    """A cell; marks become LaTeX's, and a number with a sign stands in math mode, so that a minus is one."""
+    cell = latex(text)
+    for mark, written in _IN_LATEX.items():
+        cell = cell.replace(mark, written)
+    return f"${cell}$" if re.fullmatch(r"[+-][0-9.]+%?", text) else cell
+
+
+def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A line each row; a cell that a spreadsheet would take for a formula gets a quote in front."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([csv_cell(row[name]) for name in columns] for row in rows)
+    return out.getvalue()
+
+
+def transfer_table(transfers: Iterable[Transfer]) -> TextTable:
+    """Adapted models on other tasks, a row a metric, in percent: the metrics that tables show."""
+    names = ("model", "adapted to", "measured on", "metric", "raw", "adapted", "difference", "95 % interval", "groups")
+    rows = [
+        [
+            one.model,
+            one.adapted_on,
+            "itself" if one.measured_on == one.adapted_on else one.measured_on,
+            one.metric.replace("_", " "),
+            percent(one.raw),
+            percent(one.value) + ("" if one.value is None or one.seed_std is None else f" ± {percent(one.seed_std)}"),
+            NOTHING if one.difference is None else f"{100 * one.difference:+.2f}",
+            NOTHING if one.interval is None else f"{100 * one.interval[0]:+.1f} .. {100 * one.interval[1]:+.1f}",
+            f"{one.groups} of {one.groups_of_task}" if one.limited else str(one.groups),
+        ]
+        for one in transfers
+        if one.shown
+    ]
+    return TextTable(TITLE, [names], rows, texts=4)
