@@ -16,7 +16,7 @@ from ttmbench.data.memory import Task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.devices import Devices
 from ttmbench.evaluator.local_executor import LocalExecutor
-from ttmbench.model_adapters._shared.captioning import CaptionModel
+from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
 from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.ttm import trainer
