@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.cells import cell_len
@@ -13,6 +14,9 @@ from rich.table import Table
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, printable
 from ttmbench._util.redact import secrets_in_environment
+
+if TYPE_CHECKING:
+    from ttmbench.results.numbers import Number
 
 NOTHING = "-"  # what stands in a cell without a value
 GAP = 2  # blanks between columns
@@ -47,6 +51,32 @@ def percent(value: float | None, digits: int = 2) -> str:
     ('68.33', '-')
     """
     return NOTHING if value is None else f"{100 * value:.{digits}f}"
+
+
+def spread(value: float | None, std: float | None) -> str:
+    """A fraction and its standard deviation over seeds, if there is one."""
+    return percent(value) if value is None or std is None else f"{percent(value)} ± {percent(std)}"
+
+
+def number_text(row: Number | None) -> str:
+    """A number in percent with its spread."""
+    return NOTHING if row is None else spread(row.value, row.seed_std)
+
+
+def signed_interval(ends: Sequence[float | None] | None) -> str:
+    """The two ends of an interval of a difference.
+
+    >>> signed_interval((-0.01, 0.025)), signed_interval((None, None))
+    ('-1.0 .. +2.5', '-')
+    """
+    low, high = ends or (None, None)
+    return NOTHING if low is None or high is None else f"{100 * low:+.1f} .. {100 * high:+.1f}"
+
+
+def print_line(text: str = "", width: int | None = None) -> None:
+    """Prints a text on stdout, as wide as tables are."""
+    console = terminal.console(width)
+    console.print(terminal.encodable(str(printable(text)), console.encoding))
 
 
 def print_table(
