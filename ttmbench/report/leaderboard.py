@@ -131,7 +131,7 @@ def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
 
 def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[dict[str, str]]]:
     """One row a model, task, version, metric and method; and what it replaced."""
-    newest: dict[tuple[Any, ...], Number] = {}
+    newest: dict[tuple[object, ...], Number] = {}
     superseded = []
     for row in rows:
         key = (row.model, row.track, row.task, row.version, row.metric, row.method, row.limited)
@@ -146,7 +146,7 @@ def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[dict[str, str]]]
     return list(newest.values()), superseded
 
 
-def as_document(board: Leaderboard) -> dict[str, Any]:
+def as_document(board: Leaderboard) -> dict[str, object]:
     """The leaderboard as JSON values."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -160,7 +160,7 @@ def as_document(board: Leaderboard) -> dict[str, Any]:
     }
 
 
-def as_row(one: Number) -> dict[str, Any]:
+def as_row(one: Number) -> dict[str, object]:
     """A number as a row of ``leaderboard.json`` and of the CSV."""
     return {key: getattr(one, "file" if key == "source" else key) for key in ROW}
 

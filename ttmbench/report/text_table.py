@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ttmbench._util.escape import csv_cell, latex, markdown
 from ttmbench.report.table import NOTHING, percent, signed_interval, spread
@@ -68,7 +67,7 @@ def _latex_cell(text: str) -> str:
     return f"${cell}$" if re.fullmatch(r"[+-][0-9.]+%?", text) else cell
 
 
-def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
     """A line each row; a cell that a spreadsheet would take for a formula gets a quote in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

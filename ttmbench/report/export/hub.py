@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -201,7 +201,7 @@ def _track(one: Number) -> str:
     return str(one.track).replace("_", "-")
 
 
-def _circumstances(one: Number) -> dict[str, Any]:
+def _circumstances(one: Number) -> dict[str, object]:
     """What belongs to a number; percent."""
     values = {
         "track": one.track,

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.files import to_json
 from ttmbench.errors import UsageError
@@ -37,7 +36,7 @@ def export_lm_eval_file(
     return {path: to_json(lm_eval_document(runs[0]))}, {}
 
 
-def lm_eval_document(run: DocumentFile) -> dict[str, Any]:
+def lm_eval_document(run: DocumentFile) -> dict[str, object]:
     """A results document as lm-evaluation-harness writes its own.
 
     Args:
@@ -113,9 +112,9 @@ def sanitised(model: str) -> str:
     return re.sub(r"^\.+", "__", re.sub(r'["<>:/|\\?*\[\]]+', "__", model)) or "model"
 
 
-def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[str, Any]]:
+def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[str, object]]:
     """Name -> alias, ``metric,filter`` and ``metric_stderr,filter``."""
-    found: dict[str, dict[str, Any]] = {name: {"alias": name} for name in names}
+    found: dict[str, dict[str, object]] = {name: {"alias": name} for name in names}
     for one in numbers:
         if one.value is not None:
             stderr = MISSING if one.stderr is None else float(one.stderr)
@@ -123,7 +122,7 @@ def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[s
     return found
 
 
-def _task_config(name: str, task: str, document: ResultsDocument) -> dict[str, Any]:
+def _task_config(name: str, task: str, document: ResultsDocument) -> dict[str, object]:
     """What its readers show of a task; of a mean over values of a task's tags under its own name."""
     spec, source = document.configs[task], document.datasets[task].source
     directions = document.higher_is_better[task].items()
@@ -141,7 +140,7 @@ def _task_config(name: str, task: str, document: ResultsDocument) -> dict[str, A
     }
 
 
-def _config(document: ResultsDocument) -> dict[str, Any]:
+def _config(document: ResultsDocument) -> dict[str, object]:
     config = document.config
     model_args = config.get("model_args", {})
     known = {
