@@ -23,6 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = (str(ROOT / "ttmbench"), str(ROOT / "model_adapters"), str(ROOT / "tasks"))
+MOST_OPTIONS = 16  # images or captions of a group; pixels have more rows
 DEFAULT = "--model tiny-clip --tasks shapes_color --limit 24 --ttm --ttm_args iterations=2,epochs=1"
 
 
@@ -75,7 +76,7 @@ def _kinds(values: Iterable[Any], depth: int = 3) -> set[str]:
         )
         for one in (value, *inner[:3]):
             name = type(one).__name__
-            if name in {"ndarray", "Tensor"} and one.ndim == 3:
+            if name in {"ndarray", "Tensor"} and one.ndim == 3 and max(one.shape[1:]) <= MOST_OPTIONS:
                 kinds.add("scores")
             elif name == "Group":
                 kinds.add("groups")

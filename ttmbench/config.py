@@ -318,30 +318,18 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
         raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
-    idle = {
-        "ttm_args": bool(config.ttm_args),
-        "ttm_preset": config.ttm_preset != "auto",
-        "seeds": config.seeds is not None,
+    test_time = config.adapts, "says something about the test-time stage, so it needs ttm, simple_match or oracle"
+    ttm = config.ttm, "says something about TTM, so it needs ttm"
+    file = config.output_path is not None, "writes a file, so it needs output_path"
+    needs = {
+        **dict.fromkeys(("ttm_args", "ttm_preset", "seeds"), test_time),
+        **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
+        **dict.fromkeys(("log_samples", "save_scores"), file),
+        "save_adapted": (config.ttm or config.simple_match, "needs ttm or simple_match, else nothing is adapted"),
     }
-    for name, given in idle.items():
-        if given and not config.adapts:
-            raise UsageError(
-                f"{origin}: {name} says something about the test-time stage, so it needs ttm, simple_match or oracle"
-            )
-    needs_ttm = {
-        "ttm_controls": config.ttm_controls,
-        "ttm_holdout": config.ttm_holdout,
-        "ttm_also": config.ttm_also,
-        "audit_labels": config.audit_labels,
-    }
-    for name, value in needs_ttm.items():
-        if value and not config.ttm:
-            raise UsageError(f"{origin}: {name} says something about TTM, so it needs ttm")
-    for name in ("log_samples", "save_scores"):
-        if getattr(config, name) and config.output_path is None:
-            raise UsageError(f"{origin}: {name} writes a file, so it needs output_path")
-    if config.save_adapted and not (config.ttm or config.simple_match):
-        raise UsageError(f"{origin}: save_adapted needs ttm or simple_match, else nothing is adapted")
+    for name, (is_met, why) in needs.items():
+        if not is_met and getattr(config, name) not in (RunConfig.model_fields[name].default, ""):
+            raise UsageError(f"{origin}: {name} {why}")
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: deterministic needs a batch_size that is a number, for it moves the last bits")
     return config

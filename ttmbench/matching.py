@@ -19,8 +19,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from ttmbench._annotations import Float, Int, Real
-from ttmbench._arrays.checked import as_floats, check_scores, fewer_first, more_images
-from ttmbench._arrays.matchings import count_matchings
+from ttmbench._arrays.scores import as_floats, check_scores, count_matchings, fewer_first, more_images
 from ttmbench.types import GlobalMatching, Matching
 
 MAX_INJECTIONS = 1_000_000

@@ -19,8 +19,7 @@ import numpy as np
 
 from ttmbench import chance
 from ttmbench._annotations import Bool, Float, Int, Real
-from ttmbench._arrays.checked import fewer_first, more_images
-from ttmbench._arrays.own_scores import columns_of, is_square, rows_of
+from ttmbench._arrays.scores import columns_of, fewer_first, is_square, more_images, rows_of
 from ttmbench._arrays.several_true import (
     brittleness,
     brittleness_ties,

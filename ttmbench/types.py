@@ -54,8 +54,7 @@ class GroupShape:
         return self.images > self.captions
 
     def __str__(self) -> str:
-        several = f" ({self.true_captions} true)" if self.true_captions > 1 else ""
-        return f"{self.images}x{self.captions}{several}"
+        return f"{self.images}x{self.captions}" + (f" ({self.true_captions} true)" if self.true_captions > 1 else "")
 
     def truth(self, groups: int) -> Int[np.ndarray, "all_images true"]:
         """The captions that are true for each image, by their columns among the captions of all groups.
@@ -279,9 +278,8 @@ class ModelFiles:
 
     def provenance(self) -> dict[str, Any]:
         """What results say of them: repository or last part of the path, commit, files and format."""
-        own = Path(self.name)
         return {
-            "name": own.resolve().name if own.exists() else self.name,
+            "name": Path(self.name).resolve().name if Path(self.name).exists() else self.name,
             "commit": self.commit,
             "files": list(self.weights),
             **({"format": "pickle" if self.are_pickles else "safetensors"} if self.weights else {}),
@@ -289,7 +287,7 @@ class ModelFiles:
         }
 
 
-def _needs_registry(source: Mapping[str, Any], request: SourceRequest) -> Any:
+def _needs_registry(source: Mapping[str, object], request: SourceRequest) -> Any:
     raise UsageError(f"source '{source.get('kind')}' can be read through the registry only")
 
 
@@ -321,17 +319,13 @@ class SourceRequest:
     offline: bool = False
     data_dir: Path | None = None
     kind: Literal["groups", "retrieval", "classification"] = "groups"
-    read: Callable[[Mapping[str, Any], SourceRequest], Loaded] = _needs_registry
-    locations: Callable[[Mapping[str, Any], SourceRequest], list[Any]] = _needs_registry
+    read: Callable[[Mapping[str, object], SourceRequest], Loaded] = _needs_registry
+    locations: Callable[[Mapping[str, object], SourceRequest], list[Any]] = _needs_registry
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's data, as a source gives them: groups in its order, and for the results, as JSON values, their origin.
-
-    Attributes:
-        source: where the groups came from and what was done to them.
-    """
+    """A task's data: groups in the source's order; ``source`` is their origin, as JSON values for the results."""
 
     groups: list[Group]
     source: dict[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench.errors import DataError
 
 _PLAIN = (3, "<", None, None, None, -1, -1, 0)  # what numpy sets on float64: byte order, and no fields

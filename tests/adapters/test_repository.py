@@ -19,8 +19,7 @@ from ttmbench.model_adapters import catalog, tiny_clip
 from ttmbench.model_adapters._shared.options import HubFiles
 from ttmbench.model_adapters._shared.pretrained import find, locate
 from ttmbench.model_adapters._shared.repository import find_repository
-from ttmbench.plugins.models import arguments_of, locate_files
-from ttmbench.plugins.registry import build_registry
+from ttmbench.plugins.registry import arguments_of, build_registry, locate_files
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = "a" * 40, "b" * 40

@@ -11,8 +11,16 @@ import pytest
 
 from ttmbench import chance, matching, metrics, schedules
 from ttmbench._arrays import assignment
-from ttmbench._arrays.checked import as_floats, check_scores, fewer_first, more_images
-from ttmbench._arrays.own_scores import columns_of, is_own, is_square, true_and_mixed
+from ttmbench._arrays.scores import (
+    as_floats,
+    check_scores,
+    columns_of,
+    fewer_first,
+    is_own,
+    is_square,
+    more_images,
+    true_and_mixed,
+)
 from ttmbench.metrics import METRICS
 
 EPS = np.finfo(np.float64).eps

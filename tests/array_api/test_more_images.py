@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ttmbench import chance, metrics
-from ttmbench._arrays.matchings import given_captions
+from ttmbench._arrays.scores import given_captions
 from ttmbench.matching import match_groups, oracle_margin
 from ttmbench.metrics import METRICS
 from ttmbench.results.summary import summarise

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ttmbench import chance, metrics
-from ttmbench._arrays.matchings import count_matchings
+from ttmbench._arrays.scores import count_matchings
 from ttmbench.matching import injections, match_global, match_groups, oracle_margin
 from ttmbench.plugins.builtin import ttmbench_register_metrics
 from ttmbench.results.shaped_metric import metric_for

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.sweeps import forked_workers
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.config import make_run_config
 from ttmbench.data.memory import Task
-from ttmbench.errors import UsageError
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator.devices import Devices
 from ttmbench.evaluator.local_executor import LocalExecutor
-from ttmbench.model_adapters._shared.captioning import CaptionModel
+from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
 from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.ttm import trainer
@@ -21,6 +24,7 @@ from ttmbench.ttm.variants import Adaptation
 
 BASE = {"bootstrap_iters": 0, "deterministic": True}
 SEEDS = [0, 1, 2]
+DOT = Image.new("RGB", (8, 8))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +77,7 @@ def test_seeds_of_two_processes_have_the_bits_of_one(apart):
     for name, arrays in one.scores["shapes_color"].items():
         for mine, other in zip(arrays, two.scores["shapes_color"][name], strict=True):
             assert np.array_equal(mine.groups, other.groups), name
+    assert two.document["status"] == "done" and two.document["ttm"]["shapes_color"]["seeds"] == SEEDS
     assert two.document["config"]["device"] == "cpu,cpu" and two.document["timing"]["shapes_color"]["devices"] > 0
     assert two.document["model_info"]["fingerprint"] == one.document["model_info"]["fingerprint"]
     assert 3 * trained_here == 2 * trained > 0  # one seed of three was trained elsewhere, and not again here
@@ -123,24 +128,28 @@ def test_pairs_are_scored_once_and_a_process_that_dies_costs_no_number(tiny_vlm,
 
 
 @pytest.mark.parametrize(
-    ("how", "line"),
+    ("tasks", "how", "line"),
     [
-        ({"ttm": True, "ttm_also": "shapes_place"}, "--ttm_also measures on one device, and --device has 2"),
-        ({"plugins": [("mine", object())]}, "a plugin that is an object of this program cannot go there"),
+        ("shapes_color", {"ttm": True, "ttm_also": "shapes_place"}, "--ttm_also measures on one device"),
+        ("shapes_color", {"plugins": [("mine", object())]}, "a plugin that is an object of this program"),
+        (Task.from_groups([(DOT, DOT)], [("a", "b")], name="mine"), {}, "a task that is an object of this program"),
     ],
 )
-def test_what_cannot_be_divided_is_one_line(how, line):
+def test_what_cannot_be_divided_is_one_line(tasks, how, line):
     with pytest.raises(UsageError, match=line):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", device="cpu,cpu", limit=2, **how)
+        ttmbench.simple_evaluate("tiny-clip", tasks, device="cpu,cpu", limit=1, **how)
 
 
-def test_objects_of_the_program_stay_in_it():
-    from PIL import Image
+def test_processes_that_cannot_be_replaced_leave_their_part_to_the_first(tmp_path, capsys):
+    def wait(timeout):
+        raise TtmbenchError("worker processes end before they begin")
 
-    image = Image.new("RGB", (8, 8))
-    task = Task.from_groups([(image, image)], [("a", "b")], name="mine")
-    with pytest.raises(UsageError, match="a task that is an object of this program cannot go there"):
-        ttmbench.simple_evaluate("tiny-clip", task, device="cpu,cpu")
+    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "device": "cpu,cpu"})
+    devices, done = Devices(config, ["cpu", "cpu"], tmp_path, 1, None), []
+    devices._workers["worker-1"], devices.executor = "cpu", SimpleNamespace(submit=lambda *_: None, wait=wait)
+    others = devices._ahead("groups", "shapes_color", lambda unit: done.append(unit.part))
+    assert done == [0] and [unit.part for unit in others] == [1] and not devices._workers
+    assert "did not do their part (worker processes end before they begin); cpu does it" in capsys.readouterr().err
 
 
 def test_other_commands_take_one_device(tmp_path, capsys):
@@ -165,8 +174,6 @@ class Kept:
 
 @pytest.mark.parametrize("batch_size", [64, 256])
 def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
-    from PIL import Image
-
     from ttmbench.scoring.pairs import score_task_pairs
     from ttmbench.types import Group, ImageRef
 
@@ -194,8 +201,3 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
         score_task_pairs(capabilities_of(model), groups, batch_size, False, blocks=kept).groups, whole
     )
     assert model.asked == 0
-
-
-def test_what_a_document_says(apart):
-    document = json.loads(apart["cpu,cpu"][0].path.read_text())
-    assert document["status"] == "done" and document["ttm"]["shapes_color"]["seeds"] == SEEDS

@@ -9,8 +9,7 @@ import pytest
 
 from ttmbench.cli import main
 from ttmbench.config import parse_pairs
-from ttmbench.plugins.models import arguments_of
-from ttmbench.plugins.registry import build_registry, load_target
+from ttmbench.plugins.registry import arguments_of, build_registry, load_target
 
 TYPED = {
     "gpt-4o": "--model openai --model_args model=gpt-4o",

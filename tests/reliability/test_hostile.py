@@ -25,7 +25,7 @@ from support.documents import DIGEST, whole_document
 from ttmbench import AdapterSpec, Group, ImageRef, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
 from ttmbench._util import limits
 from ttmbench._util.arrays import read_arrays
-from ttmbench._util.escape import csv_cell, latex, markdown, one_line, plain
+from ttmbench._util.console import csv_cell, latex, markdown, one_line, plain
 from ttmbench._util.files import safe_name
 from ttmbench._util.images import BadImage, as_rgb, open_image
 from ttmbench._util.redact import redact, redact_values, scrub

@@ -116,7 +116,7 @@ class FakeRay:
         return SimpleNamespace(remote=self.actor)
 
     def actor(self):
-        hello = self.greeted.pop(0) if self.greeted else {"lacks": [], "common": True, "process": 1}
+        hello = self.greeted.pop(0) if self.greeted else ([], True, 1)
         made = SimpleNamespace(
             hello=Method([hello]),
             do=Method(self.does),
@@ -207,7 +207,7 @@ def test_a_worker_that_hangs_is_ended_and_replaced_and_one_that_gives_signs_is_n
 def test_a_board_that_cannot_be_asked_makes_nobody_hang(begun, monkeypatch):
     ray = FakeRay(does=["never"])
     ray.wait = lambda answers, num_returns=1, timeout=0.0: (
-        [one for one in answers if isinstance(one.answer, dict)],
+        [one for one in answers if isinstance(one.answer, dict | tuple)],
         [],
     )
     monkeypatch.setattr(watch, "time", ray_executor.time)
@@ -245,7 +245,7 @@ def test_there_are_no_more_workers_than_asked_for(begun):
 
 
 def test_a_node_that_lacks_something_is_left_alone(begun, capsys):
-    ray = FakeRay(hello=[{"lacks": ["it has torch 1", "and more"]}])
+    ray = FakeRay(hello=[(["it has torch 1", "and more"], False, 0)])
     ray.there = {"n1": 1, "n2": 1}
     executor, joined = begun.begin(ray)
     assert [one.place for one in joined] == ["n2"] and events(executor) == []

@@ -24,11 +24,17 @@ def seeds(one: Cell, count: int = 2):
     return [[Unit(one, "seed", seed) for seed in range(count)], [Unit(one)]]
 
 
+def scheduled(stages, **workers: str) -> Scheduler:
+    """A scheduler with workers x, y and z in the places that are given; without any, x and y in one."""
+    scheduler = Scheduler(stages)
+    for name, place in (workers or {"x": "here", "y": "here"}).items():
+        scheduler.join(name, place)
+    return scheduler
+
+
 def test_a_worker_stays_with_its_model_and_others_take_other_models():
     """The first of each is loaded once, although the cells of both are mixed in the plan."""
-    scheduler = Scheduler([whole(cell(number, "ab"[number % 2])) for number in range(8)])
-    scheduler.join("x", "here")
-    scheduler.join("y", "here")
+    scheduler = scheduled([whole(cell(number, "ab"[number % 2])) for number in range(8)])
     models = {"x": [], "y": []}
     while not scheduler.over:
         for name in models:
@@ -40,9 +46,7 @@ def test_a_worker_stays_with_its_model_and_others_take_other_models():
 
 
 def test_a_worker_without_work_helps_with_another_model():
-    scheduler = Scheduler([*[whole(cell(number, "a")) for number in range(5)], whole(cell(9, "b"))])
-    for name in "xy":
-        scheduler.join(name, "here")
+    scheduler = scheduled([*[whole(cell(number, "a")) for number in range(5)], whole(cell(9, "b"))])
     first, second = scheduler.next("x"), scheduler.next("y")
     assert (first.cell.model, second.cell.model) == ("a", "a")  # 5 cells, and 1: half of 4 is still more
     scheduler.finish("x", first, DONE)
@@ -56,9 +60,7 @@ def test_a_worker_without_work_helps_with_another_model():
 
 
 def test_the_run_of_a_cell_comes_after_all_of_its_seeds():
-    scheduler = Scheduler([seeds(cell(1))])
-    for name in "xyz":
-        scheduler.join(name, "here")
+    scheduler = scheduled([seeds(cell(1))], x="here", y="here", z="here")
     first, second = scheduler.next("x"), scheduler.next("y")
     assert {first.part, second.part} == {0, 1} and scheduler.next("z") is None
     assert scheduler.finish("x", first, DONE) is None and scheduler.next("x") is None
@@ -70,16 +72,12 @@ def test_the_run_of_a_cell_comes_after_all_of_its_seeds():
 
 
 def test_workers_begin_with_cells_of_their_own_before_they_share_one():
-    scheduler = Scheduler([seeds(cell(number)) for number in (1, 2)])
-    for name in "xyz":
-        scheduler.join(name, "here")
+    scheduler = scheduled([seeds(cell(number)) for number in (1, 2)], x="here", y="here", z="here")
     assert [scheduler.next(name).cell.number for name in "xyz"] == [1, 2, 1]
 
 
 def test_a_failed_unit_drops_what_waits_of_its_cell_and_nothing_else():
-    scheduler = Scheduler([seeds(cell(1), 3), whole(cell(2))])
-    for name in "xy":
-        scheduler.join(name, "here")
+    scheduler = scheduled([seeds(cell(1), 3), whole(cell(2))])
     first = scheduler.next("x")
     scheduler.next("y")
     end = scheduler.finish("x", first, FAILED)
@@ -90,9 +88,7 @@ def test_a_failed_unit_drops_what_waits_of_its_cell_and_nothing_else():
 
 
 def test_a_unit_out_while_its_cell_fails_changes_nothing_more():
-    scheduler = Scheduler([seeds(cell(1), 3)])
-    for name in "xy":
-        scheduler.join(name, "here")
+    scheduler = scheduled([seeds(cell(1), 3)])
     first, second = scheduler.next("x"), scheduler.next("y")
     assert scheduler.finish("x", first, FAILED) is not None
     assert scheduler.finish("y", second, FAILED) is None
@@ -107,18 +103,14 @@ def test_raise_gives_out_nothing_more():
 
 
 def test_a_lost_unit_goes_to_another_place_if_there_is_one():
-    scheduler = Scheduler([whole(cell(1))])
-    for name, place in (("x", "one"), ("y", "one"), ("z", "two")):
-        scheduler.join(name, place)
+    scheduler = scheduled([whole(cell(1))], x="one", y="one", z="two")
     unit = scheduler.next("x")
     assert scheduler.lose("x", "killed") == []
     assert scheduler.next("y") is None and scheduler.next("z") == unit
 
 
 def test_a_lost_unit_stays_where_it_was_if_there_is_no_other_place():
-    scheduler = Scheduler([whole(cell(1))])
-    for name in "xy":
-        scheduler.join(name, "one")
+    scheduler = scheduled([whole(cell(1))])
     unit = scheduler.next("x")
     scheduler.lose("x", "killed")
     assert scheduler.next("y") == unit
@@ -136,9 +128,7 @@ def test_too_many_lost_workers_fail_the_cell():
 
 
 def test_what_one_place_lacks_another_may_have():
-    scheduler = Scheduler([whole(cell(1))])
-    scheduler.join("x", "one")
-    scheduler.join("y", "two")
+    scheduler = scheduled([whole(cell(1))], x="one", y="two")
     unit = scheduler.next("x")
     assert scheduler.finish("x", unit, UnitResult("unfit", "no weights")) is None
     assert scheduler.next("x") is None and scheduler.next("y") == unit
@@ -147,16 +137,13 @@ def test_what_one_place_lacks_another_may_have():
 
 
 def test_what_the_only_place_lacks_fails_at_once():
-    scheduler = Scheduler([whole(cell(1))])
-    scheduler.join("x", "one")
+    scheduler = scheduled([whole(cell(1))], x="one")
     unit = scheduler.next("x")
     assert scheduler.finish("x", unit, UnitResult("unfit", "no weights")).error == "no weights"
 
 
 def test_the_last_place_that_could_do_it_is_lost():
-    scheduler = Scheduler([whole(cell(1)), whole(cell(2))])
-    scheduler.join("x", "one")
-    scheduler.join("y", "two")
+    scheduler = scheduled([whole(cell(1)), whole(cell(2))], x="one", y="two")
     unit = scheduler.next("x")
     other = scheduler.next("y")
     scheduler.finish("x", unit, UnitResult("unfit", "no weights"))

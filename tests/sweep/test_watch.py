@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 from support.sweeps import SMALL, Told, cells_of
 
-from ttmbench._util.heartbeat import step_done, steps_told
-from ttmbench._util.progress import progress_iter
+from ttmbench._util.progress import progress_iter, step_done, steps_told
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import executor as module
 from ttmbench.evaluator.executor import SAID_AFTER, START, Signs, Watch
@@ -25,7 +22,7 @@ STAND_IN = """
 import json, sys, threading, time
 sys.path[:] = json.loads(sys.argv[1])
 from pathlib import Path
-from ttmbench._util.heartbeat import step_done
+from ttmbench._util.progress import step_done
 from ttmbench.evaluator import worker, worker_process
 from ttmbench.evaluator.unit import UnitResult
 
@@ -71,6 +68,10 @@ def test_a_worker_is_hung_after_the_limit_without_a_sign_and_only_at_work(clock)
     watch.heard("nobody")
     assert looks(watch, clock, 10) == {}
     assert looks(watch, clock, 1) == {"works": "it hung: no sign of progress for 10 s"}
+    watch.end("works")
+    watch.begin("starts", "its start", START)
+    assert looks(watch, clock, START) == {}, "a start has a limit of its own"
+    assert looks(watch, clock, 1) == {"starts": f"it hung: no sign of progress for {START:g} s"}
 
 
 def test_a_driver_that_was_stopped_itself_takes_nobody_for_hung(clock):
@@ -115,20 +116,6 @@ def test_the_limit_begins_once_a_worker_is_ready(tmp_path, forked, monkeypatch, 
         assert executor.wait(0) == []
     assert [one.poll() for one in forked] == [None], "500 seconds of a start are no stall"
     executor.stop(True)
-
-
-def test_what_units_import_is_imported_before_a_worker_is_ready(tmp_path):
-    code = "import sys; from pathlib import Path; from ttmbench.evaluator.worker import Worker; Worker(Path()); print("
-    code += "'torch' in sys.modules, 'ttmbench.evaluator.run' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.split() == ["True", "True"]
-
-
-def test_a_start_without_end_is_ended_after_a_limit_of_its_own(clock):
-    watch = Watch(10)
-    watch.begin("starts", "its start", START)
-    assert looks(watch, clock, START) == {}
-    assert looks(watch, clock, 1) == {"starts": f"it hung: no sign of progress for {START:g} s"}
 
 
 def test_processes_that_hang_before_they_begin_end_the_sweep(tmp_path, forked, monkeypatch):

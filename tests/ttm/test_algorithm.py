@@ -14,12 +14,10 @@ import torch
 from support.rounding import Noise
 
 from ttmbench import schedules
-from ttmbench._util.progress import progress_bar
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
-from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.plugins.registry import build_registry
@@ -225,25 +223,6 @@ def test_ties_and_equal_scores_under_the_share_rule():
     assert select(equal, 0.5, by_share=True).tolist() == [False, True, False, True]
 
 
-@pytest.mark.parametrize("given", [None, 50, 100, 7, 500])
-def test_a_batch_that_was_asked_for_is_used_as_given(model, given, monkeypatch):
-    """102 groups, or 204 pairs: the default of 50 becomes 51; a 50 that was asked for, and anything else, stays."""
-    import ttmbench.ttm.trainer
-    from ttmbench.ttm.trainer import Trainer
-
-    seen = []
-    monkeypatch.setattr(ttmbench.ttm.trainer, "finetune", lambda *_, batch, **__: seen.append(batch) or (0.0,))
-    groups = load("shapes_color", 20)
-    stage, _ = phase_of(model, groups)
-    for units, is_global in ((102, False), (204, True)):
-        both = PreparedTask(stage.adapter, stage.prepared, 32, is_global, is_global)
-        trainer = Trainer(both, TTMConfig(batch_groups=given), 1e-4, 0, units)
-        trainer.train(
-            1, TrainingPairs(np.zeros((1, 1), int), np.zeros((1, 1), int)), progress_bar(1, "x", "epochs").__enter__()
-        )
-    assert seen == ([51, 102] if given is None else [given, 2 * given])
-
-
 def test_a_share_above_one_is_refused(model):
     for name in ("tau_start", "tau_end"):
         with pytest.raises(UsageError, match=rf"{name}=2 is no share between 0 and 1, as threshold=share takes it"):
@@ -290,46 +269,6 @@ def test_the_loss_of_an_epoch_weighs_batches_by_their_units(model):
     assert loss == pytest.approx((5 * seen[0][0] + 2 * seen[1][0]) / 7) != pytest.approx((seen[0][0] + seen[1][0]) / 2)
 
 
-def test_automatic_threshold_keeps_about_a_quarter_and_ends_with_all(model):
-    groups = load("shapes_color", 20)
-    stage, raw = phase_of(model, groups)
-    config = TTMConfig(iterations=3, epochs=1)
-    steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-6, seed=0))
-    assert steps[0].selected.sum() == 5
-    assert steps[-1].threshold == 0 and steps[-1].selected.all()
-
-
-def test_learning_rate_restarts_lower_every_iteration(model):
-    groups = load("shapes_color", 10)
-    stage, raw = phase_of(model, groups)
-    config = TTMConfig(iterations=3, epochs=1)
-    steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0))
-    assert [step.learning_rate for step in steps] == pytest.approx([1e-4, 0.95e-4, 0.95**2 * 1e-4])
-
-
-def test_keeping_the_optimizer_state_changes_the_second_iteration_only(model):
-    groups = load("shapes_color", 6)
-    before = snapshot(model)
-    losses = []
-    for keep in (False, True):
-        stage, raw = phase_of(model, groups)
-        config = TTMConfig(iterations=2, epochs=2, tau_start=0.0, keep_optimizer_state=keep)
-        steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=0))
-        losses.append([step.loss for step in steps])
-        restore(model, before)
-    assert losses[0][0] == losses[1][0] and losses[0][1] != losses[1][1]
-
-
-def test_global_variant_selects_pairs_by_share_and_trains(model):
-    groups = load("shapes_color", 20)
-    stage, raw = phase_of(model, groups, is_global=True)
-    config = TTMConfig(iterations=2, epochs=1)
-    steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0))
-    assert steps[0].threshold == 0.5 and steps[0].selected.sum() == 20 and len(steps[0].selected) == 40
-    assert steps[-1].threshold == 0.0 and (steps[-1].selected | steps[-1].tie).all()
-    assert len(set(steps[0].captions.ravel().tolist())) == 40
-
-
 def test_simple_match_step_reaches_its_pseudo_labels_and_stops(model):
     groups = load("shapes_color", 8)
     stage, raw = phase_of(model, groups)
@@ -343,30 +282,6 @@ def test_simple_match_step_reaches_its_pseudo_labels_and_stops(model):
     assert group_score(as_if_true).all(), "every group has the group score under its own pseudo-label"
     assert len(steps) < 10, "it ends as soon as that is reached"
     assert group_score(last.scores.groups).mean() == group_match(raw.groups).mean()
-
-
-def test_rectangular_groups_are_adapted(model, tmp_path):
-    """2 images and 3 captions: no shipped task has such groups, a user's may."""
-    from dataclasses import replace
-
-    groups = [
-        replace(one, captions=(*one.captions, other.captions[0]))
-        for one, other in zip(load("shapes_color", 12), load("shapes_color", 13)[1:], strict=True)
-    ]
-    stage, raw = phase_of(model, groups)
-    steps = list(
-        adapt(stage, raw, config=TTMConfig(iterations=2, epochs=1), schedule=LINEAR, learning_rate=1e-4, seed=0)
-    )
-    assert raw.groups.shape == (12, 2, 3) and steps[-1].selected.all()
-
-
-def test_a_loss_that_is_not_finite_is_an_error(model):
-    from ttmbench.errors import TtmbenchError
-
-    groups = load("shapes_color", 10)
-    stage, raw = phase_of(model, groups)
-    with pytest.raises(TtmbenchError, match="lower learning rate"):
-        list(adapt(stage, raw, config=TTMConfig(epochs=3), schedule=LINEAR, learning_rate=1e30, seed=0))
 
 
 def suggested(words, capsys) -> str:
@@ -389,11 +304,6 @@ def test_below_the_usual_rate_a_tenth_is_suggested():
     assert str(DivergedError("x", 1e10)) == "x; a lower learning rate may help (--ttm_args lr=1.0e-05)"
     copied = pickle.loads(pickle.dumps(DivergedError("x", 1e10, "--finetune_args", 3e-4)))
     assert str(copied) == "x; a lower learning rate may help (--finetune_args lr=3.0e-04)"
-
-
-def test_task_file_of_global_variant():
-    task: TaskFile = find_task(build_registry(), "shapes_color_global")
-    assert task.spec.is_global and task.spec.source == find_task(build_registry(), "shapes_color").spec.source
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.stand_in_gpu import stand_in_gpu
 
-from ttmbench._util.checksummed import separated
+from ttmbench._util.digests import separated
 from ttmbench.ttm import checkpoint
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.checkpoint import TaskCheckpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ttmbench._annotations import Bool, Float, Real
-from ttmbench._arrays.own_scores import own_and_others, range_and_others, true_and_mixed
+from ttmbench._arrays.scores import other_scores, own_scores, true_and_mixed
 
 
 def original_accuracy(
@@ -26,7 +26,7 @@ def original_accuracy(
     >>> original_accuracy(np.array([[[3., 1., 2.]], [[1., 3., 2.]]]), true_captions=2).tolist()
     [True, False]
     """
-    own, others = own_and_others(scores, true_captions)
+    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
     return (own[:, :, 0] > others.max(axis=2)).all(axis=1)
 
 
@@ -34,7 +34,7 @@ def original_accuracy_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its first true caption and its best wrong one the same."""
-    own, others = own_and_others(scores, true_captions)
+    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
     return (own[:, :, 0] == others.max(axis=2)).any(axis=1)
 
 
@@ -58,7 +58,8 @@ def brittleness(
     >>> brittleness(np.array([[[3., 1., 2.]], [[1., 3., 2.]], [[3., 2., 1.]]]), true_captions=2).tolist()
     [1.0, 1.0, 0.0]
     """
-    low, high, others = range_and_others(scores, true_captions)
+    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
+    low, high = own.min(axis=2, keepdims=True), own.max(axis=2, keepdims=True)
     return ((low < others) & (others < high)).any(axis=2).mean(axis=1)
 
 
@@ -66,7 +67,8 @@ def brittleness_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which a wrong caption scores the same as the best or the worst true one of an image."""
-    low, high, others = range_and_others(scores, true_captions)
+    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
+    low, high = own.min(axis=2, keepdims=True), own.max(axis=2, keepdims=True)
     return ((others == low) | (others == high)).any(axis=(1, 2))
 
 

@@ -1,23 +1,41 @@
-"""What is printed: nothing from data that a terminal obeys, no secret, errors as one line."""
+"""What is printed: nothing secret, nothing that a terminal, spreadsheet, Markdown or LaTeX obeys; errors in a line."""
 
 from __future__ import annotations
 
 import codecs
 import os
+import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
-from ttmbench._util.escape import one_line, plain
+from ttmbench._util.limits import DEFAULTS, limit
 from ttmbench._util.redact import redact, scrub, secrets_in_environment
-from ttmbench.errors import TtmbenchError
+from ttmbench.errors import TtmbenchError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
+_FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+    }
+)
 UNLIMITED = 10_000  # characters of a line in a file or a pipe, where COLUMNS is not set
 _SPELT = {"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."}
 _SHOWN_AS: dict[str, str] = {}  # a folder that stands for an address -> the address
@@ -194,3 +212,73 @@ def console(width: int | None = None) -> Console:
         columns = os.environ.get("COLUMNS", "")
         width = int(columns) if columns.isdecimal() and int(columns) > 0 else UNLIMITED
     return Pipe(width=width or None, highlight=False, markup=False, emoji=False)
+
+
+def plain(text: str, keep: str = "\n\t") -> str:
+    r"""Text without what a terminal obeys: control characters, half surrogates and marks that turn the direction.
+
+    They are shown as escapes, all but those to ``keep``, so that nothing is hidden and nothing happens.
+
+    >>> plain("a\x1b[2Jb\u202ec\n")
+    'a\\x1b[2Jb\\u202ec\n'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    obeyed = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(
+        ascii(letter)[1:-1] if letter not in keep and unicodedata.category(letter) in obeyed else letter
+        for letter in text
+    )
+
+
+def is_text(text: str) -> bool:
+    """Whether a text can be written as UTF-8: it holds no half of a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    r"""Text as one plain line of bounded length.
+
+    >>> one_line("two\nlines " + "x" * 50, most=20)
+    'two lines xxxxxxxxxx... (60 characters)'
+    """
+    if most is None:
+        try:
+            most = limit("message_characters")
+        except UsageError:  # this line may be the one that says so
+            most = DEFAULTS["message_characters"]
+    line = plain(" ".join(text[: 8 * most].split()), keep="")
+    return line if len(line) <= most else f"{line[:most]}... ({len(text)} characters)"
+
+
+def csv_cell(value: object) -> object:
+    r"""A cell that no spreadsheet takes for a formula; what is no text stays as it is.
+
+    >>> csv_cell('=HYPERLINK("x")'), csv_cell("clip"), csv_cell(-0.5)
+    ('\'=HYPERLINK("x")', 'clip', -0.5)
+    """
+    if not isinstance(value, str):
+        return value
+    return f"'{value}" if value[:1] in ("\t", "\r", "\n") or value.lstrip()[:1] in tuple(_FORMULA) else value
+
+
+def markdown(text: str) -> str:
+    r"""Text that Markdown shows as it is: no markup, no HTML, no further cell or line.
+
+    >>> markdown("a|b <i>_c_</i>")
+    'a\\|b \\<i\\>\\_c\\_\\</i\\>'
+    """
+    return re.sub(r"([|\\<>`\[\]*_&!#~])", r"\\\1", plain(" ".join(text.split()), keep=""))
+
+
+def latex(text: str) -> str:
+    r"""Text that LaTeX sets as it is.
+
+    >>> latex("50% of a_b")
+    '50\\% of a\\_b'
+    """
+    return plain(" ".join(text.split()), keep="").translate(_LATEX)

@@ -14,7 +14,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from ttmbench._util.escape import DEVICES
+from ttmbench._util.console import DEVICES
 from ttmbench.errors import UsageError
 
 if TYPE_CHECKING:

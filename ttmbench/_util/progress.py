@@ -1,13 +1,30 @@
-"""Progress bars: on stderr, silent when it is not a terminal. What moves them is a step for who watches the process."""
+"""Progress bars on stderr, silent when it is not a terminal, and the small steps by which a process is seen to move."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from ttmbench._util.heartbeat import step_done
-
 T = TypeVar("T")
+_told: Callable[[], object] | None = None
+
+
+def step_done() -> None:
+    """Says that something has moved; called often, from any thread, and free where nobody listens."""
+    if _told is not None:
+        _told()
+
+
+@contextmanager
+def steps_told(listener: Callable[[], object]) -> Iterator[None]:
+    """Inside, ``listener`` is called after every step, in the thread that has done it; it serves the whole process."""
+    global _told
+    before, _told = _told, listener
+    try:
+        yield
+    finally:
+        _told = before
 
 
 class Bar:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from ttmbench._util.console import (
     clear_bars,
     each_note_once,
+    one_line,
     output_error,
     print_traceback,
     streams_at_hand,
     unwritten,
     warn,
 )
-from ttmbench._util.escape import one_line
 from ttmbench._util.redact import redact
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import INTERRUPTED, TtmbenchError

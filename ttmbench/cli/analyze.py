@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo
 from ttmbench.cli.options import add_how, add_ttm_settings, add_verbosity, add_what, numbers
 from ttmbench.cli.run import settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from ttmbench.evaluator.analyze import Document
 
 DEFAULT_OUTPUT = "analysis"
 NOTHING = "-"
@@ -62,7 +65,7 @@ def analyze(options: argparse.Namespace) -> int:
 
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]
-    documents: Iterable[dict[str, Any]]
+    documents: Iterable[Document]
     if options.analysis == TRANSFER:
         documents = [transfer_document(config, started, command)]
     else:
@@ -81,7 +84,7 @@ def analyze(options: argparse.Namespace) -> int:
 Table = tuple[Sequence[str], list[list[str]], str]  # heads, rows, text below
 
 
-def _table(document: Mapping[str, Any]) -> Table:
+def _table(document: Document) -> Table:
     """An analysis as a table; numbers stand from the second column on."""
     kinds = {
         "thresholds": _thresholds,
@@ -93,7 +96,7 @@ def _table(document: Mapping[str, Any]) -> Table:
     return kinds.get(document["analysis"], _curves)(document)
 
 
-def _thresholds(document: Mapping[str, Any]) -> Table:
+def _thresholds(document: Document) -> Table:
     data = document["data"]
     rows = []
     for share, value in data["band"].items():
@@ -103,13 +106,13 @@ def _thresholds(document: Mapping[str, Any]) -> Table:
     return ("groups kept", "threshold", "accuracy among them"), rows, f"{data['tied']} tied"
 
 
-def _supervision(document: Mapping[str, Any]) -> Table:
+def _supervision(document: Document) -> Table:
     bars = document["data"]["metrics"].items()
     rows = [[name, _percent(bar["value"]), _percent(bar["chance"])] for name, bar in bars]
     return ("metric", "percent", "chance"), rows, ""
 
 
-def _curves(document: Mapping[str, Any]) -> Table:
+def _curves(document: Document) -> Table:
     data = document["data"]
     rows = [["no adaptation", _percent(data["baseline"]), NOTHING]]
     for name, curve in data["curves"].items():
@@ -121,7 +124,7 @@ def _curves(document: Mapping[str, Any]) -> Table:
     return ("TTM", document["metric"], "first kept"), rows, ""
 
 
-def _rates(document: Mapping[str, Any]) -> Table:
+def _rates(document: Document) -> Table:
     data = document["data"]
     rows = [["no adaptation", _percent(data["baseline"]), *[NOTHING] * 3]]
     broken = []
@@ -145,7 +148,7 @@ def _rates(document: Mapping[str, Any]) -> Table:
     return heads, rows, "\n".join([f"{document['metric']} reads labels; the rest does not", *broken])
 
 
-def _alphas(document: Mapping[str, Any]) -> Table:
+def _alphas(document: Document) -> Table:
     data = document["data"]
     rows = [
         [name, _percent(curve["values"][0]), _percent(curve["values"][-1])] for name, curve in data["metrics"].items()
@@ -159,7 +162,7 @@ def _alphas(document: Mapping[str, Any]) -> Table:
     return ("metric", "alpha 0", "alpha 1"), rows, "\n".join(said)
 
 
-def _matrix(document: Mapping[str, Any]) -> Table:
+def _matrix(document: Document) -> Table:
     data = document["data"]
     rows = [["no adaptation", *(_percent(data["raw"][task]) for task in data["measured_on"])]]
     for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
@@ -169,7 +172,7 @@ def _matrix(document: Mapping[str, Any]) -> Table:
     return ("adapted to, measured on", *data["measured_on"]), rows, said
 
 
-def _difference(cell: Mapping[str, Any]) -> str:
+def _difference(cell: Document) -> str:
     if cell["difference"] is None:
         return NOTHING
     ends = "" if cell["ci"] is None else f" ({100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f})"

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import as_shown, echo, printable, warn
-from ttmbench._util.escape import markdown
+from ttmbench._util.console import as_shown, echo, markdown, printable, warn
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import add_verbosity, count, names
 from ttmbench.errors import DataError, UsageError

@@ -26,8 +26,7 @@ from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.plugins.models import locate_files
-from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.plugins.registry import Registry, build_registry, locate_files
 from ttmbench.report.table import TableColumn, print_table
 from ttmbench.types import AdapterSpec
 

@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NoReturn, cast
 
-from ttmbench._util.console import note
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import note, one_line
 from ttmbench._util.option_values import read_place
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util import console as terminal
-from ttmbench._util.console import echo, warn
-from ttmbench._util.escape import plain
+from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import AssertionNotMet, UsageError
@@ -128,9 +127,13 @@ def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
     return failures
 
 
+def _counts(rows: Sequence[ComparedRow]) -> dict[str, int]:
+    return {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
+
+
 def _verdict(rows: Sequence[ComparedRow], *, allow_missing: bool) -> str:
     """Why the table is not reproduced; empty if it is."""
-    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
+    counts = _counts(rows)
     bad = [DIFFERS] if allow_missing else [DIFFERS, MISSING, OTHER]
     reasons = [f"{counts[verdict]} of {len(rows)} numbers: {verdict}" for verdict in bad if counts[verdict]]
     return "; ".join(reasons if counts[AGREES] else [*reasons, "no number agrees"])
@@ -161,8 +164,8 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     for line in _remarks(table, rows):
         console.print(plain(line), soft_wrap=True)
     if with_ours:
-        counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS}
-        console.print(f"{len(rows)} numbers: {', '.join(f'{one} {count}' for one, count in counts.items() if count)}")
+        counts = ", ".join(f"{verdict} {count}" for verdict, count in _counts(rows).items() if count)
+        console.print(f"{len(rows)} numbers: {counts}")
 
 
 def _ours(row: ComparedRow, decimals: int) -> list[str]:
@@ -211,34 +214,30 @@ def _document(
         "source": f"{spec.source}, {spec.where}",
         "tolerance": spec.tolerance.model_dump(),
         "reproduced": reproduced,
-        "counts": {verdict: sum(row.verdict == verdict for row in rows) for verdict in VERDICTS},
+        "counts": _counts(rows),
         "failures": list(failures),
         "rows": [_row_document(row, table) for row in rows],
     }
 
 
 def _row_document(row: ComparedRow, table: PublishedTable) -> Mapping[str, Any]:
-    entry, ours = table.spec.models[row.number.model], row.ours
+    number, ours = row.number, None
+    if row.ours is not None:
+        extent = row.ours.extent
+        counts = {"groups": extent.groups, "groups_of_task": extent.of, "limited": extent.limited}
+        ours = {**asdict(row.ours.measured), **counts, "file": row.ours.file, "notes": list(row.ours.notes)}
     return {
-        "task": row.number.task,
+        "task": number.task,
         "tasks": list(row.tasks),
-        "model": row.number.model,
-        "registered_model": entry.model,
-        "track": row.number.track,
-        "method": row.number.method,
+        "model": number.model,
+        "registered_model": table.spec.models[number.model].model,
+        "track": number.track,
+        "method": number.method,
         "key": row.key,
-        "published": asdict(row.number.measured),
-        "ours": _ours_document(row),
-        "difference": None if ours is None else ours.measured.value - row.number.measured.value,
+        "published": asdict(number.measured),
+        "ours": ours,
+        "difference": None if row.ours is None else row.ours.measured.value - number.measured.value,
         "allowed": row.allowed,
         "verdict": row.verdict,
         "why": row.why or None,
     }
-
-
-def _ours_document(row: ComparedRow) -> Mapping[str, Any] | None:
-    if row.ours is None:
-        return None
-    extent = row.ours.extent
-    counts = {"groups": extent.groups, "groups_of_task": extent.of, "limited": extent.limited}
-    return {**asdict(row.ours.measured), **counts, "file": row.ours.file, "notes": list(row.ours.notes)}

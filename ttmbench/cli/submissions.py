@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import echo
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import echo, one_line
 from ttmbench.data.catalog import select_tasks
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError
 from ttmbench.plugins.registry import Registry

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo, warn
 from ttmbench.cli.interrupts import terminated_like_interrupted
@@ -134,7 +134,7 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 
 
 def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
-    given: dict[str, Any] = {} if options.executor_args is None else parse_pairs(options.executor_args)
+    given: dict[str, object] = {} if options.executor_args is None else parse_pairs(options.executor_args)
     from ttmbench.sweep.executor_options import LocalOptions, RayOptions, read_options
 
     if options.executor == "ray":

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from ttmbench._util.escape import is_text
+from ttmbench._util.console import is_text
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.progress import progress_iter
 from ttmbench.data.task_file import Defect, TaskSpec

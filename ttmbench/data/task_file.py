@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ttmbench._arrays.matchings import count_matchings
+from ttmbench._arrays.scores import count_matchings
 from ttmbench._util.limits import limit
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from ttmbench._util.console import warn
 from ttmbench._util.redact import redact, scrub_values, secrets_of
@@ -28,6 +28,8 @@ from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
 
 SCHEMA_VERSION = "1.0"
 TRANSFER = "transfer"
+Document: TypeAlias = dict[str, Any]
+"""Of an analysis, for JSON."""
 _READS = {"lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none"}
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
 
@@ -40,7 +42,7 @@ def analyze_tasks(
     *,
     taus: Sequence[float] | None = None,
     lrs: Sequence[float] | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Document]:
     """Runs one analysis for each task of a configuration.
 
     Args:
@@ -69,7 +71,7 @@ def _analyses(
     started: datetime,
     command: Sequence[str],
     grids: Mapping[str, Sequence[float] | None],
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Document]:
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
@@ -95,7 +97,7 @@ def _analyses(
         )
         scored = score_task(plan, run)
         metric = registry.metric("global_assignment_accuracy" if task.spec.is_global else "group_match")
-        detail: dict[str, Any]
+        detail: Document
         if analysis == ALPHA:
             assert scored.parts is not None, "parts were asked for"
             tuned = metric_for(registry.metric("group_score"), task.spec.shape)
@@ -129,7 +131,7 @@ def _analyses(
             "data_sha256": scored.data.fingerprint,
         }
         packages = environment.packages()
-        yield _document(analysis, config, started, command, about, model_info(adapter), detail, packages)
+        yield _document(analysis, config, started, command, about, model_info(model), detail, packages)
 
 
 def _document(
@@ -137,11 +139,11 @@ def _document(
     config: RunConfig,
     started: datetime,
     command: Sequence[str],
-    about: Mapping[str, Any],
-    info: Mapping[str, Any],
-    detail: Mapping[str, Any],
+    about: Mapping[str, object],
+    info: Mapping[str, object],
+    detail: Mapping[str, object],
     packages: Mapping[str, str],
-) -> dict[str, Any]:
+) -> Document:
     """An analysis with what all of them state, without secrets."""
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -155,7 +157,7 @@ def _document(
         "packages": packages,
         "command": redact(command),
     }
-    scrubbed: dict[str, Any] = scrub_values(document, secrets_of(config.model_args))
+    scrubbed: Document = scrub_values(document, secrets_of(config.model_args))
     return scrubbed
 
 
@@ -168,7 +170,7 @@ def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
         raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' says nothing of it")
 
 
-def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> dict[str, Any]:
+def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> Document:
     """Adapts a model to each task, and measures what became of it on every one of them.
 
     Args:
@@ -192,24 +194,24 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
     if capabilities_of(adapter).loss is None:
         raise UsageError(f"model {config.model} cannot be adapted, so '{TRANSFER}' says nothing of it")
     whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
-    found = run(whole, adapter=adapter, command=command).document
+    document = run(whole, adapter=adapter, command=command).typed
     about = {
         "tasks": tasks,
-        "task_versions": found["versions"],
-        "n_groups": {task: found["n-samples"][task]["effective"] for task in tasks},
-        "sources": {task: found["datasets"][task]["source"] for task in tasks},
-        "data_sha256": found["task_hashes"],
+        "task_versions": document.versions,
+        "n_groups": {task: document.n_samples[task].effective for task in tasks},
+        "sources": {task: document.datasets[task].source for task in tasks},
+        "data_sha256": document.task_hashes,
     }
     detail = {
         "reads_labels": "to report",
-        "hyperparameters": {task: found["ttm"][task]["hyperparameters"] for task in tasks},
+        "hyperparameters": {task: document.ttm[task].hyperparameters for task in tasks},
         "seeds": config.run_seeds,
-        "data": matrix(tasks, transfers_of(ResultsDocument.of(found)), found),
+        "data": matrix(tasks, transfers_of(document), document),
     }
-    return _document(TRANSFER, config, started, command, about, found["model_info"], detail, found["packages"])
+    return _document(TRANSFER, config, started, command, about, document.model_info, detail, document.packages)
 
 
-def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: Mapping[str, Any]) -> dict[str, Any]:
+def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: ResultsDocument) -> Document:
     """Rows adapted on, columns measured on.
 
     Args:
@@ -234,15 +236,15 @@ def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: Mappin
     }
 
 
-def _cell(document: Mapping[str, Any], one: Transfer) -> dict[str, Any]:
+def _cell(document: ResultsDocument, one: Transfer) -> Document:
     own = one.adapted_on == one.measured_on
-    record = document["ttm"][one.adapted_on] if own else document["ttm_also"][one.adapted_on][one.measured_on]
-    difference = record["differences"].get(one.metric) or {}
+    record = document.ttm[one.adapted_on] if own else document.ttm_also[one.adapted_on][one.measured_on]
+    gain = (record.differences or {}).get(one.metric)
     return {
         "value": one.value,
         "seed_std": one.seed_std,
-        "difference": difference.get("value"),
-        "ci": difference.get("ci"),
-        "by_seed": difference.get("by_seed"),
-        "seed_ci": difference.get("seed_ci"),
+        "difference": None if gain is None else gain.value,
+        "ci": None if gain is None else gain.ci,
+        "by_seed": None if gain is None else gain.by_seed,
+        "seed_ci": None if gain is None else gain.seed_ci,
     }

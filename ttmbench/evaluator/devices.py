@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -38,7 +38,7 @@ def several_devices(
     config: RunConfig,
     adapter: Model | None,
     in_memory: Sequence[Task],
-    plugins: Sequence[Any],
+    plugins: Sequence[object],
     cache: ScoreCache | None,
 ) -> Iterator[Devices]:
     """The devices of a run, for as long as it lasts.
@@ -164,7 +164,11 @@ class Devices:
             except BaseException:
                 self._given_up = True
                 raise
-            others.result()
+            try:
+                others.result()
+            except TtmbenchError as error:  # lost ones cannot be replaced
+                warn(f"the other devices did not do their part ({error}); {self._names[0]} does it")
+                self._workers.clear()
         return [unit for place, unit in enumerate(units) if place % count]
 
     def _give_out(self, dealt: dict[str, deque[Unit]]) -> None:

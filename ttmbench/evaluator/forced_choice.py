@@ -9,9 +9,9 @@ from ttmbench.evaluator.plan import Run, TaskPlan
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.task_result import Data, TaskResult, answered_result
 from ttmbench.protocols import ChoiceStyle
+from ttmbench.scoring.forced_choice.arrays import unread_notes
 from ttmbench.scoring.forced_choice.ask import Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
-from ttmbench.scoring.forced_choice.summary import unread_notes
 
 
 def run_choice_task(plan: TaskPlan, run: Run) -> TaskResult:

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from ttmbench._util.escape import one_line
+from pydantic import TypeAdapter
+
+from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import START, Event, Finished, Progress, Watch, WorkerJoined, WorkerLost
-from ttmbench.evaluator.unit import Unit, UnitResult
+from ttmbench.evaluator.unit import Said, Unit
 
 OWN = ".sweep"
 """Below a sweep's folder: what the sweep keeps for itself."""
@@ -35,6 +37,7 @@ main()
 """
 _STILLBORN = 3  # processes in a row that end before they begin: the next one would too
 _STOP = 6.0  # seconds for a process to end, more than it gives its unit
+_SAID = TypeAdapter(Said)
 _LAST_WORDS = 0.2  # seconds for one that hangs to write down where it stands
 
 
@@ -84,7 +87,7 @@ class LocalExecutor:
     def __init__(self, root: Path, desks: Sequence[Desk], stall: float | None = None) -> None:
         self._root, self._desks = root, desks
         self._processes: dict[str, _Process] = {}
-        self._said: queue.SimpleQueue[tuple[_Process, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[tuple[_Process, Said | None]] = queue.SimpleQueue()
         self._started = self._stillborn = 0
         self._watch = Watch(stall)
 
@@ -121,7 +124,7 @@ class LocalExecutor:
             process.close()
         self._processes.clear()
 
-    def _heard(self, timeout: float) -> Iterator[tuple[_Process, dict[str, Any] | None]]:
+    def _heard(self, timeout: float) -> Iterator[tuple[_Process, Said | None]]:
         with suppress(queue.Empty):
             yield self._said.get(timeout=timeout)
             while True:
@@ -153,13 +156,13 @@ class LocalExecutor:
         """Passes on what a process says, and that it has ended; a thread of its own."""
         for line in process.answers:
             try:
-                self._said.put((process, json.loads(line)))
+                self._said.put((process, _SAID.validate_json(line)))
             except ValueError:  # the half of a line, of a process that was killed
                 break
         process.process.wait()
         self._said.put((process, None))
 
-    def _tell(self, process: _Process, order: Mapping[str, Any]) -> None:
+    def _tell(self, process: _Process, order: Mapping[str, object]) -> None:
         with suppress(OSError, ValueError):  # it is gone, which its thread says
             process.orders.write(json.dumps(order).encode() + b"\n")
             process.orders.flush()
@@ -173,23 +176,23 @@ class LocalExecutor:
             process.listener.join(_LAST_WORDS)
         process.process.kill()
 
-    def _event(self, process: _Process, said: dict[str, Any] | None) -> Event | None:
+    def _event(self, process: _Process, said: Said | None) -> Event | None:
         name = process.name
         if said is None:
             return self._lost(process)
         self._watch.heard(name)
-        if "ready" in said:
+        if said.ready:
             process.ready, self._stillborn = True, 0
             self._watch.end(name)
             return WorkerJoined(name, process.desk.device or PLACE)
-        if "progress" in said:
-            return Progress(name, said["progress"])
-        if "step" in said:
+        if said.progress is not None:
+            return Progress(name, said.progress)
+        if said.result is None:
             return None
         self._watch.end(name)
         unit, process.unit = process.unit, None
         assert unit is not None, "a result is of a unit"
-        return Finished(name, unit, UnitResult(**said["result"]))
+        return Finished(name, unit, said.result)
 
     def _lost(self, process: _Process) -> Event | None:
         """A process has ended by itself: another one takes its place."""

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ttmbench._util import redact as secrets
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.adapters import finetuning_shown, fits_note, model_info
@@ -23,10 +23,9 @@ from ttmbench.results.breakdown import aggregates, shared_images_note
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
-from ttmbench.results.labels import TRACK_ORDER, supervised_tracks
+from ttmbench.results.labels import CHOICE, TRACK_ORDER, supervised_tracks
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.data_identity import groups_digest
-from ttmbench.scoring.forced_choice.arrays import CHOICE
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
 _RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
@@ -78,7 +77,7 @@ class RunRecord:
             finetuning: the record of the finetuning that made its weights; None if there was none.
         """
         collections = None if trained_on is None else list(trained_on)
-        self.model_info = {**model_info(model.adapter), "trained_on": collections}
+        self.model_info = {**model_info(model), "trained_on": collections}
         self._finetuning = finetuning
         if finetuning is not None:
             self.model_info["finetuned"] = finetuning_shown(finetuning)

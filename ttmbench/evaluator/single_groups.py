@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ttmbench._arrays.matchings import given_captions
+from ttmbench._arrays.scores import given_captions
 from ttmbench.evaluator.task_result import Answered, Data, Ranked, Scored, TaskResult
 from ttmbench.matching import match_groups
-from ttmbench.results.labels import AT, HOLDOUT_RAW, RAW
+from ttmbench.results.labels import AT, CHOICE, HOLDOUT_RAW, RAW
 from ttmbench.results.ranks import rank_values
 from ttmbench.results.stored_runs import TaskGroups, values_of_lines
 from ttmbench.results.summary import metric_values
-from ttmbench.scoring.forced_choice.arrays import CHOICE, choice_values
+from ttmbench.scoring.forced_choice.arrays import choice_values
 
 
 def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:

@@ -13,8 +13,8 @@ from ttmbench.evaluator.task_result import Data, Resampling, TaskResult, answere
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.coverage import STORED_ANSWERS
 from ttmbench.scoring.data_identity import stored_digest
+from ttmbench.scoring.forced_choice.arrays import unread_notes
 from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, StoredAnswers, read_answers
-from ttmbench.scoring.forced_choice.summary import unread_notes
 from ttmbench.types import Group
 
 

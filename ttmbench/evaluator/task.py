@@ -26,9 +26,8 @@ from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Scored, TaskResult, scored_result
 from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
 from ttmbench.results.breakdown import breakdowns
-from ttmbench.results.labels import HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
+from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, differences, summarise
-from ttmbench.scoring.forced_choice.arrays import CHOICE
 from ttmbench.scoring.notes import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, OnSeedDone

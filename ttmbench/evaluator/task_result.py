@@ -11,12 +11,11 @@ import numpy as np
 
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, split_key
+from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, split_key
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
 from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import means_of_rows, tag_means
-from ttmbench.scoring.forced_choice.arrays import CHOICE, Choices, choice_values
-from ttmbench.scoring.forced_choice.summary import summarise_choices
+from ttmbench.scoring.forced_choice.arrays import Choices, choice_values, summarise_choices
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Group, MetricSpec, Scores
 

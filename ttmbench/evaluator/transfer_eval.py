@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util.checksummed import SealError, load_sealed, save_sealed
 from ttmbench._util.console import warn
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import SealError, load_sealed, save_sealed, tensors_digest
 from ttmbench._util.files import write_atomically
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile

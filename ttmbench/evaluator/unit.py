@@ -8,9 +8,11 @@ of state, blocks of raw scores in the cache. So there is no second way from part
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import TypeAdapter
 
 from ttmbench.cache.location import cache_folder
 from ttmbench.config import RunConfig
@@ -95,16 +97,17 @@ class Unit:
         what = {"load": " model", "groups": shard, "seed": f" seed {self.part}", "run": ""}
         return f"{self.cell.folder}{what[self.kind]}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> object:
         """As JSON values; `unit_from_json` reads them."""
-        return {**vars(self), "cell": {**vars(self.cell), "config": self.cell.config.model_dump(mode="json")}}
+        return _UNIT.dump_python(self, mode="json")
 
 
-def unit_from_json(content: dict[str, Any]) -> Unit:
+_UNIT = TypeAdapter(Unit)
+
+
+def unit_from_json(content: object) -> Unit:
     """What `Unit.to_json` wrote."""
-    cell = Cell(**content["cell"])
-    cell = replace(cell, config=RunConfig.model_validate(cell.config), command=tuple(cell.command))
-    return Unit(cell, content["kind"], content["part"])
+    return _UNIT.validate_python(content)
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,16 @@ class UnitResult:
     state: State
     error: str | None = None
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line of a worker process: it listens, a step of work has ended, what it is at, or what became of its unit."""
+
+    ready: bool = False
+    step: bool = False
+    progress: str | None = None
+    result: UnitResult | None = None
 
 
 def units_of(cell: Cell) -> list[list[Unit]]:

@@ -15,7 +15,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ttmbench.evaluator.local_executor import OWN, WHERE
 
@@ -27,11 +27,11 @@ class _Orders:
     """What is read from stdin, by a thread: units for the main thread, and the order to stop, which interrupts it."""
 
     def __init__(self, stream: IO[str]) -> None:
-        self._units: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._units: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._stream = stream
         threading.Thread(target=self._read, daemon=True).start()
 
-    def next(self) -> dict[str, Any] | None:
+    def next(self) -> object:
         """The next unit; None to end."""
         return self._units.get()
 
@@ -53,7 +53,7 @@ def main() -> None:
     stream = os.fdopen(os.dup(0), "r", encoding="utf-8")
     writing = threading.Lock()
 
-    def answer(**content: Any) -> None:
+    def answer(**content: object) -> None:
         with writing:
             answers.write(json.dumps(content) + "\n")
             answers.flush()
@@ -62,7 +62,7 @@ def main() -> None:
         faulthandler.register(WHERE, file=2)
     with suppress(KeyboardInterrupt, BrokenPipeError):  # it is to stop, or nobody listens any more
         settings = json.loads(stream.readline())
-        from ttmbench._util.heartbeat import steps_told
+        from ttmbench._util.progress import steps_told
         from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
         from ttmbench.evaluator.executor import Signs
         from ttmbench.evaluator.unit import unit_from_json

@@ -19,7 +19,7 @@ from typing import Any, get_args
 import pluggy
 
 from ttmbench import hookspecs
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import error_line, error_with_place, place_of_function
 from ttmbench.config import TTMConfig

@@ -1,7 +1,8 @@
-"""Names of models, task files, sources, metrics and schedules that plugins registered, with "did you mean"."""
+"""What plugins registered, by name: models, task files, sources, metrics, schedules; and what models are built with."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,13 +17,13 @@ from ttmbench._util.digests import modules_of
 from ttmbench._util.third_party_errors import error_with_place, place_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
-from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
+from ttmbench.types import AdapterSpec, MetricSpec, ModelFiles, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 ENDINGS = (".yaml", ".yml")
-_NAMED_BY = ("pretrained", "model", "path")
+WEIGHTS_ARE_NAMED_BY = ("pretrained", "model", "path")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _OPENAI = re.compile(r"(?:openai/)?((?:gpt-|chatgpt-|o\d)[\w.-]*)", re.IGNORECASE)
 _THINKS = re.compile(r"o\d|gpt-5", re.IGNORECASE)  # and lists no tokens
@@ -185,7 +186,7 @@ def options_for(name: str, specs: Iterable[AdapterSpec]) -> str | None:
     registered = [
         spec.name
         for spec in specs
-        if any(str(spec.model_args.get(key, "")).casefold() == name.casefold() for key in _NAMED_BY)
+        if any(str(spec.model_args.get(key, "")).casefold() == name.casefold() for key in WEIGHTS_ARE_NAMED_BY)
     ]
     if registered:
         return " or ".join(f"--model {one}" for one in dict.fromkeys(registered))
@@ -214,3 +215,50 @@ def _of_hub_id(name: str) -> str:
         return f"--model open_clip --model_args model=hf-hub:{name}"
     kind = next((kind for sign, kind in _KINDS if re.search(sign, name, re.IGNORECASE)), "vqascore")
     return f"--model {kind} --model_args pretrained={name}"
+
+
+def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model is built with: what its name fixes, and over it what the user says.
+
+    A revision belongs to the weights that it was pinned for, so other weights leave it behind.
+
+    >>> spec = AdapterSpec("x", "m:load", model_args={"pretrained": "a/b", "revision": "c0ffee"})
+    >>> arguments_of(spec, {"pretrained": "./mine"})
+    {'pretrained': './mine'}
+    """
+    fixed = dict(spec.model_args)
+    if any(model_args.get(name, fixed.get(name)) != fixed.get(name) for name in WEIGHTS_ARE_NAMED_BY):
+        fixed.pop("revision", None)
+    return {**fixed, **model_args}
+
+
+def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool) -> list[ModelFiles] | None:
+    """The files that a model's weights are read from, fetched unless ``offline``.
+
+    A kind of model tells them by a function ``locate`` beside its ``load``, which takes those of its arguments that
+    name weights, and ``offline``.
+
+    Args:
+        spec: the model.
+        model_args: the user's arguments.
+        offline: do not touch the network.
+
+    Returns:
+        The files; None if the kind of model does not tell, or if no weights are named.
+
+    Raises:
+        DataError: weights are out of reach, or there only in part.
+        UsageError: a wrong argument.
+    """
+    module, _, _ = spec.target.partition(":")
+    load_target(spec.target, spec.needs)
+    locate = getattr(import_module(module), "locate", None)
+    if locate is None:
+        return None
+    parameters = inspect.signature(locate).parameters
+    arguments = {**arguments_of(spec, model_args), "offline": offline}
+    needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    if any(name not in arguments for name in needed):
+        return None
+    found: list[ModelFiles] = locate(**{name: value for name, value in arguments.items() if name in parameters})
+    return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._arrays.matchings import given_captions
+from ttmbench._arrays.scores import given_captions
 from ttmbench._util.option_values import groups_of
 from ttmbench._util.text import read_json_lines
 from ttmbench.data.catalog import find_task

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument

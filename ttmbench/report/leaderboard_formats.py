@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ttmbench._util.escape import latex, markdown
+from ttmbench._util.console import latex, markdown
 from ttmbench.report import text_table
 from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line, legends, tables
 from ttmbench.report.table import number_text

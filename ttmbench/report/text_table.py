@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ttmbench._util.escape import csv_cell, latex, markdown
+from ttmbench._util.console import csv_cell, latex, markdown
 from ttmbench.report.table import NOTHING, percent, signed_interval, spread
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
 from ttmbench.results.transfer_deltas import TITLE, Transfer

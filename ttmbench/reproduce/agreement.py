@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pydantic import BaseModel, ConfigDict, Field
+
 NOISY = 0.95
 """Our own spread counts up to this quantile of what the paper's would lead to: a noisy run does not agree by noise."""
 
@@ -28,8 +30,7 @@ class Measured:
     runs: int
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(BaseModel):
     """What counts as agreeing.
 
     Attributes:
@@ -37,8 +38,10 @@ class Rule:
         groups: how many groups may differ in any case.
     """
 
-    level: float = 0.99
-    groups: float = 1
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    level: float = Field(0.99, gt=0, lt=1)
+    groups: float = Field(1, ge=0)
 
 
 def tolerance(published: Measured, ours: Measured, group: float, digit: float, rule: Rule) -> float:
@@ -66,7 +69,7 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
     1.68
     """
     least = rule.groups * group + digit / 2
-    theirs, own = _known(published), _known(ours)
+    theirs, own = (one.std if one.runs > 1 else None for one in (published, ours))
     if theirs is None and own is None:
         return least
     from scipy import stats  # half a second, which pages without a table do without
@@ -93,7 +96,3 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
 def agrees(published: Measured, ours: Measured, allowed: float) -> bool:
     """Whether two numbers differ by no more than is allowed, with room for binary rounding."""
     return abs(ours.value - published.value) <= allowed + 1e-9
-
-
-def _known(one: Measured) -> float | None:
-    return one.std if one.runs > 1 else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench.data.row_files import csv_rows, read_text
 from ttmbench.errors import DataError
 from ttmbench.reproduce.agreement import Measured

@@ -55,6 +55,11 @@ class Ours:
     against: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def worth(self) -> tuple[bool, bool, float]:
+        """What can be compared goes before what cannot, the whole task before a part, and then the newer."""
+        return (not self.against, not self.extent.limited, self.date)
+
 
 @dataclass(frozen=True)
 class ComparedRow:
@@ -119,20 +124,27 @@ def compare(
 
 
 def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], registry: Registry) -> ComparedRow:
-    entry = table.spec.models[number.model]
-    task = table.spec.entry(number.task)
+    entry, task = table.spec.models[number.model], table.spec.entry(number.task)
     tasks = tuple(task.parts) or (number.task,)
     metric, mean = table.spec.metric(number.task, number.metric)
-    key = key_of(metric, number.column.filter)
-    row = ComparedRow(number, tasks, key, MISSING)
-    mine = [run for run in runs if _is_model(entry, number.model, run.document, run.identity, registry)]
-    ours = _best_mean(table, tasks, _Wanted(key, mean, entry.finetuned), mine, pooled=bool(task.pool_of))
-    if ours is None:
+    row = ComparedRow(number, tasks, key_of(metric, number.column.filter), MISSING)
+    by_checkpoint: dict[str | None, list[_Run]] = {}
+    for run in runs:
+        if _is_model(entry, number.model, run, registry):
+            by_checkpoint.setdefault(run.checkpoint, []).append(run)
+    # The best of what single checkpoints have: a mean over tasks is never one over two of them.
+    means = []
+    for same in by_checkpoint.values():
+        parts = [[one for run in same for one in _candidates(table, part, row.key, mean, entry, run)] for part in tasks]
+        if all(parts):
+            means.append(_mean([max(part, key=lambda one: one.worth) for part in parts], pooled=bool(task.pool_of)))
+    if not means:
         why = task.why or _why_not(entry, tasks, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
+    ours = max(means, key=lambda one: one.worth)
     if ours.against:
         return replace(row, verdict=OTHER, ours=ours, why="; ".join(ours.against))
-    allowed = tolerance(number.measured, ours.measured, ours.group, table.digit, table.rule)
+    allowed = tolerance(number.measured, ours.measured, ours.group, table.digit, table.spec.tolerance)
     verdict = AGREES if agrees(number.measured, ours.measured, allowed) else DIFFERS
     return replace(row, verdict=verdict, ours=ours, allowed=allowed)
 
@@ -147,37 +159,21 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str
     return "" if _known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """What a published number is in a run: its key, which mean over tags (empty: all groups), and what finetuning."""
-
-    key: str
-    mean: str
-    finetuned: FinetuningEntry | None = None
-
-
-def _best(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterable[_Run]) -> Ours | None:
-    """The newest number that is comparable, else the newest one of a whole task, else the newest one."""
-    return max(_candidates(table, task, wanted, runs), key=_worth, default=None)
-
-
-def _candidates(table: PublishedTable, task: str, wanted: _Wanted, runs: Iterable[_Run]) -> Iterator[Ours]:
-    name = f"{task}/{wanted.mean}" if wanted.mean else task
-    for run in runs:
-        for one in run.numbers:
-            if (one.task, one.key) != (name, wanted.key) or one.value is None:
-                continue
-            entry = table.spec.entry(task)
-            if wanted.mean:  # of the groups that count in it, which may be a part of the task's
-                entry = entry.model_copy(update={"groups": None})
+def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: ModelEntry, run: _Run) -> Iterator[Ours]:
+    """The numbers of a run under a key, of a task or of its mean over tags of this name."""
+    entry, document = table.spec.entry(task), run.document
+    if mean:  # of the groups that count in it, which may be a part of the task's
+        entry = entry.model_copy(update={"groups": None})
+    for one in run.numbers:
+        if (one.task, one.key) == (f"{task}/{mean}" if mean else task, key) and one.value is not None:
             yield Ours(
                 measured=Measured(float(one.value), one.seed_std, one.seeds or 1),
                 group=1 / max(1, one.groups or 0),
-                date=float(run.document.date),
+                date=float(document.date),
                 file=one.file,
                 extent=one.extent,
-                against=(*_differences(entry, one, run.document), *_other_groups(wanted.finetuned, run.document)),
-                notes=(*_notes(table, one, run.document), *_other_settings(wanted.finetuned, run.document)),
+                against=(*_differences(entry, one, document), *_other_groups(model.finetuned, document)),
+                notes=(*_notes(table, one, document), *_other_settings(model.finetuned, document)),
             )
 
 
@@ -236,59 +232,41 @@ def _notes(table: PublishedTable, one: Number, document: ResultsDocument) -> Ite
         yield f"{len(record.seeds)} of {table.spec.runs} seeds"
 
 
-def _best_mean(
-    table: PublishedTable, tasks: Sequence[str], wanted: _Wanted, runs: Sequence[_Run], *, pooled: bool
-) -> Ours | None:
-    """The best of what single checkpoints have: a mean over tasks is never one over two of them."""
-    by_model: dict[str | None, list[_Run]] = {}
-    for run in runs:
-        by_model.setdefault(run.checkpoint, []).append(run)
-    means = [_mean([_best(table, task, wanted, same) for task in tasks], pooled) for same in by_model.values()]
-    return max((one for one in means if one is not None), key=_worth, default=None)
-
-
-def _worth(one: Ours) -> tuple[bool, bool, float]:
-    """What can be compared goes before what cannot, the whole task before a part, and then the newer."""
-    return (not one.against, not one.extent.limited, one.date)
-
-
-def _mean(parts: Sequence[Ours | None], pooled: bool) -> Ours | None:
-    """The number itself, or the mean over several tasks or over all their groups; None if one is missing."""
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    if len(known) == 1:
-        return known[0]
-    groups = [1 / part.group for part in known]
-    values = [part.measured.value for part in known]
+def _mean(parts: Sequence[Ours], *, pooled: bool) -> Ours:
+    """The number itself, or the mean over several tasks or over all their groups."""
+    if len(parts) == 1:
+        return parts[0]
+    groups = [1 / part.group for part in parts]
+    values = [part.measured.value for part in parts]
     return Ours(
         measured=Measured(fmean(values, groups if pooled else None), None, 1),
-        group=1 / sum(groups) if pooled else fmean(part.group for part in known),
-        date=min(part.date for part in known),
-        file=", ".join(dict.fromkeys(part.file for part in known)),
-        extent=together(part.extent for part in known),
-        against=tuple(dict.fromkeys(one for part in known for one in part.against)),
-        notes=tuple(dict.fromkeys(one for part in known for one in part.notes)),
+        group=1 / sum(groups) if pooled else fmean(part.group for part in parts),
+        date=min(part.date for part in parts),
+        file=", ".join(dict.fromkeys(part.file for part in parts)),
+        extent=together(part.extent for part in parts),
+        against=tuple(dict.fromkeys(one for part in parts for one in part.against)),
+        notes=tuple(dict.fromkeys(one for part in parts for one in part.notes)),
     )
 
 
-def _is_model(entry: ModelEntry, called: str, document: ResultsDocument, identity: Any, registry: Registry) -> bool:
-    name = document.model_name
+def _is_model(entry: ModelEntry, called: str, run: _Run, registry: Registry) -> bool:
+    document, name = run.document, run.document.model_name
     # Of `ttmbench score`, which has no model but the name of a file.
     if all(map(document.is_stored, document.datasets)) and (name in entry.names or _bare(name) == _bare(called)):
         return True
     if entry.model is None:
         return False
-    finetuning = document.finetuned
+    identity = run.identity
     if entry.finetuned is not None:
-        tasks = [mapping(one).get("task") for one in finetuning.get("tasks") or ()]
-        if (tasks, finetuning.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
+        record = document.finetuned
+        tasks = [mapping(one).get("task") for one in record.get("tasks") or ()]
+        base = mapping(record.get("base"))
+        # An older record without arguments may be of other weights than the name stands for.
+        is_older = "model_args" not in base and base.get("model_name") != base.get("model")
+        if is_older or (tasks, record.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
             return False
-        base = mapping(finetuning.get("base"))
-        if "model_args" not in base and base.get("model_name") != base.get("model"):
-            return False  # an older record, of other weights than the name stands for
-        return _identity(base, registry) == _identity(entry.model_dump(), registry)
-    return identity is not None and identity == _identity(entry.model_dump(), registry)
+        identity = _identity(base, registry)
+    return identity == _identity(entry.model_dump(), registry)
 
 
 def _bare(name: object) -> str:

@@ -123,13 +123,6 @@ class TaskEntry(_Strict):
         return self.mean_of or self.pool_of
 
 
-class Tolerance(_Strict):
-    """What counts as agreeing; see `ttmbench.reproduce.agreement`."""
-
-    level: float = Field(0.99, gt=0, lt=1)
-    groups: float = Field(1, ge=0)
-
-
 class TableSpec(_Strict):
     """A table's YAML.
 
@@ -142,7 +135,7 @@ class TableSpec(_Strict):
         decimals: digits after the point, as printed in percent.
         runs: how many runs are behind each standard deviation.
         own: the numbers are of ttmbench itself, so they are no published ones.
-        tolerance: what counts as agreeing.
+        tolerance: what counts as agreeing; see `ttmbench.reproduce.agreement`.
         settings: of runs that adapt the model.
         metrics: paper's metric -> the one here, where the names differ.
         tasks: paper's task -> what it is here.
@@ -157,7 +150,7 @@ class TableSpec(_Strict):
     decimals: int = Field(2, ge=0, le=6)
     runs: int = Field(1, ge=1)
     own: bool = False
-    tolerance: Tolerance = Tolerance()
+    tolerance: Rule = Rule()
     settings: dict[str, Any] = {}
     metrics: dict[str, str] = {}
     tasks: dict[str, TaskEntry] = {}
@@ -181,11 +174,6 @@ class PublishedTable:
     spec: TableSpec
     numbers: list[PublishedNumber]
     csv: Traversable
-
-    @property
-    def rule(self) -> Rule:
-        """What counts as agreeing."""
-        return Rule(self.spec.tolerance.level, self.spec.tolerance.groups)
 
     @property
     def digit(self) -> float:

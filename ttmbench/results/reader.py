@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
 from ttmbench.results.document import ResultsDocument

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.option_values import is_address, read_place
@@ -12,7 +11,7 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import UsageError
 
 
-def place_of(given: Any, what: str = "the path") -> Path:
+def place_of(given: object, what: str = "the path") -> Path:
     """A file or folder as a path of this machine; of an address, results and the files beside them are fetched.
 
     ``what`` is the argument, for messages. UsageError if nothing can be there; RemoteError if it cannot be read.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -58,15 +58,15 @@ class MethodScores:
 
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
     """The metric's value for every group (every image, for a global metric); None where it is undefined."""
-    arguments = _arguments(metric, scores)
-    if arguments is None:
+    if not _is_defined(metric, scores):
         return None
     with foreign_errors(_whose(metric)):
-        values = np.asarray(metric.compute(*arguments)).astype(np.float64)
+        values = np.asarray(_call(metric.compute, metric, scores)).astype(np.float64)
     each = "image" if metric.scope == "global" else "group"
-    if values.shape != arguments[0].shape[:1] or not np.isfinite(values).all():
+    count = len(scores.groups) if scores.all_pairs is None or each == "group" else len(scores.all_pairs)
+    if values.shape != (count,) or not np.isfinite(values).all():
         raise TtmbenchError(
-            f"{_whose(metric)} gave an array of shape {list(values.shape)} for {len(arguments[0])} {each}s; one finite "
+            f"{_whose(metric)} gave an array of shape {list(values.shape)} for {count} {each}s; one finite "
             f"number each is expected{_where(metric)}"
         )
     outside = (values < 0) | (values > 1)
@@ -119,7 +119,7 @@ def metric_mean(metric: MetricSpec, scores: Scores) -> float | None:
 
 def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
     """What the metric gives for random scores of this shape; None where that is unknown or the metric undefined."""
-    if metric.chance is None or _arguments(metric, scores) is None:
+    if metric.chance is None or not _is_defined(metric, scores):
         return None
     shape = (scores.shape.images, scores.shape.captions)
     if metric.scope == "global":
@@ -192,16 +192,19 @@ def metric_units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence
     return mine.images.reshape(-1) if metric.scope == "global" else mine.groups
 
 
-def _arguments(metric: MetricSpec, scores: Scores) -> tuple[np.ndarray, ...] | None:
+def _is_defined(metric: MetricSpec, scores: Scores) -> bool:
+    """Whether the metric is defined for the shape, and the scores have what it is computed from."""
     with foreign_errors(f"defined of {_whose(metric)}"):
         defined = bool(metric.defined(scores.shape.images, scores.shape.captions))
-    if not defined:
-        return None
-    if metric.scope == "group":
-        return (scores.groups,)
-    if metric.scope == "captions":
-        return None if scores.caption_pairs is None else (scores.caption_pairs,)
-    return None if scores.all_pairs is None else (scores.all_pairs, scores.truth)
+    missing = {"global": scores.all_pairs is None, "captions": scores.caption_pairs is None}
+    return defined and not missing.get(metric.scope, False)
+
+
+def _call(function: Callable[..., Any], metric: MetricSpec, scores: Scores) -> Any:
+    """The metric's function of the scores that it is computed from."""
+    if metric.scope == "global":
+        return function(scores.all_pairs, scores.truth)
+    return function(scores.groups if metric.scope == "group" else scores.caption_pairs)
 
 
 def _ties(metric: MetricSpec, per_seed: Sequence[Scores]) -> float | None:
@@ -209,10 +212,8 @@ def _ties(metric: MetricSpec, per_seed: Sequence[Scores]) -> float | None:
         return None
     counts = []
     for scores in per_seed:
-        arguments = _arguments(metric, scores)
-        assert arguments is not None, "a metric with values has arguments"
         with foreign_errors(f"ties of {_whose(metric)}"):
-            counts.append(int(np.sum(metric.ties(*arguments))))
+            counts.append(int(np.sum(_call(metric.ties, metric, scores))))
     return float(np.mean(counts)) if len(counts) > 1 else counts[0]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
-from ttmbench._util.heartbeat import step_done
+from ttmbench._util.progress import step_done
 from ttmbench.errors import TtmbenchError
 
 DEFAULT = 64

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -58,7 +58,7 @@ class RayOptions(LocalOptions):
 Options = TypeVar("Options", bound=LocalOptions)
 
 
-def read_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
+def read_options(kind: type[Options], given: Mapping[str, object]) -> Options:
     """Checks ``--executor_args``; UsageError for an unknown name, or a value that it cannot have."""
     address = given.get("address")
     if isinstance(address, str) and "://" in address:
@@ -67,6 +67,6 @@ def read_options(kind: type[Options], given: Mapping[str, Any]) -> Options:
             "cluster, or join this machine to it: ray start --address=HOST:PORT"
         )
     try:
-        return kind(**given)
+        return kind.model_validate(given)
     except ValidationError as error:
         raise UsageError(f"--executor_args: {describe(error, kind)}") from None

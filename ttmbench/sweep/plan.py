@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
@@ -34,6 +34,8 @@ NOT_OF_A_CELL = {
 }
 
 
+Given: TypeAlias = dict[str, Any]
+"""Options of a run by their names."""
 Names = Annotated[list[str], BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)]
 
 
@@ -57,7 +59,7 @@ class Match(_Strict):
 class Override(Match):
     """Options for some cells, over all others in the plan."""
 
-    options: dict[str, Any]
+    options: dict[str, object]
 
 
 class PlannedModel(BaseModel):
@@ -108,7 +110,7 @@ class SweepPlan(_Strict):
     models: list[PlannedModel] = Field(min_length=1)
     tasks: Names = Field(min_length=1)
     settings: list[PlannedSetting] = []
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     overrides: list[Override] = []
     include: list[Match] = []
     exclude: list[Match] = []
@@ -116,7 +118,9 @@ class SweepPlan(_Strict):
 
     @field_validator("models", mode="before")
     @classmethod
-    def _named(cls, value: Any) -> Any:
+    def _named(cls, value: object) -> object:
+        if not isinstance(value, list):
+            return value
         return [{"model": entry} if isinstance(entry, str) else entry for entry in value]
 
     def wants(self, model: Sequence[str], task: Sequence[str], setting: str) -> bool:
@@ -162,7 +166,7 @@ def read_plan(path: Path) -> SweepPlan:
         raise UsageError(f"{path}: {describe(error, SweepPlan)}") from None
 
 
-def expand(plan: SweepPlan, origin: str, over: Mapping[str, Any], command: Sequence[str] = ()) -> list[PlannedCell]:
+def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = ()) -> list[PlannedCell]:
     """The cells of a plan, model by model, task by task, setting by setting; nothing is loaded.
 
     Args:
@@ -217,7 +221,7 @@ def _path(*parts: str) -> str:
     return "/".join(filter(None, parts))
 
 
-def _options(given: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def _options(given: Mapping[str, object], origin: str) -> Given:
     """Options of a run by the names of the command line; pairs as mappings."""
     options = {str(key).replace("-", "_"): value for key, value in given.items()}
     for key, value in options.items():
@@ -235,9 +239,9 @@ def _options(given: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return options
 
 
-def _merged(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _merged(layers: Sequence[Given]) -> Given:
     """Later layers win; of pairs, pair by pair."""
-    found: dict[str, Any] = {}
+    found: Given = {}
     for layer in layers:
         for key, value in layer.items():
             found[key] = {**found.get(key, {}), **value} if key in PAIRS else value

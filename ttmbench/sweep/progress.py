@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from ttmbench._util.console import warn
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line, warn
 from ttmbench.sweep.summary import SweepSummary
 
 if TYPE_CHECKING:

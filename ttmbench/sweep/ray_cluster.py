@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError, UsageError
 
 _ANSWER = 5.0  # seconds for a cluster to take a connection
@@ -26,6 +26,9 @@ _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+
+Untyped: TypeAlias = Any
+"""What Ray gives - itself, handles, references - has no types."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Node:
         return min((int(self.resources.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=0)
 
 
-def import_ray() -> Any:
+def import_ray() -> Untyped:
     """Ray; UsageError where it is not installed."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -60,7 +63,7 @@ def import_ray() -> Any:
     return ray
 
 
-def connect(ray: Any, address: str, runtime_env: Mapping[str, Any]) -> str | None:
+def connect(ray: Untyped, address: str, runtime_env: Mapping[str, object]) -> str | None:
     """Joins a cluster; starts none.
 
     Args:
@@ -107,7 +110,7 @@ def connect(ray: Any, address: str, runtime_env: Mapping[str, Any]) -> str | Non
     return head
 
 
-def nodes(ray: Any) -> list[Node]:
+def nodes(ray: Untyped) -> list[Node]:
     """The machines that are there now."""
     alive = [node for node in ray.nodes() if node.get("Alive")]
     return [Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"]) for node in alive]
@@ -172,7 +175,7 @@ def board_class() -> type:
 class BoardPauses:
     """Pauses that the board of a cluster keeps; a `ttmbench._util.rate_limit.Pauses`."""
 
-    def __init__(self, board: Any) -> None:
+    def __init__(self, board: Untyped) -> None:
         self._board = board
         self._known: dict[str, tuple[float, float]] = {}
 

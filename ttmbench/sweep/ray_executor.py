@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Literal
 
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import error_line
@@ -24,8 +24,8 @@ from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.results import environment
 from ttmbench.sweep.executor_options import RayOptions
 from ttmbench.sweep.payload import Payload, files_of, gather, take_in
-from ttmbench.sweep.ray_cluster import Node, board_class, connect, first_line, import_ray, nodes, silence
-from ttmbench.sweep.ray_worker import Done, Greeting, actor_class, leave_token
+from ttmbench.sweep.ray_cluster import Node, Untyped, board_class, connect, first_line, import_ray, nodes, silence
+from ttmbench.sweep.ray_worker import Done, Greeting, Hello, actor_class, leave_token
 
 _LOOK = 2.0  # seconds between two looks at the nodes, and at the board
 _FIRST = 60.0  # seconds for the first worker to begin, after which it is said that none has
@@ -50,8 +50,8 @@ class _Remote:
 
     name: str
     node: Node
-    actor: Any
-    answer: Any
+    actor: Untyped
+    answer: Untyped
     common: bool = True
     process: int | None = None
     unit: Unit | None = None
@@ -182,7 +182,7 @@ class RayExecutor:
             name="",
         )
 
-    def _on_node(self, node: str, soft: bool = False) -> Any:
+    def _on_node(self, node: str, soft: bool = False) -> Untyped:
         return self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
 
     def _top_up(self) -> None:
@@ -244,14 +244,15 @@ class RayExecutor:
             result = replace(result, error=f"on node {remote.node.address}: {result.error}")
         return Finished(remote.name, unit, result)
 
-    def _welcome(self, remote: _Remote, hello: Mapping[str, Any]) -> list[Event]:
+    def _welcome(self, remote: _Remote, hello: Hello) -> list[Event]:
         """A worker has begun, or says what it lacks."""
-        if hello["lacks"]:
-            more = f" (and {len(hello['lacks']) - 1} more)" if len(hello["lacks"]) > 1 else ""
-            self._bar(remote.node, f"{hello['lacks'][0]}{more}")
+        lacks, common, process = hello
+        if lacks:
+            more = f" (and {len(lacks) - 1} more)" if len(lacks) > 1 else ""
+            self._bar(remote.node, f"{lacks[0]}{more}")
             self._drop(remote)
             return []
-        remote.common, remote.process, remote.answer = hello["common"], hello["process"], None
+        remote.common, remote.process, remote.answer = common, process, None
         self._stillborn[remote.node.id] = 0
         if not remote.common and not self._told_travel:
             self._told_travel = True
@@ -316,7 +317,7 @@ class RayExecutor:
         return [*told, *lost]
 
 
-def _call(method: Any, group: Literal["work", "control"] = "work") -> Any:
+def _call(method: Untyped, group: Literal["work", "control"] = "work") -> Untyped:
     """A method of an actor in one of its two threads: that of its work, and one that is always free."""
     return method.options(concurrency_group=group)
 

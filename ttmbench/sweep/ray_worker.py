@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from ttmbench._util.heartbeat import steps_told
+from ttmbench._util.progress import steps_told
 from ttmbench._util.rate_limit import sharing_pauses
 from ttmbench.cache.location import SCORES, cache_folder
 from ttmbench.errors import TtmbenchError
@@ -29,7 +29,7 @@ from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.evaluator.worker import Worker
 from ttmbench.results import environment
 from ttmbench.sweep.payload import Changes, Payload, missing_plugins, put_files, relocated
-from ttmbench.sweep.ray_cluster import BoardPauses
+from ttmbench.sweep.ray_cluster import BoardPauses, Untyped
 
 _AGAIN = 0.5  # seconds between two lines
 _SIGNS = 2.0  # seconds between two signs of progress: all workers tell one board
@@ -37,6 +37,9 @@ _DAY = 86400.0
 _OWN = "ttmbench-sweep"
 Done: TypeAlias = tuple[UnitResult, dict[str, bytes]]
 """What became of a unit, and path -> content of what it wrote where no folder is common."""
+
+Hello: TypeAlias = tuple[list[str], bool, int]
+"""What a worker lacks, whether it sees the sweep's folder, and the number of its process."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Greeting:
     payload: Payload
     variables: Mapping[str, str]
     threads: int
-    board: Any
+    board: Untyped
     name: str
 
     def __call__(self) -> RayWorker:
@@ -156,7 +159,7 @@ def actor_class() -> type:
     """The class of a worker's actor: it finds this package on its node, or says that it cannot."""
 
     class SweepWorker:
-        def hello(self, version: str, greeting: bytes) -> dict[str, Any]:
+        def hello(self, version: str, greeting: bytes) -> Hello:
             """What the worker is; ``greeting`` is read only by a package of the same version."""
             import os
             from importlib.metadata import PackageNotFoundError
@@ -165,18 +168,18 @@ def actor_class() -> type:
             try:
                 here = version_of("ttmbench")
             except PackageNotFoundError:
-                return {"lacks": [f"ttmbench is not installed there (pip install ttmbench=={version})"]}
+                return [f"ttmbench is not installed there (pip install ttmbench=={version})"], False, 0
             if here != version:
-                return {"lacks": [f"it has ttmbench {here}, and {version} is asked for"]}
+                return [f"it has ttmbench {here}, and {version} is asked for"], False, 0
             try:
                 import ray.cloudpickle
 
                 self._worker = ray.cloudpickle.loads(greeting)()
             except Exception as error:
-                return {"lacks": [f"ttmbench cannot begin there: {type(error).__name__}: {error}"]}
-            return {"lacks": self._worker.lacks, "common": self._worker.common, "process": os.getpid()}
+                return [f"ttmbench cannot begin there: {type(error).__name__}: {error}"], False, 0
+            return self._worker.lacks, self._worker.common, os.getpid()
 
-        def do(self, unit: Any, files: dict[str, bytes] | None) -> Any:
+        def do(self, unit: Unit, files: dict[str, bytes] | None) -> Done:
             return self._worker.do(unit, files)
 
         def interrupt(self) -> None:

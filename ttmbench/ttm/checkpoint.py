@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util.checksummed import SealError, load_sealed, save_sealed, separated
 from ttmbench._util.console import warn
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
 from ttmbench._util.files import write_atomically
 from ttmbench.errors import TtmbenchError
 from ttmbench.ttm.algorithm import Step

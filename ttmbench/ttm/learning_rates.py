@@ -9,7 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from ttmbench._arrays.checked import fewer_first
+from ttmbench._arrays.scores import fewer_first
 from ttmbench.errors import DivergedError
 from ttmbench.matching import match_global, match_groups
 from ttmbench.ttm.algorithm import Step

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import write_atomically
-from ttmbench._util.heartbeat import step_done
+from ttmbench._util.progress import step_done
 from ttmbench.errors import DataError, UsageError
 
 NAME = "downloads.json"
@@ -73,7 +73,7 @@ def read(data_dir: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
-def write(data_dir: Path, path: str, about: Mapping[str, Any]) -> None:
+def write(data_dir: Path, path: str, about: Mapping[str, object]) -> None:
     """Writes down what was fetched to a path below the data folder, as JSON values with the time."""
     with locked(data_dir, NAME):
         files = read(data_dir) | {path: {**about, "time": datetime.now(UTC).isoformat(timespec="seconds")}}

@@ -57,7 +57,7 @@ def to_csv(runs: Sequence[DocumentFile]) -> str:
     for run in runs:
         elsewhere = numbers_elsewhere(run.document, run.path.name)
         numbers += [*run.numbers(), *(replace(number, model=run.model) for number in elsewhere)]
-    return text_table.to_csv(_COLUMNS, map(vars, numbers))
+    return text_table.to_csv(_COLUMNS, (number.row() for number in numbers))
 
 
 def to_latex(runs: Sequence[DocumentFile]) -> str:

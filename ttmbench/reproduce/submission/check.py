@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
 from ttmbench.data.catalog import find_task

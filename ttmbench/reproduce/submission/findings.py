@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ttmbench._util.escape import one_line
+from ttmbench._util.console import one_line
 
 TOLERANCE = 1e-12
 """By how much two floats may differ, relative to the larger one and to 1: another CPU may round the last bits."""

@@ -23,7 +23,7 @@ from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
 from ttmbench.scoring.data_identity import groups_digest
-from ttmbench.scoring.forced_choice.summary import summarise_choices
+from ttmbench.scoring.forced_choice.arrays import summarise_choices
 from ttmbench.types import Group, MetricSpec
 
 

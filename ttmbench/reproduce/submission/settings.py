@@ -13,8 +13,7 @@ from ttmbench.data.catalog import find_task, select_tasks
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.run_key import stated_key
 from ttmbench.evaluator.settings import datasets_of, task_settings
-from ttmbench.plugins.models import arguments_of, locate_files
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, arguments_of, locate_files
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.breakdown import aggregates
 from ttmbench.results.document import ResultsDocument
