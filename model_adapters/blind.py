@@ -13,7 +13,6 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
-from ttmbench.model_adapters._shared.captioning import CaptionModel
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.options import BlindOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel, full_precision
@@ -22,6 +21,7 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["BlindCaptioner", "BlindLanguageModel", "load", "locate"]
 AT_ONCE = 64
@@ -74,11 +74,11 @@ class BlindScorer:
 class BlindCaptioner(BlindScorer):
     """log P(t) of a generative model, from noise images (Eq. 13)."""
 
-    def __init__(self, captioner: CaptionModel) -> None:
+    def __init__(self, captioner: visualgpt.CaptionModel[Any, Any]) -> None:
         super().__init__()
         self.captioner, self.files = captioner, captioner.files
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """The model's, without what needs an image."""
         own = {key: value for key, value in self.captioner.fingerprint().items() if key not in ("alpha", "prior")}
         return {**own, "score": "log P(t) from noise images"}
@@ -90,7 +90,13 @@ class BlindCaptioner(BlindScorer):
 class BlindLanguageModel(BlindScorer, FrozenModel):
     """Mean log-likelihood of the caption's tokens under a language model, causal or sequence-to-sequence."""
 
-    def __init__(self, model: Any, tokenizer: Any, asked: BlindOptions, files: ModelFiles | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        asked: BlindOptions,
+        files: ModelFiles | None = None,
+    ) -> None:
         BlindScorer.__init__(self)
         FrozenModel.__init__(self, model, asked, files)
         self.tokenizer, self.prompt, self.end_token = tokenizer, asked.prompt, asked.end_token
@@ -98,7 +104,7 @@ class BlindLanguageModel(BlindScorer, FrozenModel):
         if isinstance(model.get_output_embeddings(), torch.nn.Linear):
             full_precision(model.get_output_embeddings())
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """As for every model, and the text around a caption."""
         return {
             **super().fingerprint(),

@@ -47,7 +47,7 @@ class ChatChooser(FrozenModel):
         self.choice_style = ChoiceStyle(asked.order, asked.side_by_side)
         chat.model.generation_config = _greedy(chat, asked.max_tokens)
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """As for every model, and what else changes an answer; the questions are in the results under ``choice``."""
         return {
             **super().fingerprint(),

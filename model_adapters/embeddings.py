@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ class ResidualHeads(torch.nn.Module):
             torch.nn.init.zeros_(head.weight)
 
 
-class EmbeddingsModel(ContrastiveModel):
+class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
     """Stored features as an adapter; temperature and bias stay as they are, the two heads train."""
 
     def __init__(
@@ -101,7 +101,7 @@ class EmbeddingsModel(ContrastiveModel):
             digest.update(np.ascontiguousarray(side.numpy()).data)
         self._digest = digest.hexdigest()
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the features, temperature and bias."""
         return {
             "file": self.name,

@@ -30,14 +30,13 @@ from ttmbench.model_adapters._shared.contrastive import (
     random_crop,
     trimmed,
 )
-from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
-from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_part, load_weights, locate
 from ttmbench.model_adapters._shared.repository import quiet_hub
-from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PretrainedConfig, ProcessorMixin
 
 __all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
 UNSCALED = {"do_rescale": False, "do_normalize": False}
@@ -64,37 +63,29 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
     parts = load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found)
-    adapter = TransformersModel(model, *parts, asked, found.files)
+    adapter = TransformersModel(LoadedModel(model, *parts, found.files), asked)
     adapter.model_notes = () if note is None or quick is not None else (note,)
     return adapter
 
 
-class TransformersModel(ContrastiveModel):
+class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
     """A dual encoder of transformers as an adapter."""
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        image_processor: Any,
-        asked: ContrastiveOptions | ContrastiveHalfOptions,
-        files: ModelFiles | None = None,
-    ) -> None:
-        super().__init__(model, device=asked.device, dtype=asked.dtype)
-        self.files, self.name, self.compiled = files, asked.pretrained, asked.compile
-        self.tokenizer, self.image_processor = tokenizer, image_processor
+    def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
+        super().__init__(loaded.model, device=asked.device, dtype=asked.dtype)
+        self.files, self.name, self.compiled = loaded.files, asked.pretrained, asked.compile
+        self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
         self.is_sigmoid = self._bias() is not None
-        self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
-        self._parts |= stated_activation(model.config)
+        self._parts = loaded.describe(self.device) | stated_activation(self.model.config)
         if not asked.compile:
-            multiply_patches(model)
+            multiply_patches(self.model)
         towers: Any = self._towers()
         self._image_tower: Tower
         self._text_tower: Tower
         self._image_tower, self._text_tower = map(compiled, towers) if asked.compile else towers
-        self._scale, self._size = pixel_scale(image_processor)
+        self._scale, self._size = pixel_scale(self.image_processor)
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return {
             "pretrained": declared_name(self.name),
@@ -133,7 +124,7 @@ class TransformersModel(ContrastiveModel):
             return self._process(images, **options)
         return [self._process([image], **options)[PIXELS][0] for image in images]
 
-    def crop(self, enlarged: Any, corners: np.ndarray) -> dict[str, torch.Tensor]:
+    def crop(self, enlarged: Mapping[str, torch.Tensor], corners: np.ndarray) -> dict[str, torch.Tensor]:
         """Windows of the model's own size, on the device."""
         larger = enlarged[PIXELS] if isinstance(enlarged, Mapping) else enlarged
         return {PIXELS: random_crop(larger, corners, self._size, self.device)}
@@ -165,7 +156,7 @@ class TransformersModel(ContrastiveModel):
         length = int(self.model.config.text_config.max_position_embeddings)
         return length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)
 
-    def _unit_captions(self, prepared: Any) -> torch.Tensor:
+    def _unit_captions(self, prepared: Mapping[str, torch.Tensor]) -> torch.Tensor:
         # A causal tower, and one with an attention mask, never looks at padding; SigLIP's does.
         return super()._unit_captions(prepared if self.is_sigmoid else self._unmasked(trimmed(prepared)))
 
@@ -180,12 +171,12 @@ class TransformersModel(ContrastiveModel):
             return tokens
         return {name: tensor for name, tensor in tokens.items() if name != "attention_mask"}
 
-    def _image_features(self, inputs: Any) -> torch.Tensor:
+    def _image_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self._scale is not None and inputs[PIXELS].dtype == torch.uint8:
             inputs = {**inputs, PIXELS: self._scale.apply(inputs[PIXELS])}
         return _pooled(self._image_tower(**inputs))
 
-    def _caption_features(self, inputs: Any) -> torch.Tensor:
+    def _caption_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return _pooled(self._text_tower(**inputs))
 
     def _temperature(self) -> torch.Tensor:
@@ -201,7 +192,7 @@ def _pooled(output: Any) -> torch.Tensor:
     return features
 
 
-def pixel_scale(processor: Any) -> tuple[PixelScale | None, tuple[int, int]]:
+def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int, int]]:
     """How to normalise this processor's uint8 pixels, and their height and width.
 
     None for one whose images are no uint8 squares before it normalises them (SigLIP 2 NaFlex cuts patches).
@@ -225,7 +216,7 @@ def pixel_scale(processor: Any) -> tuple[PixelScale | None, tuple[int, int]]:
     return scale, (raw[PIXELS].shape[2], raw[PIXELS].shape[3])
 
 
-def set_activation(config: Any, quick: bool) -> Any:
+def set_activation(config: PretrainedConfig, quick: bool) -> Any:
     """A CLIP's configuration of transformers with this activation; UsageError if it is another kind of model."""
     if config.model_type != "clip":
         raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; leave it out")
@@ -235,7 +226,7 @@ def set_activation(config: Any, quick: bool) -> Any:
     return config
 
 
-def stated_activation(config: Any) -> dict[str, bool | None]:
+def stated_activation(config: PretrainedConfig) -> dict[str, bool | None]:
     """What a fingerprint states of a CLIP of transformers: ``quick_gelu``, None if its two towers differ."""
     if config.model_type != "clip":
         return {}
@@ -243,7 +234,7 @@ def stated_activation(config: Any) -> dict[str, bool | None]:
     return {QUICK: quick.pop() if len(quick) == 1 else None}
 
 
-def note_on_activation(config: Any, name: str) -> str | None:
+def note_on_activation(config: PretrainedConfig, name: str) -> str | None:
     """The note for a CLIP of transformers whose activation is doubtful.
 
     Its configuration states an activation. Where that is GELU, whoever converted weights of OpenAI's may have lost
@@ -268,7 +259,7 @@ def note_on_activation(config: Any, name: str) -> str | None:
 
 
 @contextmanager
-def states_activation(config: Any) -> Iterator[None]:
+def states_activation(config: PretrainedConfig) -> Iterator[None]:
     """While it is open, a CLIP's configuration states that its activation is the right one, for those who load it."""
     quick = stated_activation(config).get(QUICK)
     if quick is not None:

@@ -7,17 +7,19 @@ where the training of both starts, unless ``temperature`` says otherwise; no met
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared import options
 from ttmbench.model_adapters._shared.options import takes
-from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
 from ttmbench.model_adapters.hf import TransformersModel
 from ttmbench.model_adapters.itm import caption_tokens
-from ttmbench.types import ModelFiles
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["load", "locate"]
 TEMPERATURE = 0.07
@@ -43,9 +45,7 @@ def load(asked: options.ContrastiveHalfOptions) -> ContrastiveHalf:
     if asked.temperature is not None and family == "flava":
         raise UsageError(f"temperature={asked.temperature}: FLAVA has its own")
     kind, adapter = FAMILIES[family]
-    model = load_weights(getattr(transformers, kind), found, unused=("image_codebook.",))
-    parts = load_part(transformers.AutoTokenizer, found), load_part(transformers.AutoImageProcessor, found)
-    return adapter(model, *parts, asked, found.files)
+    return adapter(load_whole(getattr(transformers, kind), found), asked)
 
 
 class ContrastiveHalf(TransformersModel):
@@ -54,19 +54,12 @@ class ContrastiveHalf(TransformersModel):
     temperature: float | None = TEMPERATURE
     trained_tokens: int | None = None
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        image_processor: Any,
-        asked: options.ContrastiveHalfOptions,
-        files: ModelFiles | None = None,
-    ) -> None:
-        super().__init__(model, tokenizer, image_processor, asked, files)
+    def __init__(self, loaded: LoadedModel, asked: options.ContrastiveHalfOptions) -> None:
+        super().__init__(loaded, asked)
         self.temperature = asked.temperature or self.temperature
-        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self._positions(), tokenizer)
+        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self._positions(), self.tokenizer)
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """As for other dual encoders, where captions are cut, and the temperature where it is none of the model's."""
         own = {} if self.temperature is None else {"temperature": self.temperature}
         return {**super().fingerprint(), "max_tokens": self.max_tokens, **own}

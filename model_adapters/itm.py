@@ -11,23 +11,22 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import PIXELS, longer_than, trimmed
-from ttmbench.model_adapters._shared.fingerprints import describe_model
+from ttmbench.model_adapters._shared.contrastive import PIXELS, longer_than, on_device, trimmed
 from ttmbench.model_adapters._shared.options import MatchingOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
-from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate, on_device
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
-from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["MatchingModel", "load", "locate"]
 
@@ -51,27 +50,23 @@ def load(asked: MatchingOptions) -> MatchingModel:
     if asked.itm_start is not None and family != "blip":
         raise UsageError(f"itm_start={asked.itm_start}: BLIP has enc or cls, other models have one start alone")
     kind, adapter = FAMILIES[family]
-    model = load_weights(getattr(transformers, kind), found, unused=("image_codebook.",))
-    parts = load_part(transformers.AutoTokenizer, found), load_part(transformers.AutoImageProcessor, found)
-    return adapter(model, *parts, asked, found.files)
+    return adapter(load_whole(getattr(transformers, kind), found), asked)
 
 
-class MatchingModel(TrainablePairModel):
+class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]):
     """A matching head as an adapter; subclasses know one architecture, and how long captions were in its training."""
 
     trained_tokens: int | None = None
 
-    def __init__(
-        self, model: Any, tokenizer: Any, image_processor: Any, asked: MatchingOptions, files: ModelFiles | None = None
-    ) -> None:
-        super().__init__(model, asked, files)
-        self.tokenizer, self.image_processor = tokenizer, image_processor
-        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self._positions(), tokenizer)
-        self._scale, _ = pixel_scale(image_processor)
-        self._parts = describe_model(model, self.device, image_processor=image_processor, tokenizer=tokenizer)
+    def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
+        super().__init__(loaded.model, asked, loaded.files)
+        self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
+        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self._positions(), self.tokenizer)
+        self._scale, _ = pixel_scale(self.image_processor)
+        self._parts = loaded.describe(self.device)
         full_precision(self._head())
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, and what else changes a score."""
         return {
             **super().fingerprint(),
@@ -108,18 +103,18 @@ class MatchingModel(TrainablePairModel):
         given = self.prepare_captions(captions)["attention_mask"].sum(dim=1)
         return longer_than(self.tokenizer, captions, given.tolist())
 
-    def encode_images(self, prepared: Any) -> torch.Tensor:
+    def encode_images(self, prepared: torch.Tensor) -> torch.Tensor:
         """States of the vision encoder that text attends to, [images, tokens, width]."""
         self.model.eval()
         return self._states(prepared)
 
-    def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
+    def score_prepared(self, images: torch.Tensor, captions: dict[str, torch.Tensor]) -> np.ndarray:
         """Matching logit minus non-matching logit, float32 [pairs]."""
         answers = self._answers(images, captions)
         scores: np.ndarray = (answers[:, 1] - answers[:, 0]).cpu().numpy()
         return scores
 
-    def pair_loss(self, images: Any, captions: Any, matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: torch.Tensor, captions: dict[str, torch.Tensor], matched: np.ndarray) -> torch.Tensor:
         """Cross-entropy of the head, as image-text matching is trained.
 
         Raises:
@@ -153,7 +148,7 @@ class MatchingModel(TrainablePairModel):
         with self.arithmetic():
             return self._encode(pixels)
 
-    def _answers(self, states: torch.Tensor, captions: Any) -> torch.Tensor:
+    def _answers(self, states: torch.Tensor, captions: dict[str, torch.Tensor]) -> torch.Tensor:
         with self.arithmetic():
             answers = self._match(states, **on_device(trimmed(captions), self.device))
         return answers.float()
@@ -167,14 +162,12 @@ class BlipMatching(MatchingModel):
 
     trained_tokens = 35
 
-    def __init__(
-        self, model: Any, tokenizer: Any, image_processor: Any, asked: MatchingOptions, files: ModelFiles | None = None
-    ) -> None:
-        super().__init__(model, tokenizer, image_processor, asked, files)
+    def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
+        super().__init__(loaded, asked)
         self.itm_start = asked.itm_start or "enc"
         self._start = self._enc() if self.itm_start == "enc" else None
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """As for every matching head, and what a caption begins with."""
         return {**super().fingerprint(), "itm_start": self.itm_start}
 
@@ -289,7 +282,7 @@ FAMILIES: Mapping[str, tuple[str, type[MatchingModel]]] = {
 }
 
 
-def caption_tokens(asked: int | None, trained: int | None, positions: int, tokenizer: Any) -> int:
+def caption_tokens(asked: int | None, trained: int | None, positions: int, tokenizer: PreTrainedTokenizerBase) -> int:
     """Where captions are cut: where it is asked for, else as in training, and never beyond the model's positions.
 
     Args:

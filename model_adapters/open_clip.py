@@ -74,7 +74,7 @@ def locate(asked: OpenClipFiles) -> list[ModelFiles]:
     return [files, *files.beside]
 
 
-class OpenClipModel(ContrastiveModel):
+class OpenClipModel(ContrastiveModel[torch.Tensor]):
     """A model of open_clip as an adapter."""
 
     def __init__(self, model: Any, tokenizer: Any, source: sources.Source, asked: OpenClipOptions) -> None:
@@ -104,7 +104,7 @@ class OpenClipModel(ContrastiveModel):
         self._text_tower: Tower
         self._image_tower, self._text_tower = map(compiled, towers) if asked.compile else towers
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return {
             **self.declared,
@@ -183,16 +183,16 @@ class OpenClipModel(ContrastiveModel):
         height, width = (size, size) if isinstance(size, int) else size
         return int(height), int(width)
 
-    def _unit_captions(self, prepared: Any) -> torch.Tensor:
+    def _unit_captions(self, prepared: torch.Tensor) -> torch.Tensor:
         return super()._unit_captions(prepared[:, : self.reads_prefix(prepared)])
 
-    def _image_features(self, inputs: Any) -> torch.Tensor:
+    def _image_features(self, inputs: torch.Tensor) -> torch.Tensor:
         if self._scale is not None:
             inputs = self._scale.apply(inputs)
         features: torch.Tensor = self._image_tower(inputs, normalize=False)
         return features
 
-    def _caption_features(self, inputs: Any) -> torch.Tensor:
+    def _caption_features(self, inputs: torch.Tensor) -> torch.Tensor:
         features: torch.Tensor = self._text_tower(inputs)
         return features
 

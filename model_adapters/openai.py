@@ -5,11 +5,13 @@ The key comes from the environment and is in no fingerprint, message or file.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx2
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
-from ttmbench.model_adapters._shared.yes_no import YesNo, read_yes_no, yes_token
+from ttmbench.model_adapters.api.answers import Answer
 from ttmbench.model_adapters.api.cache import AnswerCache
 from ttmbench.model_adapters.api.client import Server
 from ttmbench.model_adapters.api.costs import Account, Prices, money
@@ -32,6 +34,10 @@ DEFAULT_KEY = "OPENAI_API_KEY"
 WHOLE_TASK = 10_000_000  # pairs or questions at a time: all go through one pool
 SHOWN = 5  # prompts, or models, in a note
 MODEL_CHARACTERS = 100  # of the name of a model in a note
+UNLISTED = -9999.0  # what servers write for a token outside their list
+YES_TOKEN = "Yes"  # the one token that t2v_metrics looks for
+LEAST_LEFT = 2.0**-20  # log-probabilities are float32: what a list sums to is not known more closely
+_SPACES = " \t\r\n\u0120\u2581\u010a"  # also the marks for spaces and line ends of byte-pair and SentencePiece tokens
 
 
 class _ServedModel:
@@ -45,7 +51,7 @@ class _ServedModel:
         self._refused: list[tuple[str, str]] = []  # (prompt, reason), of all tasks
         self._reported = 0  # refusals that notes have told of
 
-    def _ask(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
+    def _ask(self, prompts: Sequence[Prompt]) -> list[Answer]:
         answers = self._chat.answers(prompts)
         for prompt, answer in zip(prompts, answers, strict=True):
             if answer["refusal"] is not None:
@@ -56,7 +62,7 @@ class _ServedModel:
         """From now on so many processes ask a share of the questions each, and this one may spend its part."""
         self._chat.account.shares = shares
 
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> dict[str, object]:
         """Requests, tokens and money so far, what the server says that it served, and what was refused."""
         refused = [{"prompt": prompt, "reason": reason} for prompt, reason in self._refused]
         listed = {} if self._chat.listed is None else {"top_logprobs_allowed": self._chat.listed}
@@ -85,7 +91,7 @@ class _ServedModel:
             )
         return notes
 
-    def _declared(self, scorer: str, **more: Any) -> dict[str, Any]:
+    def _declared(self, scorer: str, **more: object) -> dict[str, object]:
         settings = self._chat.settings
         return {
             "model": settings.model,
@@ -128,7 +134,7 @@ class VqaScoreModel(_ServedModel):
         ]
         return np.array([self._score(p, a) for p, a in zip(prompts, self._ask(prompts), strict=True)], dtype=np.float32)
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """What changes a score."""
         missing = "least probable listed token, or what the listed ones leave, whichever is less"
         return self._declared("vqascore", prompt=QUESTION, score=self._score_as, side_without_token=missing)
@@ -149,7 +155,7 @@ class VqaScoreModel(_ServedModel):
         self._silent.clear()
         return notes
 
-    def _score(self, prompt: Prompt, answer: dict[str, Any]) -> float:
+    def _score(self, prompt: Prompt, answer: Answer) -> float:
         self._scored += 1
         if answer["refusal"] is not None:
             self._undecided += 1
@@ -182,7 +188,7 @@ class ChoosingModel(_ServedModel):
         answers = self._ask([Prompt(question.prompt, question.images) for question in questions])
         return [None if answer["refusal"] is not None else answer["text"] for answer in answers]
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, object]:
         """What changes an answer; the prompts are in the results under ``choice``."""
         return self._declared("choice", order=self.choice_style.order, side_by_side=self.choice_style.side_by_side)
 
@@ -256,3 +262,76 @@ def _cache_file(cache: str | None) -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("ttmbench", appauthor=False) / "answers.sqlite"
+
+
+@dataclass(frozen=True)
+class YesNo:
+    """Log-probabilities of the two answers.
+
+    Attributes:
+        yes: of all listed tokens that say yes, summed as probabilities.
+        no: of all that say no.
+        bounded: the side that was not listed and has an upper bound instead, if one was not.
+    """
+
+    yes: float
+    no: float
+    bounded: Literal["yes", "no"] | None = None
+
+    @property
+    def log_odds(self) -> float:
+        """Logarithm of P(yes) / P(no); larger is a better fit."""
+        return self.yes - self.no
+
+    @property
+    def probability(self) -> float:
+        """P(yes), as VQAScore is defined; what other tokens have is neither yes nor no."""
+        return math.exp(min(self.yes, 0.0))
+
+
+def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
+    """Sums the listed tokens that say yes and those that say no, in any case and with any space around them.
+
+    An entry that is repeated (the same token with the same log-probability) counts once: the formula sums over tokens.
+
+    A side of which no token is listed has at most the probability of the least probable listed token, and all unlisted
+    tokens together have what the listed ones leave of 1. It gets the less of the two: a bound, and marked as one.
+
+    Args:
+        listed: (token, natural log-probability) of the most probable first tokens of an answer.
+
+    Returns:
+        Both sides; None if neither is listed, so that nothing can be said.
+
+    >>> round(math.exp(read_yes_no([("Yes", -0.6931472), (" yes", -1.3862944), ("No", -1.3862944)]).log_odds), 6)
+    3.0
+    >>> read_yes_no([("Yes", -0.01), ("The", -6.0)])
+    YesNo(yes=-0.01, no=-6.0, bounded='no')
+    >>> round(math.exp(read_yes_no([("Yes", math.log(0.9)), ("The", math.log(0.09))]).no), 6)
+    0.01
+    >>> read_yes_no([("The", -0.1)]) is None
+    True
+    """
+    finite = [(token, value) for token, value in listed if math.isfinite(value) and value > UNLISTED]
+    known = list(dict.fromkeys(finite))
+    sides = {
+        side: [value for token, value in known if token.strip(_SPACES).casefold() == side] for side in ("yes", "no")
+    }
+    if not sides["yes"] and not sides["no"]:
+        return None
+    left = 1.0 - math.fsum(math.exp(value) for _, value in known)
+    most = min(min(value for _, value in known), math.log(max(left, LEAST_LEFT)))
+    yes = _log_sum(sides["yes"]) if sides["yes"] else most
+    no = _log_sum(sides["no"]) if sides["no"] else most
+    return YesNo(yes, no, "yes" if not sides["yes"] else "no" if not sides["no"] else None)
+
+
+def yes_token(listed: Sequence[tuple[str, float]]) -> float | None:
+    """The probability of the token "Yes" as it is written; None if it is not listed."""
+    return next((math.exp(min(value, 0.0)) for token, value in listed if token == YES_TOKEN and value > UNLISTED), None)
+
+
+def _log_sum(values: Sequence[float]) -> float:
+    """Log of the sum of exponentials; the value itself for one."""
+    largest = max(values)
+    return largest + math.log(math.fsum(math.exp(value - largest) for value in values))

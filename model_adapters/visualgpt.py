@@ -1,18 +1,50 @@
-"""VisualGPTScore (arXiv:2306.01879): how likely a generative model finds the caption, given the image."""
+"""VisualGPTScore (arXiv:2306.01879): how likely a generative model finds the caption, given the image.
+
+It is Eq. 12, here in logarithms: the mean log-likelihood of a caption's tokens. P(t) is the mean of it over images (Eq.
+13), which may be Gaussian noise (section 4 and appendix B).
+"""
 
 from __future__ import annotations
 
-from ttmbench.model_adapters._shared.captioners import Blip2Captioner, BlipCaptioner, ChatCaptioner
-from ttmbench.model_adapters._shared.captioning import CaptionModel
-from ttmbench.model_adapters._shared.image_text import load_image_text, refuse_chat_arguments
-from ttmbench.model_adapters._shared.options import VisualGptOptions, takes
-from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["load", "locate"]
+import numpy as np
+import torch
+from PIL import Image as Pillow
+
+from ttmbench.model_adapters._shared.contrastive import PIXELS
+from ttmbench.model_adapters._shared.image_text import (
+    ImageTextModel,
+    PreparedImage,
+    Row,
+    SeenImage,
+    load_image_text,
+    refuse_chat_arguments,
+)
+from ttmbench.model_adapters._shared.options import VisualGptOptions, takes
+from ttmbench.model_adapters._shared.pair_model import PairModel, full_precision, save_parts
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from PIL.Image import Image
+
+__all__ = ["CaptionModel", "load", "locate"]
+NOISE_IMAGES = 3  # most benchmarks in appendix B; for Winoground it has 100, which the task's file says
+AT_ONCE = 64  # captions per pass over a noise image
+Tokens = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Draw = Callable[[Sequence[int]], torch.Tensor]
+Images = TypeVar("Images")
+Encoded = TypeVar("Encoded")
+_OF_PRIOR = ("alpha", "prior", "noise_images", "noise_mean", "noise_std", "noise_seed")
 
 
 @takes(VisualGptOptions)
-def load(asked: VisualGptOptions) -> CaptionModel:
+def load(asked: VisualGptOptions) -> CaptionModel[Any, Any]:
     """Loads a generative model from the hub or a folder: BLIP, BLIP-2, or one with a chat template.
 
     Raises:
@@ -31,6 +63,317 @@ def load(asked: VisualGptOptions) -> CaptionModel:
         return ChatCaptioner(load_image_text(found, asked), asked)
     refuse_chat_arguments(asked)
     kind, adapter = known[family]
-    model = load_weights(kind, found)
-    parts = load_part(transformers.AutoTokenizer, found), load_part(transformers.AutoImageProcessor, found)
-    return adapter(model, *parts, asked, found.files)
+    return adapter(load_whole(kind, found), asked)
+
+
+class CaptionModel(PairModel[Images, Encoded, Sequence[str]]):
+    """A model that writes captions, as an adapter; subclasses know one architecture."""
+
+    def __init__(self, loaded: LoadedModel | ImageTextModel, asked: VisualGptOptions) -> None:
+        super().__init__(loaded.model, asked, loaded.files)
+        self.loaded, self.asked, self.prompt, self.end_token = loaded, asked, asked.prompt, asked.end_token
+        self._declared_parts = loaded.describe(self.device)
+        self.alpha, self.prior, self.noise_images = float(asked.alpha), asked.prior, asked.noise_images
+        self._priors: dict[tuple[int, str], float] = {}
+        self._noise: list[Encoded] = []
+        self._source = torch.Generator().manual_seed(asked.noise_seed)
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """As for every pair model, the prompt, and how P(t) is taken off."""
+        return {
+            **super().fingerprint(),
+            "score": "mean log-likelihood of the caption's tokens",
+            "prompt": self.declared_prompt(),
+            "end_token": self.end_token,
+            "weights": str(self.model.dtype).removeprefix("torch."),
+            **self._declared_parts,
+            **{name: getattr(self.asked, name) for name in _OF_PRIOR},
+            "noise_images": self.noise_images or f"of the task, else {NOISE_IMAGES}",
+        }
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Weights and preprocessing, as ``from_pretrained`` loads them."""
+        save_parts(folder, self.model, *self.loaded.beside)
+
+    def prepare_captions(self, captions: Sequence[str]) -> list[str]:
+        """The captions: their tokens may depend on the image's prompt."""
+        return list(captions)
+
+    def encode_images(self, prepared: Images) -> Encoded:
+        """What the vision encoder gives, one row per image, on the device."""
+        self.model.eval()
+        with self.arithmetic():
+            return self._see(prepared)
+
+    def score_prepared(self, images: Encoded, captions: Sequence[str]) -> np.ndarray:
+        """VisualGPTScore (Eq. 12) in logarithms: log P(t|i) per token, float32 [pairs]. No P(t) is taken off here."""
+        with self.arithmetic():
+            logits, targets, rows = self._next_tokens(images, captions)
+        tokens = logits.float().log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
+        total = torch.zeros(len(captions), device=tokens.device).index_add(0, rows, tokens)
+        scores: np.ndarray = (total / torch.bincount(rows, minlength=len(captions))).cpu().numpy()
+        return scores
+
+    def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
+        """Gives log P(t): the mean of P(t|i) over noise images (Eq. 13), once a caption; float32 [captions]."""
+        count = self.noise_images or noise_images or NOISE_IMAGES
+        new = [caption for caption in dict.fromkeys(captions) if (count, caption) not in self._priors]
+        if new:
+            with torch.inference_mode():
+                found = np.stack([self._given(noise, new) for noise in self._noise_images(count)])
+            means = np.logaddexp.reduce(found, axis=0) - np.log(count)
+            self._priors.update({(count, caption): mean for caption, mean in zip(new, means.tolist(), strict=True)})
+        return np.array([self._priors[count, caption] for caption in captions], dtype=np.float32)
+
+    def declared_prompt(self) -> str:
+        """The text before the caption, for the record."""
+        return self.prompt
+
+    @abstractmethod
+    def _see(self, prepared: Images) -> Encoded:
+        """Prepared images -> what the decoder attends to."""
+
+    @abstractmethod
+    def _next_tokens(self, images: Encoded, captions: Sequence[str]) -> Tokens:
+        """Logits of every caption token [tokens, vocabulary], the tokens, and which pair each belongs to."""
+
+    @abstractmethod
+    def _with_pixels(self, prepared: Images, draw: Draw) -> Images:
+        """One prepared image with other pixels; ``draw`` makes them from a shape."""
+
+    @abstractmethod
+    def _repeated(self, encoded: Encoded, count: int) -> Encoded:
+        """One encoded image as so many rows."""
+
+    def _noise_images(self, count: int) -> list[Encoded]:
+        """Encoded noise images: a larger number begins with those of a smaller one."""
+
+        def draw(shape: Sequence[int]) -> torch.Tensor:
+            noise = torch.randn(tuple(shape), generator=self._source)
+            return noise * self.asked.noise_std + self.asked.noise_mean
+
+        while len(self._noise) < count:
+            blank = self.prepare_images([Pillow.new("RGB", (336, 336), (127, 127, 127))])
+            self._noise.append(self.encode_images(self._with_pixels(blank, draw)))
+        return self._noise[:count]
+
+    def _given(self, image: Encoded, captions: Sequence[str]) -> np.ndarray:
+        """Gives log P(t|i) of many captions for one encoded image, float64 [captions]."""
+        parts = []
+        for start in range(0, len(captions), AT_ONCE):
+            some = list(captions[start : start + AT_ONCE])
+            parts.append(self.score_prepared(self._repeated(image, len(some)), some))
+        return np.concatenate(parts).astype(np.float64)
+
+
+class _FixedImages(CaptionModel[torch.Tensor, torch.Tensor]):
+    """What BLIP and BLIP-2 share: images of one size, and a tokenizer of their own."""
+
+    def __init__(self, loaded: LoadedModel, asked: VisualGptOptions) -> None:
+        super().__init__(loaded, asked)
+        self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
+        full_precision(self._head())
+
+    def _head(self) -> torch.nn.Linear:
+        head: torch.nn.Linear = self.model.get_output_embeddings()
+        return head
+
+    def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
+        """The model's own preprocessing: normalised pixels [images, channels, height, width]."""
+        pixels: torch.Tensor = self.image_processor(images=list(images), return_tensors="pt")[PIXELS]
+        return pixels
+
+    def _place(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels.to(self.device, self.model.dtype, non_blocking=True)
+
+    def _repeated(self, encoded: torch.Tensor, count: int) -> torch.Tensor:
+        return encoded.expand(count, *encoded.shape[1:])
+
+    def _with_pixels(self, prepared: torch.Tensor, draw: Draw) -> torch.Tensor:
+        return draw(prepared.shape)
+
+    def _tokens(self, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens, attention mask and which tokens are a text's own (not put around it), padded on the right."""
+        found = self.tokenizer(
+            list(texts),
+            padding="longest",
+            padding_side="right",
+            return_special_tokens_mask=True,
+            return_tensors="pt",
+        ).to(self.device)
+        return found["input_ids"], found["attention_mask"], found["special_tokens_mask"] == 0
+
+    def _prompted(self, captions: Sequence[str]) -> tuple[list[str], int]:
+        """Captions with the prompt before them, and how many tokens of each are the prompt's."""
+        if not self.prompt:
+            return list(captions), 0
+        return [f"{self.prompt} {caption}" for caption in captions], int(self._tokens([self.prompt])[2].sum())
+
+
+class BlipCaptioner(_FixedImages):
+    """BLIP (arXiv:2201.12086): a text decoder that attends to the image's states in every layer."""
+
+    def _head(self) -> torch.nn.Linear:
+        head: torch.nn.Linear = self.model.text_decoder.get_output_embeddings()
+        return head
+
+    def _see(self, prepared: torch.Tensor) -> torch.Tensor:
+        states: torch.Tensor = self.model.vision_model(pixel_values=self._place(prepared)).last_hidden_state
+        return states
+
+    def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
+        texts, before = self._prompted(captions)
+        ids, seen, own = self._tokens(texts)
+        # Decoding starts with the decoder's own first token where the tokenizer puts [CLS].
+        ids[:, 0] = self.model.config.text_config.bos_token_id
+        place = torch.arange(ids.shape[1], device=ids.device)
+        scored = own & (place > before)
+        if self.end_token:
+            scored |= (ids == self.tokenizer.sep_token_id) & (seen == 1)
+        mask, targets, rows = _kept(ids, scored)
+        logits = self.model.text_decoder(input_ids=ids, attention_mask=seen, encoder_hidden_states=images).logits
+        return logits[:, :-1][mask], targets, rows
+
+
+class Blip2Captioner(_FixedImages):
+    """BLIP-2 (arXiv:2301.12597): a language model that reads the Q-Former's states before the text."""
+
+    def _see(self, prepared: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.model.get_image_features(self._place(prepared), return_dict=True).pooler_output
+        return features
+
+    def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
+        if self.model.config.use_decoder_only_language_model:
+            return self._decoded(images, captions)
+        return self._translated(images, captions)
+
+    def _decoded(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
+        texts, before = self._prompted(captions)
+        ids, seen, own = self._tokens(texts)
+        first = int(own[0].int().argmax())  # tokens that are put before a text
+        place = torch.arange(ids.shape[1], device=ids.device)
+        scored = own & (place >= first + before)
+        if self.end_token:
+            ids, seen, scored = self._ended(ids, seen, scored)
+        states, mask = self._behind_image(images, ids, seen)
+        logits = self.model.language_model(inputs_embeds=states, attention_mask=mask).logits
+        # The image's last state predicts the first token.
+        wanted, rows = ids[scored], scored.nonzero()[:, 0]
+        return logits[:, images.shape[1] - 1 : -1][scored], wanted, rows
+
+    def _ended(self, ids: torch.Tensor, seen: torch.Tensor, scored: torch.Tensor) -> Tokens:
+        length = seen.sum(dim=1, keepdim=True)
+        room = torch.zeros_like(ids[:, :1])
+        ids = torch.cat([ids, room], dim=1).scatter(1, length, self.tokenizer.eos_token_id)
+        seen = torch.cat([seen, room], dim=1).scatter(1, length, 1)
+        return ids, seen, torch.cat([scored, room.bool()], dim=1).scatter(1, length, True)
+
+    def _translated(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
+        ids, seen, _ = self._tokens([self.prompt] * len(captions))
+        states, mask = self._behind_image(images, ids, seen)
+        labels, given, own = self._tokens(captions)
+        scored = (own | (labels == self.tokenizer.eos_token_id)) & (given == 1) if self.end_token else own
+        start = torch.full_like(labels[:, :1], self.model.config.text_config.decoder_start_token_id)
+        logits = self.model.language_model(
+            inputs_embeds=states,
+            attention_mask=mask,
+            decoder_input_ids=torch.cat([start, labels[:, :-1]], dim=1),
+            decoder_attention_mask=torch.cat([torch.ones_like(start), given[:, :-1]], dim=1),
+        ).logits
+        return logits[scored], labels[scored], scored.nonzero()[:, 0]
+
+    def _behind_image(
+        self, images: torch.Tensor, ids: torch.Tensor, seen: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        words = self.model.get_input_embeddings()(ids)
+        return (
+            torch.cat([images.to(words.dtype), words], dim=1),
+            torch.cat([torch.ones(images.shape[:2], dtype=seen.dtype, device=seen.device), seen], dim=1),
+        )
+
+
+class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
+    """A model with a chat template: the caption as what it says after the image."""
+
+    def __init__(self, chat: ImageTextModel, asked: VisualGptOptions) -> None:
+        super().__init__(chat, asked)
+        self.chat = chat
+        doubles = hasattr(chat.model.config.vision_config, "temporal_patch_size")
+        self._frames = int(chat.processor.image_processor.temporal_patch_size) if doubles else 1
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """As for every model that writes captions, and that noise is an image where a model takes it as a film."""
+        own = {} if self._frames == 1 else {"noise_frames": f"{self._frames}, equal"}
+        return {**super().fingerprint(), **own}
+
+    def declared_prompt(self) -> str:
+        """The whole prompt, as the template makes it."""
+        return self.chat.before_caption(self.prompt)
+
+    def prepare_images(self, images: Sequence[Image]) -> list[PreparedImage]:
+        """The processor's own preprocessing of each image."""
+        return self.chat.prepare(images)
+
+    def _see(self, prepared: list[PreparedImage]) -> list[SeenImage]:
+        return list(zip(prepared, self.chat.see(prepared), strict=True))
+
+    def _repeated(self, encoded: list[SeenImage], count: int) -> list[SeenImage]:
+        return encoded * count
+
+    def _with_pixels(self, prepared: list[PreparedImage], draw: Draw) -> list[PreparedImage]:
+        (image,) = prepared
+        shape = image.features[PIXELS].shape
+        if self._frames == 1:
+            pixels = draw(shape)
+        else:  # rows of patches, each (channels, frames, pixels): an image is shown as equal frames, so noise is too
+            channels = len(self.chat.processor.image_processor.image_mean)
+            one = draw((shape[0], channels, 1, shape[1] // (channels * self._frames)))
+            pixels = one.expand(-1, -1, self._frames, -1).reshape(shape)
+        return [replace(image, features={**image.features, PIXELS: pixels})]
+
+    def _next_tokens(self, images: list[SeenImage], captions: Sequence[str]) -> Tokens:
+        rows, masks = [], []
+        for (image, _), caption in zip(images, captions, strict=True):
+            row, before = self._row(image, caption)
+            rows.append(row)
+            masks.append(torch.arange(len(row["input_ids"])) >= before)
+        logits = self.chat.logits([seen for _, seen in images], rows, [_predicting(mask) for mask in masks])
+        targets = torch.cat([row["input_ids"][mask] for row, mask in zip(rows, masks, strict=True)])
+        pairs = torch.cat([torch.full((int(mask.sum()),), place) for place, mask in enumerate(masks)])
+        return logits, targets.to(self.device), pairs.to(self.device)
+
+    def _row(self, image: PreparedImage, caption: str) -> tuple[Row, int]:
+        """The prompt with the caption, and where the caption begins."""
+        prompt = self.chat.row(image, self.chat.before_caption(self.prompt))
+        whole = self.chat.with_caption(self.prompt, caption)
+        ids = prompt["input_ids"]
+        if whole is not None:
+            row = self.chat.row(image, whole)
+            shared = min(len(ids), len(row["input_ids"]) - 1)
+            differs = (ids[:shared] != row["input_ids"][:shared]).nonzero()
+            before = int(differs[0]) if len(differs) else shared
+        else:
+            own = self.chat.tokenizer(caption, add_special_tokens=False)["input_ids"]
+            row, before = self.chat.continued(prompt, own), len(ids)
+        if self.end_token:
+            row = self.chat.continued(row, [self.chat.tokenizer.eos_token_id])
+        return row, before
+
+
+def _predicting(scored: torch.Tensor) -> torch.Tensor:
+    """The positions whose logits predict the scored tokens: one to the left."""
+    return torch.cat([scored[1:], scored.new_zeros(1)])
+
+
+def _kept(ids: torch.Tensor, scored: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Which logits are asked for, of sequences whose next tokens are scored.
+
+    Args:
+        ids: tokens, int [pairs, tokens], padded on the right.
+        scored: whether a token is one whose probability counts, bool of the same shape; never the first.
+
+    Returns:
+        Mask over positions whose logits predict them, bool [pairs, tokens - 1]; the tokens; and the pair of each.
+    """
+    mask = scored[:, 1:]
+    return mask, ids[:, 1:][mask], mask.nonzero()[:, 0]

@@ -11,17 +11,16 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared import options
-from ttmbench.model_adapters._shared.answers import answer_tokens, log_answers
 from ttmbench.model_adapters._shared.device import pick_device
 from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import (
     EncodedImage,
     ImageTextModel,
     PreparedImage,
+    SeenImage,
     load_image_text,
     refuse_chat_arguments,
 )
-from ttmbench.model_adapters._shared.lora import add_lora, merged_state
 from ttmbench.model_adapters._shared.options import takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
 from ttmbench.model_adapters._shared.pretrained import find, load_config, locate
@@ -29,8 +28,10 @@ from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["VQAScore", "load", "locate"]
+_STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 
 
 @takes(options.VqaScoreOptions)
@@ -51,7 +52,7 @@ def load(asked: options.VqaScoreOptions) -> VQAScore:
     return VQAScore(load_qformer(found, family, torch.device(pick_device(asked.device))), asked)
 
 
-class VQAScore(TrainablePairModel):
+class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], Sequence[str]]):
     """A model that is asked about pairs, as an adapter."""
 
     def __init__(self, chat: ImageTextModel | QFormerModel, asked: options.VqaScoreOptions) -> None:
@@ -64,7 +65,7 @@ class VQAScore(TrainablePairModel):
         if self.lora is not None:
             add_lora(self.model, *self.lora)
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, the question, and the tokens that count as its answers."""
         own: dict[str, Any] = {"answer_ids": self._answer} if self._answer else {}
         if self.lora is not None:
@@ -96,13 +97,13 @@ class VQAScore(TrainablePairModel):
         """The prompts that ask for each caption; how many tokens an image has in them, the image says."""
         return [self.chat.ask(self.template.replace("{caption}", caption)) for caption in captions]
 
-    def encode_images(self, prepared: Any) -> list[tuple[PreparedImage, EncodedImage]]:
+    def encode_images(self, prepared: Sequence[PreparedImage]) -> list[SeenImage]:
         """Each image with what the vision encoder gives of it."""
         self.model.eval()
         with self.arithmetic():
             return list(zip(prepared, self.chat.see(prepared), strict=True))
 
-    def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
+    def score_prepared(self, images: Sequence[SeenImage], captions: Sequence[str]) -> np.ndarray:
         """The score as it was asked for, float32 [pairs]."""
         prepared, seen = [image for image, _ in images], [encoded for _, encoded in images]
         if self._answer:
@@ -113,7 +114,7 @@ class VQAScore(TrainablePairModel):
         scores: np.ndarray = chosen.float().cpu().numpy()
         return scores
 
-    def pair_loss(self, images: Any, captions: Any, matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: Sequence[PreparedImage], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
         """Cross-entropy of answering yes to what matches and no to what does not, over the whole vocabulary.
 
         Raises:
@@ -168,3 +169,88 @@ class VQAScore(TrainablePairModel):
         with self.arithmetic():
             logits = self.chat.last_logits(seen, rows, 1)[:, 0]
         return log_answers(logits, list(self.yes.values()), list(self.no.values()))
+
+
+def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, int]:
+    """Every single token that says a word: with and without a space before it, capitalised or not.
+
+    Args:
+        tokenizer: of the model.
+        word: such as ``yes``.
+
+    Returns:
+        Token as the vocabulary writes it -> id.
+
+    Raises:
+        UsageError: no single token says it.
+    """
+    vocabulary = tokenizer.get_vocab()
+    found: dict[str, int] = {}
+    for form in (word.capitalize(), word.lower()):
+        for text in (form, f" {form}"):
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            if len(ids) == 1 and ids[0] != tokenizer.unk_token_id:
+                found[str(tokenizer.convert_ids_to_tokens(ids[0]))] = int(ids[0])
+        found |= {start + form: int(vocabulary[start + form]) for start in _STARTS if start + form in vocabulary}
+    if not found:
+        raise UsageError(f"this model's vocabulary has no single token for '{word}', so its answer cannot be read off")
+    return dict(sorted(found.items()))
+
+
+def log_answers(logits: torch.Tensor, yes: list[int], no: list[int]) -> torch.Tensor:
+    """Log-probabilities of the two answers.
+
+    Args:
+        logits: of the next token, float32 [pairs, vocabulary].
+        yes: tokens that say yes.
+        no: tokens that say no.
+
+    Returns:
+        log P(yes) and log P(no), float32 [pairs, 2].
+    """
+    logs = logits.log_softmax(dim=-1)
+    return torch.stack([logs[:, yes].logsumexp(dim=-1), logs[:, no].logsumexp(dim=-1)], dim=1)
+
+
+def add_lora(model: PreTrainedModel, rank: int, targets: str) -> None:
+    """Adds factors to a model in place; nothing else stays trainable, and no score changes.
+
+    They are drawn from a stream of their own, so that the same model gets the same ones whatever was drawn before.
+
+    Args:
+        model: of transformers.
+        rank: of the factors; their product is scaled by 2, that is ``lora_alpha = 2 rank``.
+        targets: regular expression for the full names of the layers.
+
+    Raises:
+        UsageError: peft is not installed, or no layer has such a name.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise UsageError("lora needs the package peft; pip install 'ttmbench[lora]'") from None
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=targets)
+    device = next(model.parameters()).device
+    try:
+        with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            inject_adapter_in_model(config, model)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"lora_targets={targets} fits no layer of {type(model).__name__} ({reason})") from None
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
+def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights of the model as if it had no factors: each product added to the weight it stands beside."""
+    state = {
+        name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items() if "lora_" not in name
+    }
+    for name, module in model.named_modules():
+        if hasattr(module, "get_delta_weight"):
+            weight = state[f"{name}.weight"]
+            state[f"{name}.weight"] = weight + module.get_delta_weight("default").to(weight.dtype)
+    return state

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,12 @@ from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model_adapters._shared.device import TORCH_DTYPES, arithmetic, pick_device, plain_attention
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 PIXELS = "pixel_values"
+Prepared = TypeVar("Prepared", torch.Tensor, Mapping[str, torch.Tensor])
+"""What a model's own preprocessing gives of images, and its tokenizer of captions."""
 Tower = Callable[..., Any]  # what gives features of prepared images, or of prepared captions
 QUICK, GELU = "quick_gelu", "gelu"
 ADVICE_ON_GELU = (
@@ -31,7 +36,7 @@ ADVICE_ON_GELU = (
 _AT_A_TIME = 2**19  # numbers: what is done with them one after the other stays in a CPU's cache
 
 
-class ContrastiveModel(ABC):
+class ContrastiveModel(ABC, Generic[Prepared]):
     """A `DualEncoder` and `Trainable` adapter over a torch module with two towers, a temperature and maybe a bias.
 
     A model with a bias (SigLIP) has the pairwise sigmoid loss, one without (CLIP) the symmetric cross-entropy.
@@ -47,7 +52,7 @@ class ContrastiveModel(ABC):
         self.weights_sha256 = tensors_digest(self.model.state_dict())
 
     @abstractmethod
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
 
     @abstractmethod
@@ -55,11 +60,11 @@ class ContrastiveModel(ABC):
         """Writes the model as it is now, in the form that its own library and this adapter load."""
 
     @abstractmethod
-    def _image_features(self, inputs: Any) -> torch.Tensor:
+    def _image_features(self, inputs: Prepared) -> torch.Tensor:
         """Features [images, d] of inputs on the device, of any norm."""
 
     @abstractmethod
-    def _caption_features(self, inputs: Any) -> torch.Tensor:
+    def _caption_features(self, inputs: Prepared) -> torch.Tensor:
         """Features [captions, d] of inputs on the device, of any norm."""
 
     @abstractmethod
@@ -70,12 +75,12 @@ class ContrastiveModel(ABC):
     def _bias(self) -> torch.Tensor | None:
         """What is added to every logit; None for models trained with the softmax loss."""
 
-    def encode_images(self, prepared: Any) -> torch.Tensor:
+    def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [images, d], float32."""
         self._put_into(training=False)
         return self._unit_images(prepared)
 
-    def encode_captions(self, prepared: Any) -> torch.Tensor:
+    def encode_captions(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [captions, d], float32."""
         self._put_into(training=False)
         return self._unit_captions(prepared)
@@ -90,7 +95,7 @@ class ContrastiveModel(ABC):
         """All parameters."""
         return self.model.parameters()
 
-    def matching_loss(self, images: Any, captions: Any) -> torch.Tensor:
+    def matching_loss(self, images: Prepared, captions: Prepared) -> torch.Tensor:
         """Symmetric cross-entropy (CLIP) or pairwise sigmoid (SigLIP) over every image and caption of the batch.
 
         Raises:
@@ -105,12 +110,12 @@ class ContrastiveModel(ABC):
         """Whether features do not depend on the other rows of a batch: no batch normalisation."""
         return not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
 
-    def train_images(self, prepared: Any) -> torch.Tensor:
+    def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, in training mode."""
         self._put_into(training=True)
         return self._unit_images(prepared)
 
-    def train_captions(self, prepared: Any) -> torch.Tensor:
+    def train_captions(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_captions`, in training mode."""
         self._put_into(training=True)
         return self._unit_captions(prepared)
@@ -137,19 +142,14 @@ class ContrastiveModel(ABC):
         """Puts weights back."""
         self.model.load_state_dict(state)
 
-    def _on_device(self, prepared: Any) -> Any:
-        if isinstance(prepared, Mapping):
-            return {name: tensor.to(self.device, non_blocking=True) for name, tensor in prepared.items()}
-        return prepared.to(self.device, non_blocking=True)
-
-    def _unit_images(self, prepared: Any) -> torch.Tensor:
-        inputs = self._on_device(prepared)
+    def _unit_images(self, prepared: Prepared) -> torch.Tensor:
+        inputs = on_device(prepared, self.device)
         with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
             features = self._image_features(inputs)
         return unit(features)
 
-    def _unit_captions(self, prepared: Any) -> torch.Tensor:
-        inputs = self._on_device(prepared)
+    def _unit_captions(self, prepared: Prepared) -> torch.Tensor:
+        inputs = on_device(prepared, self.device)
         with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
             features = self._caption_features(inputs)
         return unit(features)
@@ -176,19 +176,26 @@ def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor[:, :length] if tensor.shape == mask.shape else tensor for name, tensor in tokens.items()}
 
 
+def on_device(inputs: Prepared, device: torch.device) -> Prepared:
+    """Tensors, by name or alone, on a device."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs.to(device, non_blocking=True)
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
+
+
 def unit(features: torch.Tensor) -> torch.Tensor:
     """The same directions with length 1, float32 [rows, d]."""
     features = features.float()
     return features / features.norm(p=2, dim=-1, keepdim=True)
 
 
-def compiled(function: Any) -> Any:
+def compiled(function: Tower) -> Tower:
     """A tower through ``torch.compile``; what the compiler lacks (a C compiler, say) is one clear error."""
     fast = torch.compile(function)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*inputs: torch.Tensor, **named: Any) -> Any:
         try:
-            return fast(*args, **kwargs)  # type: ignore[no-untyped-call]
+            return fast(*inputs, **named)
         except torch._dynamo.exc.BackendCompilerFailed as error:
             reason = " ".join(str(error).split())[:200]
             raise TtmbenchError(f"the model cannot be compiled here ({reason}); run without --compile") from error
@@ -196,7 +203,7 @@ def compiled(function: Any) -> Any:
     return run
 
 
-def longer_than(tokenizer: Any, captions: Sequence[str], read: int | Sequence[int]) -> list[bool]:
+def longer_than(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str], read: int | Sequence[int]) -> list[bool]:
     """Which captions have more tokens than a model reads of them.
 
     Args:

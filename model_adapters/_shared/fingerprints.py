@@ -6,9 +6,13 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+    from transformers.image_processing_utils import BaseImageProcessor
 
 _LEAVES = (str, int, float)
 # Where files came from and which version wrote them: the same model has others after a copy.
@@ -16,8 +20,13 @@ _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dty
 
 
 def describe_model(
-    model: Any, device: torch.device, *, image_processor: Any = None, tokenizer: Any = None, processor: Any = None
-) -> dict[str, Any]:
+    model: PreTrainedModel,
+    device: torch.device,
+    *,
+    image_processor: BaseImageProcessor | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    processor: ProcessorMixin | None = None,
+) -> dict[str, object]:
     """What of a model of transformers changes a score and is in no tensor.
 
     Args:
@@ -30,7 +39,7 @@ def describe_model(
     Returns:
         Entries of a fingerprint.
     """
-    declared: dict[str, Any] = {
+    declared: dict[str, object] = {
         "config_sha256": digest_of(model.config.to_dict()),
         "attn_implementation": getattr(model.config, "_attn_implementation", None),
         "device": device.type,
@@ -47,7 +56,7 @@ def describe_model(
     return declared
 
 
-def quantization_of(model: Any) -> dict[str, Any]:
+def quantization_of(model: PreTrainedModel) -> dict[str, Any]:
     """What a fingerprint says of packed weights; empty for others."""
     settings = getattr(model.config, "quantization_config", None) if getattr(model, "is_quantized", False) else None
     if settings is None:
@@ -61,7 +70,7 @@ def quantization_of(model: Any) -> dict[str, Any]:
     }
 
 
-def tokenizer_digest(tokenizer: Any) -> str:
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """sha256 of what a tokenizer makes tokens from, whatever it was last asked to pad or cut."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None and not hasattr(tokenizer, "get_vocab"):
@@ -77,7 +86,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 @functools.lru_cache(maxsize=4)  # 50,000 words and merges, of a tokenizer that several models may share
-def _tables_digest(tokenizer: Any) -> str:
+def _tables_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """`tokenizer_digest` of open_clip's own: a dictionary and the ranks of its merges."""
     description = _settings(tokenizer)
     description["vocabulary"] = getattr(tokenizer, "encoder", None)
@@ -86,7 +95,7 @@ def _tables_digest(tokenizer: Any) -> str:
     return _sha256(description)
 
 
-def _settings(tokenizer: Any) -> dict[str, Any]:
+def _settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     names = ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map")
     return {"class": type(tokenizer).__name__, **{name: getattr(tokenizer, name, None) for name in names}}
 

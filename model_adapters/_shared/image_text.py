@@ -18,6 +18,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.device import pick_device
+from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import Placement, settle, with_weights
@@ -26,6 +27,7 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, ProcessorMixin
 
 Row = dict[str, torch.Tensor]
 """Tokens of one prompt, each tensor [tokens]."""
@@ -61,6 +63,10 @@ class EncodedImage:
     beside: dict[str, torch.Tensor]
 
 
+SeenImage = tuple[PreparedImage, EncodedImage]
+"""An image with what the vision encoder gives of it."""
+
+
 class ImageTextModel:
     """An image-text-to-text model of transformers with a chat template, and its processor.
 
@@ -76,8 +82,8 @@ class ImageTextModel:
 
     def __init__(
         self,
-        model: Any,
-        processor: Any,
+        model: PreTrainedModel,
+        processor: ProcessorMixin,
         device: torch.device,
         encodes: bool = True,
         files: ModelFiles | None = None,
@@ -96,6 +102,15 @@ class ImageTextModel:
             raise UsageError(_no_encoded_images(type(model).__name__))
         if not processor.chat_template and self.kind not in PREFIXES:
             raise UsageError(f"{type(model).__name__} has no chat template, so it is not known how to ask it")
+
+    @property
+    def beside(self) -> tuple[ProcessorMixin]:
+        """What is saved beside the model."""
+        return (self.processor,)
+
+    def describe(self, device: torch.device) -> dict[str, object]:
+        """What of it changes a score and is in no tensor."""
+        return describe_model(self.model, device, processor=self.processor)
 
     def ask(self, question: str, images: int = 1) -> str:
         """The prompt that shows the images and asks: the model's next token begins its answer."""
@@ -253,7 +268,7 @@ class _Memory:
     def __init__(self, own: Any, answer: Any) -> None:
         self.own, self.answer = own, answer
 
-    def __call__(self, images: Any, **options: Any) -> Any:
+    def __call__(self, images: Sequence[Image], **options: Any) -> Any:
         if self.answer is None:
             self.answer = self.own(images, **options)
         return copy(self.answer)  # processors take from it what the model does not want

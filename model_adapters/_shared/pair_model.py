@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+Images = TypeVar("Images")
+"""Images as they are prepared."""
+Encoded = TypeVar("Encoded")
+"""Images as they are encoded."""
+Captions = TypeVar("Captions")
+"""Captions as they are prepared."""
+
+
 class FrozenModel:
     """A model of transformers on its device, and what its fingerprint says.
 
@@ -45,7 +53,7 @@ class FrozenModel:
         self.name, self.files = asked.pretrained, files
         self.n_parameters = count_parameters(own_parameters(self.model))
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return {
             "pretrained": declared_name(self.name),
@@ -60,23 +68,23 @@ class FrozenModel:
         return arithmetic(self.device, self.dtype)
 
 
-class PairModel(FrozenModel, ABC):
+class PairModel(FrozenModel, ABC, Generic[Images, Encoded, Captions]):
     """A `PreparedPairScorer` over a torch module; subclasses say how a pair is scored."""
 
     @abstractmethod
-    def prepare_images(self, images: Sequence[Image]) -> Any:
+    def prepare_images(self, images: Sequence[Image]) -> Images:
         """The model's own preprocessing, one row per image, on the CPU."""
 
     @abstractmethod
-    def prepare_captions(self, captions: Sequence[str]) -> Any:
+    def prepare_captions(self, captions: Sequence[str]) -> Captions:
         """One row per caption, on the CPU."""
 
     @abstractmethod
-    def encode_images(self, prepared: Any) -> Any:
+    def encode_images(self, prepared: Images) -> Encoded:
         """What the vision encoder gives, one row per image, on the device."""
 
     @abstractmethod
-    def score_prepared(self, images: Any, captions: Any) -> np.ndarray:
+    def score_prepared(self, images: Encoded, captions: Captions) -> np.ndarray:
         """Scores encoded image i with prepared caption i: float32 [pairs]."""
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
@@ -86,11 +94,11 @@ class PairModel(FrozenModel, ABC):
             return self.score_prepared(encoded, self.prepare_captions(captions))
 
 
-class TrainablePairModel(PairModel):
+class TrainablePairModel(PairModel[Images, Encoded, Captions]):
     """A `PairModel` that TTM can train: `PairTrainable` but for the loss."""
 
     @abstractmethod
-    def pair_loss(self, images: Any, captions: Any, matched: np.ndarray) -> torch.Tensor:
+    def pair_loss(self, images: Images, captions: Captions, matched: np.ndarray) -> torch.Tensor:
         """The model's own loss for answering which of the pairs match; the mean over pairs."""
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:

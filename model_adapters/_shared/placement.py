@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from ttmbench._util.option_values import DTYPES
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.device import pick_device
 from ttmbench.model_adapters._shared.options import ChatOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 _ELSEWHERE = ("cpu", "disk", "meta")
@@ -91,7 +94,7 @@ class Placement:
         return found
 
 
-def remember_inputs(model: Any) -> None:
+def remember_inputs(model: PreTrainedModel) -> None:
     """Takes down where the inputs of a model go that accelerate placed: its first device that computes."""
     devices = [str(one) if not isinstance(one, int) else f"cuda:{one}" for one in _map_of(model).values()]
     computing = [one for one in devices if one not in _ELSEWHERE]
@@ -116,7 +119,7 @@ def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
     return device
 
 
-def untrainable(model: Any) -> str | None:
+def untrainable(model: PreTrainedModel) -> str | None:
     """Why a model cannot be trained as it is loaded; None if it can."""
     if getattr(model, "is_quantized", False):
         return "its weights are quantised, and a step of training is smaller than what they can tell apart"
@@ -129,7 +132,7 @@ def untrainable(model: Any) -> str | None:
     return None
 
 
-def has_hooks(model: Any) -> bool:
+def has_hooks(model: PreTrainedModel) -> bool:
     """Whether accelerate moves weights or inputs while the model computes."""
     return bool(_map_of(model))
 
@@ -166,7 +169,7 @@ def weights_digest(model: torch.nn.Module) -> str:
         ) from None
 
 
-def own_parameters(model: Any) -> Iterator[torch.nn.Parameter]:
+def own_parameters(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
     """Parameters, each once: of offloaded ones that share their weights too, which are then two."""
     tied = getattr(model, "all_tied_weights_keys", None) or {} if has_hooks(model) else {}
     return (parameter for name, parameter in model.named_parameters() if name not in tied)
@@ -191,7 +194,7 @@ class _Weights(Mapping[str, Any]):
             return getattr(module, own).detach().cpu().clone()
 
 
-def _map_of(model: Any) -> dict[str, Any]:
+def _map_of(model: PreTrainedModel) -> dict[str, Any]:
     found = getattr(model, "hf_device_map", None)
     return found if isinstance(found, dict) else {}
 

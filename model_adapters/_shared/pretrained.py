@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.device import TORCH_DTYPES
+from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.options import HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.placement import Placement, remember_inputs
 from ttmbench.model_adapters._shared.repository import (
@@ -26,6 +25,11 @@ from ttmbench.model_adapters._shared.repository import (
     read_json_file,
 )
 from ttmbench.types import ModelFiles
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.image_processing_utils import BaseImageProcessor
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -70,6 +74,25 @@ class Pretrained:
             "local_files_only": self.asked.offline or not trusts,
             "trust_remote_code": trusts,
         }
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model of transformers with what prepares its inputs, and the files that its weights were read from."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    image_processor: BaseImageProcessor
+    files: ModelFiles | None = None
+
+    @property
+    def beside(self) -> tuple[PreTrainedTokenizerBase, BaseImageProcessor]:
+        """What is saved beside the model."""
+        return self.tokenizer, self.image_processor
+
+    def describe(self, device: torch.device) -> dict[str, object]:
+        """What of it changes a score and is in no tensor."""
+        return describe_model(self.model, device, image_processor=self.image_processor, tokenizer=self.tokenizer)
 
 
 def find(asked: HubFiles) -> Pretrained:
@@ -123,7 +146,7 @@ def load_weights(
     *,
     unused: tuple[str, ...] = (),
     placement: Placement | None = None,
-    config: Any = None,
+    config: PretrainedConfig | None = None,
 ) -> Any:
     """A model with its weights, which are fetched if need be.
 
@@ -168,14 +191,15 @@ def load_weights(
     return loaded
 
 
-def on_device(inputs: Any, device: torch.device) -> Any:
-    """Tensors, by name or alone, on a device."""
-    if isinstance(inputs, Mapping):
-        return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
-    return inputs.to(device, non_blocking=True)
+def load_whole(kind: type[PreTrainedModel], found: Pretrained) -> LoadedModel:
+    """A model with its tokenizer and image processor, but for FLAVA's codebook, which no score needs."""
+    from transformers import AutoImageProcessor, AutoTokenizer
+
+    model = load_weights(kind, found, unused=("image_codebook.",))
+    return LoadedModel(model, load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found), found.files)
 
 
-def _refuse_unknown_code(name: str, config: Any) -> None:
+def _refuse_unknown_code(name: str, config: PretrainedConfig) -> None:
     named = config.get("architectures") if isinstance(config, dict) else None
     for architecture in named if isinstance(named, list) else ():
         if architecture in NOT_HERE:

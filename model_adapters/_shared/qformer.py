@@ -21,6 +21,7 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 CLASSES = {"blip-2": "Blip2ForConditionalGeneration", "instructblip": "InstructBlipForConditionalGeneration"}
 ASKED_QUERIES = "qformer_"  # what a row calls the tokens of the question that InstructBLIP's queries read
@@ -39,7 +40,9 @@ class QFormerModel:
 
     answer = "yes"  # as these models were taught to write it
 
-    def __init__(self, model: Any, processor: Any, device: torch.device, files: ModelFiles | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, processor: ProcessorMixin, device: torch.device, files: ModelFiles | None = None
+    ) -> None:
         self.model, self.processor, self.device, self.files = model.to(device).eval(), processor, device, files
         self.tokenizer = processor.tokenizer
         self._translates = not model.config.use_decoder_only_language_model
@@ -154,7 +157,7 @@ class QFormerModel:
         return int(owner.pad_token_id or 0)
 
     @staticmethod
-    def _tokens(tokenizer: Any, prompt: str) -> Row:
+    def _tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> Row:
         found = tokenizer(prompt, return_tensors="pt")
         return {name: found[name][0] for name in ("input_ids", "attention_mask")}
 

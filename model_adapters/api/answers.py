@@ -8,11 +8,28 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 _REFUSALS = ("content_policy", "content_filter", "moderation_blocked", "responsibleaipolicyviolation")
 _ROUNDING = 0.01  # by so much may a log-probability, and the logarithm of the sum of all probabilities, be above 0
 _MOST_TOKENS = 10**12  # a larger count is none
+
+
+class Answer(TypedDict):
+    """What is known of an answer, and kept.
+
+    ``refusal`` is why there is none, if the server or the model refused; ``top_logprobs`` are [token, log-probability]
+    of the first token, ``top_logprobs_asked`` is how many were asked for, if fewer than were wanted.
+    """
+
+    text: str | None
+    refusal: str | None
+    top_logprobs: list[list[Any]]
+    top_logprobs_asked: NotRequired[int]
+    finish_reason: str | None
+    usage: dict[str, int] | None
+    model: str | None
+    system_fingerprint: str | None
 
 
 class BadAnswerError(ValueError):
@@ -80,7 +97,7 @@ class Reply:
             return 0.0
 
 
-def read_answer(content: bytes, clean: Callable[[str], str]) -> dict[str, Any]:
+def read_answer(content: bytes, clean: Callable[[str], str]) -> Answer:
     """What matters of a chat completion.
 
     Args:
@@ -121,10 +138,17 @@ def read_answer(content: bytes, clean: Callable[[str], str]) -> dict[str, Any]:
     }
 
 
-def refused(reason: str) -> dict[str, Any]:
+def refused(reason: str) -> Answer:
     """An answer that the server kept back; what it does not answer it does not bill."""
-    empty = dict.fromkeys(("text", "finish_reason", "model", "system_fingerprint"))
-    return {**empty, "refusal": reason, "top_logprobs": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
+    return {
+        "text": None,
+        "refusal": reason,
+        "top_logprobs": [],
+        "finish_reason": None,
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0},
+        "model": None,
+        "system_fingerprint": None,
+    }
 
 
 def _listed_tokens(listed: Sequence[Mapping[str, Any]], clean: Callable[[str], str]) -> list[list[Any]]:
@@ -149,7 +173,7 @@ def _listed_tokens(listed: Sequence[Mapping[str, Any]], clean: Callable[[str], s
     return [[token, value] for token, value in found]
 
 
-def _usage(usage: Any) -> dict[str, int] | None:
+def _usage(usage: object) -> dict[str, int] | None:
     """The counts of tokens; None where one of them is no count."""
     if not isinstance(usage, dict):
         return None
@@ -158,7 +182,7 @@ def _usage(usage: Any) -> dict[str, int] | None:
     return sound if len(sound) == len(counts) else None
 
 
-def _cleaned(value: Any, clean: Callable[[str], str]) -> str | None:
+def _cleaned(value: object, clean: Callable[[str], str]) -> str | None:
     return None if value is None else clean(_writable(str(value)))
 
 

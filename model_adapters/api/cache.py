@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from ttmbench._util.console import warn
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters.api.answers import Answer
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS answers (
@@ -27,7 +28,7 @@ CREATE TABLE IF NOT EXISTS answers (
 _MANY = 500  # keys in one query
 
 
-def request_key(request: Mapping[str, Any]) -> str:
+def request_key(request: Mapping[str, object]) -> str:
     """sha256 of a request: model, server, prompt, parameters and digests of the images, in whatever order."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
@@ -69,7 +70,7 @@ class OpenAnswerCache:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection, self._path = connection, path
 
-    def get(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def get(self, keys: Iterable[str]) -> dict[str, Answer]:
         """The answers that are there, by key; one that is not what was written is none, which is said."""
         wanted, found = list(dict.fromkeys(keys)), {}
         damaged = 0
@@ -86,7 +87,7 @@ class OpenAnswerCache:
             warn(f"{damaged} of the answers in {self._path} do not fit their digest; they are asked for again")
         return found
 
-    def put(self, key: str, request: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+    def put(self, key: str, request: Mapping[str, object], answer: Answer) -> None:
         """Keeps an answer; it is on the disk when this returns."""
         text = json.dumps(answer, ensure_ascii=False)
         row = (
@@ -100,7 +101,7 @@ class OpenAnswerCache:
         self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
-def _read(key: str, answer: Any, digest: str | None) -> dict[str, Any] | None:
+def _read(key: str, answer: str, digest: str | None) -> Answer | None:
     """A kept answer; None if it is not what was written. Older versions wrote no digest."""
     try:
         if digest is not None and digest != _digest(key, answer):
@@ -108,7 +109,7 @@ def _read(key: str, answer: Any, digest: str | None) -> dict[str, Any] | None:
         value = json.loads(answer)
     except (TypeError, ValueError, AttributeError):
         return None
-    return value if isinstance(value, dict) else None
+    return cast(Answer, value) if isinstance(value, dict) else None
 
 
 def _digest(key: str, answer: str) -> str:

@@ -8,7 +8,7 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.rate_limit import Pauses
 from ttmbench._util.redact import GONE, SHORTEST, secrets_in_url, without
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.model_adapters.api.answers import BadAnswerError, Reply, read_answer, refused
+from ttmbench.model_adapters.api.answers import Answer, BadAnswerError, Reply, read_answer, refused
 from ttmbench.model_adapters.api.dialect import Dialect
 
 LONGEST_WAIT = 60.0  # seconds between two tries, unless the server asks for more: it is honoured up to the next
@@ -126,7 +126,7 @@ class ChatClient:
     def __init__(
         self,
         server: Server,
-        sleep: Callable[[float], Any],
+        sleep: Callable[[float], Awaitable[None]],
         count: Callable[[], None],
         dialect: Dialect | None = None,
         pauses: Pauses | None = None,
@@ -147,16 +147,14 @@ class ChatClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask(self, body: Mapping[str, Any]) -> Answer:
         """Asks until there is an answer.
 
         Args:
             body: of the request, in OpenAI's words; see `Dialect` for servers that want others.
 
         Returns:
-            ``text``, ``refusal`` (why there is no answer, if the server or the model refused), ``top_logprobs`` as
-            [token, log-probability] of the first token, ``top_logprobs_asked`` (how many were asked for, if fewer
-            than in ``body``), ``finish_reason``, ``usage``, ``model`` and ``system_fingerprint``.
+            The answer, also if it is a refusal.
 
         Raises:
             DataError: the server cannot be reached, does not accept the key, or gives answers that say nothing.
@@ -178,8 +176,9 @@ class ChatClient:
                     answer = read_answer(reply.content, self._server.hide)
                     self._dialect.lists_tokens |= bool(answer["top_logprobs"])
                     if not wants_logprobs or answer["refusal"] is not None or answer["top_logprobs"]:
-                        fewer = sent.get("top_logprobs") != body.get("top_logprobs")
-                        return {**answer, **({"top_logprobs_asked": sent["top_logprobs"]} if fewer else {})}
+                        if sent.get("top_logprobs") != body.get("top_logprobs"):
+                            answer["top_logprobs_asked"] = sent["top_logprobs"]
+                        return answer
                     problem = f"model {body['model']} {_NO_LOGPROBS}"
                     if attempt and not self._dialect.lists_tokens:
                         raise UsageError(problem)

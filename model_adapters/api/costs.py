@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 MILLION = 1_000_000
 
@@ -36,7 +35,7 @@ class Tokens:
     tokens_out: int = 0
     uncounted: int = 0
 
-    def add(self, usage: Mapping[str, Any] | None) -> None:
+    def add(self, usage: Mapping[str, int] | None) -> None:
         """Takes in one answer's ``usage`` as the server states it."""
         self.answers += 1
         counted = [(usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")]
@@ -77,7 +76,7 @@ class Account:
         """A question is about to be asked."""
         self._underway += 1
 
-    def finish(self, usage: Mapping[str, Any] | None) -> None:
+    def finish(self, usage: Mapping[str, int] | None) -> None:
         """A question was answered."""
         self._underway -= 1
         self.asked.add(usage)
@@ -114,7 +113,7 @@ class Account:
         each = f", {money(self.max_cost / self.shares)} for each of {self.shares} shares" if self.shares > 1 else ""
         return f"max_cost={self.max_cost:g}{each}"
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, float | None]:
         """For the results document; money in the currency of the prices, None if they are unknown."""
         before = self.prices.of(self.stored.tokens_in, self.stored.tokens_out)
         return {

@@ -31,7 +31,7 @@ class ImageStyle:
     format: str = "jpeg"
     detail: str | None = "high"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """For fingerprints and keys."""
         quality = {"quality": JPEG_QUALITY, "subsampling": "4:4:4"} if self.format == "jpeg" else {}
         resampling = "lanczos" if self.size else None
@@ -54,7 +54,7 @@ class ImageStyle:
             return size
         return max(1, round(size[0] * self.size / longest)), max(1, round(size[1] * self.size / longest))
 
-    def part(self, image: Image) -> dict[str, Any]:
+    def part(self, image: Image) -> dict[str, object]:
         """The image as a part of a chat message."""
         detail = {"detail": self.detail} if self.detail else {}
         return {"type": "image_url", "image_url": {"url": self._data_url(image), **detail}}

@@ -12,6 +12,7 @@ from ttmbench._util.console import warn
 from ttmbench._util.progress import progress_bar, progress_iter
 from ttmbench._util.rate_limit import shared_pauses
 from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.model_adapters.api.answers import Answer
 from ttmbench.model_adapters.api.cache import AnswerCache, OpenAnswerCache, request_key
 from ttmbench.model_adapters.api.client import ChatClient, Server
 from ttmbench.model_adapters.api.costs import Account, money
@@ -22,6 +23,7 @@ from ttmbench.model_adapters.api.pool import Pool, run_async
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Request = dict[str, Any]  # all that an answer depends on
 VERSION = 1  # of what a key is made of
 REMEMBERED = 4  # images of which digest and encoding are at hand
 
@@ -79,7 +81,7 @@ class ChatModel:
         self._digests: deque[tuple[Image, str]] = deque(maxlen=REMEMBERED)
         self._encoded: dict[str, dict[str, Any]] = {}
 
-    def answers(self, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
+    def answers(self, prompts: Sequence[Prompt]) -> list[Answer]:
         """Answers all prompts; equal ones are asked once.
 
         Args:
@@ -114,11 +116,11 @@ class ChatModel:
         self,
         cache: OpenAnswerCache,
         prompts: Sequence[Prompt],
-        requests: Sequence[dict[str, Any]],
+        requests: Sequence[Request],
         keys: Sequence[str],
         missing: Sequence[int],
-    ) -> dict[str, dict[str, Any]]:
-        fresh: dict[str, dict[str, Any]] = {}
+    ) -> dict[str, Answer]:
+        fresh: dict[str, Answer] = {}
         pauses = shared_pauses()
 
         async def main() -> None:
@@ -155,7 +157,7 @@ class ChatModel:
             )
         return fresh
 
-    def _request(self, text: str, digests: list[str]) -> dict[str, Any]:
+    def _request(self, text: str, digests: list[str]) -> Request:
         """All that an answer depends on; its digest is the key in the cache."""
         return {
             "version": VERSION,
@@ -203,7 +205,7 @@ class ChatModel:
             f"at most {missing * out:,} out, estimated cost {money(cost)}"
         )
 
-    def _note_served(self, answer: dict[str, Any]) -> None:
+    def _note_served(self, answer: Answer) -> None:
         asked = answer.get("top_logprobs_asked")
         if asked is not None:
             self.listed = asked if self.listed is None else min(asked, self.listed)

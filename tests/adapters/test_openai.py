@@ -25,11 +25,10 @@ import ttmbench
 from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.yes_no import read_yes_no
 from ttmbench.model_adapters.api.client import Server
 from ttmbench.model_adapters.api.costs import Account, Prices
 from ttmbench.model_adapters.api.images import ImageStyle
-from ttmbench.model_adapters.openai import load
+from ttmbench.model_adapters.openai import load, read_yes_no
 from ttmbench.results.files import schema
 from ttmbench.testing import check_adapter
 

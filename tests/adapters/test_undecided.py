@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.model_adapters._shared.yes_no import LEAST_LEFT, read_yes_no, yes_token
+from ttmbench.model_adapters.openai import LEAST_LEFT, read_yes_no, yes_token
 from ttmbench.results.files import schema
 
 PAIRS = 16  # of four 2x2 groups

@@ -308,7 +308,7 @@ def test_it_cannot_be_adapted_and_says_so(blip):
 @pytest.fixture(scope="module")
 def analyze(tiny_vlm, tmp_path_factory):
     """The sweep over a task, made once: its document, its folder, what was printed, and the sizes of scored batches."""
-    from ttmbench.model_adapters._shared.captioners import BlipCaptioner
+    from ttmbench.model_adapters.visualgpt import BlipCaptioner
 
     own = BlipCaptioner.score_prepared
 

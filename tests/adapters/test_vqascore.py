@@ -17,8 +17,8 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import vqascore
-from ttmbench.model_adapters._shared.answers import answer_tokens
 from ttmbench.model_adapters._shared.options import QUESTION, VqaScoreOptions
+from ttmbench.model_adapters.vqascore import answer_tokens
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare

@@ -24,6 +24,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters._shared.options import ContrastiveOptions
+from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.scoring.batches import BatchSizer, load, save, spans
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
@@ -349,7 +350,7 @@ def test_prepared_images_are_the_same_and_shared_by_checkpoints(tmp_path, groups
     other.image_processor.size = {"height": 16, "width": 16}
     assert store.prepared(hf.load(pretrained=str(tiny_siglip), device="cpu"))._key == store.prepared(model)._key
     asked = ContrastiveOptions(pretrained="x", device="cpu")
-    changed = hf.TransformersModel(model.model, model.tokenizer, other.image_processor, asked)
+    changed = hf.TransformersModel(LoadedModel(model.model, model.tokenizer, other.image_processor), asked)
     assert store.prepared(changed)._key != store.prepared(model)._key
 
 

@@ -21,7 +21,6 @@ from ttmbench.data.loader import load_groups
 from ttmbench.errors import UsageError
 from ttmbench.metrics import group_match, group_score
 from ttmbench.model_adapters import itm, vqascore
-from ttmbench.model_adapters._shared import lora
 from ttmbench.model_adapters._shared.options import LORA_TARGETS
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
@@ -309,7 +308,7 @@ def test_lora_without_peft_says_what_to_install(llava, monkeypatch):
     adapter = vqascore.load(pretrained=str(llava), device="cpu")
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UsageError, match=r"pip install 'ttmbench\[lora\]'"):
-        lora.add_lora(adapter.model, 4, LORA_TARGETS)
+        vqascore.add_lora(adapter.model, 4, LORA_TARGETS)
 
 
 def test_lora_trains_its_factors_alone(llava, tmp_path):
