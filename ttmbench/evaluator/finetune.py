@@ -45,8 +45,8 @@ from ttmbench.protocols import Savable
 from ttmbench.results import environment
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities, Model, Trained, capabilities_of
-from ttmbench.scoring.image_rows import DECODED
+from ttmbench.scoring.capabilities import Capabilities, Trained, capabilities_of
+from ttmbench.scoring.inputs import DECODED
 from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.checkpoint import training_parts, training_tensors
 from ttmbench.ttm.supervised import (
@@ -143,7 +143,7 @@ class _Work:
         prepared, data = prepare(adapter, groups, DECODED, kept=None if cache is None else cache.prepared(adapter))
         code = code_of(registry, config, list(tasks.values()), {})
         run = RunKey.of(config, tasks, {}, {}, code).sha256
-        key = self._key(run, settings, adapter, data)
+        key = self._key(run, settings, model, data)
         if before is not None and before.get("key") != key:
             raise UsageError(
                 f"{self.folder} holds another finetuning ({', '.join(one['task'] for one in before['tasks'])}, status "
@@ -152,7 +152,7 @@ class _Work:
         if before is not None and before.get("status") == "done":
             return Finetuned(self.folder, before, was_done=True)
         pairs = len(true_pairs(prepared, loss).images)
-        record = {**self._record(registry, adapter, about, settings, loss, pairs), "data_sha256": data, "key": key}
+        record = {**self._record(registry, model, about, settings, loss, pairs), "data_sha256": data, "key": key}
         state = self._resumed(key)
         if state is not None:
             warn(f"going on with {self.folder}: {len(state.epochs)} of {settings.epochs} epochs done")
@@ -177,12 +177,12 @@ class _Work:
             write_record(self.folder, done)
         return Finetuned(self.folder, done)
 
-    def _key(self, run: str, settings: FinetuneConfig, adapter: Model, data: str) -> str:
+    def _key(self, run: str, settings: FinetuneConfig, model: Capabilities, data: str) -> str:
         """What makes two finetunings the same: settings, code, weights and data."""
         content = {
             "run": run,
             "settings": settings.model_dump(mode="json"),
-            "model": model_info(adapter)["fingerprint"],
+            "model": model_info(model)["fingerprint"],
             "data": data,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
@@ -190,13 +190,13 @@ class _Work:
     def _record(
         self,
         registry: Registry,
-        adapter: Model,
+        model: Capabilities,
         about: list[dict[str, Any]],
         settings: FinetuneConfig,
         loss: str,
         pairs: int,
     ) -> dict[str, Any]:
-        config = self.config
+        config, adapter = self.config, model.adapter
         earlier = finetuned(adapter)
         seen = [*(trained_on(registry, config.model, config.model_args, adapter) or ())]
         seen += [name for one in about for name in one.pop("images_from")]
@@ -217,7 +217,7 @@ class _Work:
                 "model": config.model,
                 "model_args": redact_values(dict(config.model_args)),
                 "model_name": config.model_name,
-                **model_info(adapter),
+                **model_info(model),
             },
             "epochs": [],
             "config": redact_values(config.model_dump(mode="json")),
