@@ -287,7 +287,7 @@ class ModelFiles:
         }
 
 
-def _needs_registry(source: Mapping[str, Any], request: SourceRequest) -> Any:
+def _needs_registry(source: Mapping[str, object], request: SourceRequest) -> Any:
     raise UsageError(f"source '{source.get('kind')}' can be read through the registry only")
 
 
@@ -319,8 +319,8 @@ class SourceRequest:
     offline: bool = False
     data_dir: Path | None = None
     kind: Literal["groups", "retrieval", "classification"] = "groups"
-    read: Callable[[Mapping[str, Any], SourceRequest], Loaded] = _needs_registry
-    locations: Callable[[Mapping[str, Any], SourceRequest], list[Any]] = _needs_registry
+    read: Callable[[Mapping[str, object], SourceRequest], Loaded] = _needs_registry
+    locations: Callable[[Mapping[str, object], SourceRequest], list[Any]] = _needs_registry
 
 
 @dataclass(frozen=True)

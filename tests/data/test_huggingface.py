@@ -9,7 +9,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import datasets
 import pytest
+from datasets import Image as ImageFeature
+from datasets import List, Value
 from datasets.exceptions import DatasetNotFoundError
 from PIL import Image
 from support import task_data
@@ -32,7 +35,6 @@ PATTERNS = [
 @pytest.fixture(autouse=True)
 def own_caches(tmp_path, monkeypatch):
     """The caches of the hub's libraries, empty and our own."""
-    import datasets
     from huggingface_hub import constants
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache" / "datasets")
@@ -41,7 +43,6 @@ def own_caches(tmp_path, monkeypatch):
 
 def parquet(folder: Path, split: str, columns: dict, features: dict) -> str:
     """A repository of one parquet file, without a card, as the hub's libraries write it."""
-    import datasets
 
     table = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
     (folder / "data").mkdir(parents=True, exist_ok=True)
@@ -62,28 +63,24 @@ def load(name: str, data_dir: Path | None = None, n_groups: int | None = None, l
     return task_data.load(task, data_dir, limit=limit)
 
 
-def winoground(folder: Path, n: int = 4) -> str:
-    import datasets
+TEXT, IMAGE, NUMBER = Value("string"), ImageFeature(), Value("int32")
 
-    text, image = datasets.Value("string"), datasets.Image()
+
+def winoground(folder: Path, n: int = 4) -> str:
+    texts = {
+        "caption_0": [f"caption {index}" for index in range(n)],
+        "caption_1": [f"other {index}" for index in range(n)],
+        "tag": ["Adjective-Noun"] * n,
+        "secondary_tag": ["", "Pragmatics, Series"] * (n // 2),
+        "collapsed_tag": ["Object"] * n,
+    }
+    columns = {"id": list(range(n)), "image_0": images(n, "RGBA"), "image_1": images(n), **texts}
+    features = {"id": NUMBER, "image_0": IMAGE, "image_1": IMAGE, **dict.fromkeys(texts, TEXT)}
     return parquet(
         folder,
         "test",
-        {
-            "id": list(range(n)),
-            "image_0": images(n, "RGBA"),
-            "image_1": images(n),
-            "caption_0": [f"caption {index}" for index in range(n)],
-            "caption_1": [f"other {index}" for index in range(n)],
-            "tag": ["Adjective-Noun"] * n,
-            "secondary_tag": ["", "Pragmatics, Series"] * (n // 2),
-            "num_main_preds": [1, 2] * (n // 2),
-            "collapsed_tag": ["Object"] * n,
-        },
-        {
-            **{"id": datasets.Value("int32"), "image_0": image, "image_1": image, "caption_0": text, "caption_1": text},
-            **{"tag": text, "secondary_tag": text, "num_main_preds": datasets.Value("int32"), "collapsed_tag": text},
-        },
+        {**columns, "num_main_preds": [1, 2] * (n // 2)},
+        {**features, "num_main_preds": NUMBER},
     )
 
 
@@ -114,16 +111,12 @@ def test_winoground_with_its_tags_and_transparent_images(tmp_path):
 
 
 def test_colorswap_and_its_splits(tmp_path):
-    import datasets
-
-    text, image = datasets.Value("string"), datasets.Image()
     for split, ids in (("train", [0, 1, 2]), ("test", [9, 11])):
         n = len(ids)
-        columns = {"id": ids, "image_1": images(n), "image_2": images(n)}
-        columns |= {name: [f"{name} {i}" for i in ids] for name in ("caption_1", "caption_2")}
-        columns |= {"image_source": ["midjourney"] * n, "caption_source": ["human"] * n}
-        features = {"id": datasets.Value("int64"), "image_1": image, "image_2": image}
-        features |= dict.fromkeys(("caption_1", "caption_2", "image_source", "caption_source"), text)
+        texts = {name: [f"{name} {i}" for i in ids] for name in ("caption_1", "caption_2")}
+        texts |= {"image_source": ["midjourney"] * n, "caption_source": ["human"] * n}
+        columns = {"id": ids, "image_1": images(n), "image_2": images(n), **texts}
+        features = {"id": Value("int64"), "image_1": IMAGE, "image_2": IMAGE, **dict.fromkeys(texts, TEXT)}
         path = parquet(tmp_path / "copy", split, columns, features)
     test = load("colorswap", None, 2, path=path)
     assert [group.group_id for group in test.groups] == ["9", "11"]
@@ -139,18 +132,9 @@ def test_colorswap_and_its_splits(tmp_path):
 
 
 def sugarcrepe(folder: Path, rows: list[tuple[str, str]]) -> str:
-    import datasets
-
-    return parquet(
-        folder,
-        "test",
-        {"image": images(len(rows)), "tested_labels": [list(row) for row in rows], "true_label": [0] * len(rows)},
-        {
-            "image": datasets.Image(),
-            "tested_labels": datasets.List(datasets.Value("string")),
-            "true_label": datasets.ClassLabel(names=["caption", "negative_caption"]),
-        },
-    )
+    columns = {"image": images(len(rows)), "tested_labels": [list(row) for row in rows], "true_label": [0] * len(rows)}
+    labels = datasets.ClassLabel(names=["caption", "negative_caption"])
+    return parquet(folder, "test", columns, {"image": IMAGE, "tested_labels": List(TEXT), "true_label": labels})
 
 
 def mirror_of(task: str, path: str) -> list:
@@ -182,29 +166,18 @@ def test_a_mirror_whose_wrong_group_cannot_be_found_is_refused(tmp_path):
 
 
 def test_spatial_rows_of_the_mirror(tmp_path):
-    import datasets
-
     rows = 291
-    path = parquet(
-        tmp_path / "copy",
-        "VG_QA_two_obj",
-        {"image_options": images(rows), "caption_options": [[f"right {i}", f"wrong {i}"] for i in range(rows)]},
-        {"image_options": datasets.Image(), "caption_options": datasets.List(datasets.Value("string"))},
-    )
+    columns = {"image_options": images(rows), "caption_options": [[f"right {i}", f"wrong {i}"] for i in range(rows)]}
+    features = {"image_options": IMAGE, "caption_options": List(TEXT)}
+    path = parquet(tmp_path / "copy", "VG_QA_two_obj", columns, features)
     (tmp_path / "copy" / "data" / "VG_Relation-00000-of-00001.parquet").write_bytes(b"nobody asked for this split")
     loaded = load("whatsup_vg_two", tmp_path / "nothing", of=mirror_of("whatsup_vg_two", path))
     assert loaded.groups[290].captions == ("right 290", "wrong 290"), "the true caption is the first"
 
 
 def test_a_column_of_several_images(tmp_path):
-    import datasets
-
-    path = parquet(
-        tmp_path / "copy",
-        "test",
-        {"both": [images(2), images(2)[::-1]], "texts": [["a", "b"], ["c", "d"]]},
-        {"both": datasets.List(datasets.Image()), "texts": datasets.List(datasets.Value("string"))},
-    )
+    columns = {"both": [images(2), images(2)[::-1]], "texts": [["a", "b"], ["c", "d"]]}
+    path = parquet(tmp_path / "copy", "test", columns, {"both": List(IMAGE), "texts": List(TEXT)})
     group = {"id": None, "tags": [], "n_groups": 2, "images": "both", "captions": "texts"}
     task = changed("colorswap", of={"kind": "huggingface", "path": path}, **group)
     groups = task_data.load(task).groups
@@ -298,15 +271,11 @@ def test_a_text_that_is_not_utf8_names_row_and_column(tmp_path, capsys):
 
 def saved(folder: Path, split: str | None = "test", shards: int = 2) -> Path:
     """What `save_to_disk` writes: of several splits, or of a dataset without any."""
-    import datasets
 
-    columns = {"image_0": images(4), "image_1": images(4)[::-1], "text_0": list("abcd"), "text_1": list("efgh")}
-    text = datasets.Value("string")
-    features = {"image_0": datasets.Image(), "image_1": datasets.Image(), "text_0": text, "text_1": text}
-    table = datasets.Dataset.from_dict(
-        {**columns, "category": list("xxyy"), "id": list("1234")},
-        features=datasets.Features({**features, "category": text, "id": text}),
-    )
+    texts = {"text_0": list("abcd"), "text_1": list("efgh"), "category": list("xxyy"), "id": list("1234")}
+    columns = {"image_0": images(4), "image_1": images(4)[::-1], **texts}
+    features = datasets.Features({"image_0": IMAGE, "image_1": IMAGE, **dict.fromkeys(texts, TEXT)})
+    table = datasets.Dataset.from_dict(columns, features=features)
     if split is None:
         table.save_to_disk(str(folder), num_shards=shards)
     else:
@@ -351,7 +320,6 @@ def test_what_is_missing_of_a_saved_dataset_is_told(tmp_path):
 
 
 def test_reading_a_table_decodes_no_image_and_a_broken_one_names_its_group(tmp_path):
-    import datasets
     import pyarrow
     from pyarrow import parquet as files
 
@@ -388,7 +356,6 @@ def test_a_missing_column_is_named(tmp_path):
 
 
 def answering(monkeypatch, error: Exception) -> None:
-    import datasets
 
     def answer(*_, **__):
         raise error
@@ -461,10 +428,14 @@ def mmvp(folder: Path, blobs: Path | None = None) -> Path:
     return folder
 
 
-def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(tmp_path):
+@pytest.fixture
+def cached_mmvp(tmp_path) -> Path:
+    """The snapshot of the task's revision in the hub's cache."""
     repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = find("mmvp_vlm").spec.source["revision"]
-    mmvp(repository / "snapshots" / revision, repository / "blobs")
+    return mmvp(repository / "snapshots" / find("mmvp_vlm").spec.source["revision"], repository / "blobs")
+
+
+def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(cached_mmvp):
     loaded = load("mmvp_vlm")
     assert len(loaded.groups) == 135
     last = loaded.groups[-1]
@@ -472,25 +443,22 @@ def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(tmp_path):
     assert [image.name for image in last.images] == ["Camera Perspective/269.jpg", "Camera Perspective/270.jpg"]
     assert Counter(group.tags["Type"] for group in loaded.groups) == dict.fromkeys(PATTERNS, 15)
     assert open_upright(last.images[1], "x").size == (224, 20)
-    assert loaded.source["revision"] == revision and len(loaded.source["sha256"]) == 64
+    assert loaded.source["revision"] == cached_mmvp.name and len(loaded.source["sha256"]) == 64
     assert load("mmvp_vlm_global").groups == loaded.groups
     assert len(load("mmvp_vlm", limit=3).groups) == 3
-    (repository / "snapshots" / revision / "MLLM_VLM Images" / "Color" / "151.jpg").unlink()
+    (cached_mmvp / "MLLM_VLM Images" / "Color" / "151.jpg").unlink()
     with pytest.raises(DataError, match=r"image Color/151\.jpg of group 151-152 is not in .*fetches it again"):
         load("mmvp_vlm")
 
 
-def test_a_link_out_of_the_repository_is_refused(tmp_path):
-    repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = find("mmvp_vlm").spec.source["revision"]
-    folder = mmvp(repository / "snapshots" / revision, repository / "blobs")
-    image = folder / "MLLM_VLM Images" / "Orientation" / "2.jpg"
+def test_a_link_out_of_the_repository_is_refused(tmp_path, cached_mmvp):
+    image = cached_mmvp / "MLLM_VLM Images" / "Orientation" / "2.jpg"
     image.unlink()
     Image.new("RGB", (4, 4)).save(tmp_path / "private.jpg")
     image.symlink_to(tmp_path / "private.jpg")
     with pytest.raises(DataError, match=r"group 1-2: 'Orientation/2\.jpg' leaves the folder"):
         load("mmvp_vlm")
-    questions = folder / "Questions.csv"
+    questions = cached_mmvp / "Questions.csv"
     rows = questions.read_text(encoding="utf-8").replace("1,Orientation", "1,../../../blobs")
     questions.unlink()
     questions.write_text(rows, encoding="utf-8")
@@ -536,11 +504,8 @@ def test_a_run_of_winoground(tmp_path, capsys):
     assert {value: row["groups"] for value, row in rows.items()} == {"(none)": 200, "Pragmatics": 200, "Series": 200}
 
 
-def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, capsys):
-    repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    revision = find("mmvp_vlm").spec.source["revision"]
-    folder = mmvp(repository / "snapshots" / revision, repository / "blobs")
-    blob = (folder / "MLLM_VLM Images" / "Color" / "151.jpg").resolve()
+def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, cached_mmvp, capsys):
+    blob = (cached_mmvp / "MLLM_VLM Images" / "Color" / "151.jpg").resolve()
     Image.new("CMYK", (224, 30), (10, 90, 0, 20)).save(blob, format="JPEG")
     results = tmp_path / "x.json"
     out = finished(capsys, "--tasks", "mmvp_vlm,mmvp_vlm_global", "--output_path", str(results))
@@ -549,16 +514,17 @@ def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, capsys):
     assert samples == {"original": 135, "effective": 135, "clusters": 52}, "images of the copy repeat"
     assert set(document["breakdowns"]["mmvp_vlm"]["Type"]) == set(PATTERNS)
     assert all(row["groups"] == 15 for row in document["breakdowns"]["mmvp_vlm"]["Type"].values())
-    assert document["datasets"]["mmvp_vlm"]["revision"] == revision
+    assert document["datasets"]["mmvp_vlm"]["revision"] == cached_mmvp.name
     assert "global_assignment_accuracy" in out
 
 
 def test_a_run_of_sugarcrepe_from_the_mirror(tmp_path, capsys):
     rows = [(f"caption {index}", f"negative {index}") for index in range(666)]
     of = mirror_of("sugarcrepe_swap_att", sugarcrepe(tmp_path / "copy", rows))
-    task = tmp_path / "sugarcrepe_swap_att.yaml"
-    spec = find("sugarcrepe_swap_att").spec.model_dump(mode="json", exclude_defaults=True)
-    task.write_text(json.dumps({**spec, "source": {"kind": "first_of", "of": [of[0], {**of[1], "revision": None}]}}))
+    source = {"kind": "first_of", "of": [of[0], {**of[1], "revision": None}]}
+    task = task_data.rewritten(
+        tmp_path, "sugarcrepe_swap_att", lambda spec: spec.update(source=source), "sugarcrepe_swap_att"
+    )
     results = tmp_path / "x.json"
     finished(capsys, "--tasks", str(task), "--output_path", str(results))
     document = json.loads(results.read_text())

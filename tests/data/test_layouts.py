@@ -9,14 +9,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from PIL import Image
+from support import task_data
+from support.task_data import encoded, find, write
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
 from ttmbench.data.hub_tables import files_of_split, missing_shards
-from ttmbench.data.loader import data_locations, load_task_data
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.loader import data_locations
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.plugins.registry import build_registry
 
@@ -33,18 +32,13 @@ def own_caches(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
 
 
-def load(name: str, data: Path, groups: int, **changes: object):
-    registry = build_registry()
-    spec = find_task(registry, name).spec
-    group = spec.group.model_copy(update={"n_groups": groups})
-    changed = spec.model_copy(update={"group": group, "source": {**spec.source, **changes}})
-    return load_task_data(registry, TaskFile(changed, None), data_dir=data, offline=True)
+def load(name: str, data: Path, groups: int, **source: object):
+    return task_data.load(task_data.changed(name, source, n_groups=groups), data)
 
 
 def missing(name: str, data: Path, **changes: object) -> list[dict[str, str]]:
-    registry = build_registry()
-    task = find_task(registry, name)
-    return [place.missing() for place in data_locations(registry, task.with_source(changes), data)[0]]
+    task = find(name).with_source(changes)
+    return [place.missing() for place in data_locations(build_registry(), task, data)[0]]
 
 
 # --- SugarCrepe and MMVP -------------------------------------------------------------------------------------
@@ -52,11 +46,9 @@ def missing(name: str, data: Path, **changes: object) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("folder", ["sugarcrepe", "."])
 def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
-    (tmp_path / folder / "val2017").mkdir(parents=True)
     for name in ("1.jpg", "2.jpg"):
-        Image.new("RGB", (8, 8)).save(tmp_path / folder / "val2017" / name)
-    rows = {"0": {"filename": "1.jpg", "caption": "yes", "negative_caption": "no"}}
-    (tmp_path / folder / "swap_att.json").write_text(json.dumps(rows), encoding="utf-8")
+        write(tmp_path / folder / "val2017" / name, encoded(size=(8, 8)))
+    write(tmp_path / folder / "swap_att.json", {"0": {"filename": "1.jpg", "caption": "yes", "negative_caption": "no"}})
     loaded = load("sugarcrepe_swap_att", tmp_path, 1)
     assert loaded.source["images"] == ("val2017" if folder == "." else "sugarcrepe/val2017")
     assert loaded.groups[0].images[0].open().size == (8, 8) and loaded.source.get("revision") is None
@@ -67,12 +59,10 @@ def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
 
 
 def mmvp(folder: Path, numbers: int = 4) -> None:
-    (folder / "MLLM_VLM Images" / "Color").mkdir(parents=True)
-    rows = ["Question ID,Type,Statement"]
     for number in range(1, numbers + 1):
-        Image.new("RGB", (8, number)).save(folder / "MLLM_VLM Images" / "Color" / f"{number}.jpg")
-        rows.append(f"{number},Color,Statement {number}")
-    (folder / "Questions.csv").write_text("\n".join(rows), encoding="utf-8")
+        write(folder / "MLLM_VLM Images" / "Color" / f"{number}.jpg", encoded(size=(8, number)))
+    rows = [f"{number},Color,Statement {number}" for number in range(1, numbers + 1)]
+    write(folder / "Questions.csv", "\n".join(["Question ID,Type,Statement", *rows]))
 
 
 @pytest.mark.parametrize("folder", ["mmvp_vlm", "."])
@@ -90,7 +80,7 @@ def test_mmvp_in_the_data_folder_is_read_before_the_hub(tmp_path, folder):
 
 
 def test_doctor_finds_an_image_that_the_hubs_cache_lacks(tmp_path):
-    revision = find_task(build_registry(), "mmvp_vlm").spec.source["revision"]
+    revision = find("mmvp_vlm").spec.source["revision"]
     snapshot = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM" / "snapshots" / revision
     mmvp(snapshot)
     assert missing("mmvp_vlm", tmp_path) == [{}]
@@ -142,7 +132,7 @@ def test_datasets_that_the_authors_code_saved(tmp_path, task, folder):
     with pytest.raises(OutOfReachError, match=rf"incomplete: test/{name} is missing"):
         load(task, tmp_path, 2)
     state["_data_files"][0]["filename"] = "../../elsewhere.arrow"
-    (tmp_path / folder / "test" / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    write(tmp_path / folder / "test" / "state.json", state)
     with pytest.raises(DataError, match="leaves the folder"):
         load(task, tmp_path, 2)
     shutil.rmtree(tmp_path / folder / "test")
@@ -161,46 +151,45 @@ def test_a_local_folder_never_carries_the_hubs_commit(tmp_path, capsys):
     assert about["revision"] is None and about["source"]["revision"] is None
 
 
-def test_the_commit_that_was_read_is_told_where_none_is_pinned(tmp_path):
-    """ColorSwap names no commit; the hub's cache knows which one ``main`` was when it was fetched."""
+def cached_colorswap(tmp_path: Path, shards: int) -> Path:
+    """The first shard of a repository in the hub's cache."""
     repository = tmp_path / "cache" / "hub" / "datasets--stanfordnlp--colorswap"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text(SHA, encoding="utf-8")
+    write(repository / "refs" / "main", SHA)
     data = repository / "snapshots" / SHA / "data"
     data.mkdir(parents=True)
-    pairs("colorswap", "test").to_parquet(data / "test-00000-of-00001.parquet")
+    pairs("colorswap", "test").to_parquet(data / f"test-00000-of-{shards:05d}.parquet")
+    return data
+
+
+def test_the_commit_that_was_read_is_told_where_none_is_pinned(tmp_path):
+    """ColorSwap names no commit; the hub's cache knows which one ``main`` was when it was fetched."""
+    cached_colorswap(tmp_path, 1)
     loaded = load("colorswap", tmp_path, 2)
     assert loaded.source["revision"] == SHA
     assert load("colorswap", tmp_path, 2, revision=SHA).source["revision"] == SHA
 
 
 def test_a_missing_shard_is_found_and_named(tmp_path):
-    repository = tmp_path / "cache" / "hub" / "datasets--stanfordnlp--colorswap"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text(SHA, encoding="utf-8")
-    data = repository / "snapshots" / SHA / "data"
-    data.mkdir(parents=True)
-    pairs("colorswap", "test").to_parquet(data / "test-00000-of-00002.parquet")
+    data = cached_colorswap(tmp_path, 2)
     (why,) = missing("colorswap", tmp_path)[0].values()
     assert why == "incomplete: data/test-00001-of-00002.parquet is not in the cache"
     with pytest.raises(OutOfReachError, match=r"is incomplete: data/test-00001-of-00002.parquet is missing; `ttmbench"):
         load("colorswap", tmp_path, 2)
-    local = repository / "snapshots" / SHA
-    (why,) = missing("colorswap", tmp_path, path=str(local))[0].values()
+    (why,) = missing("colorswap", tmp_path, path=str(data.parent))[0].values()
     assert "data/test-00001-of-00002.parquet is missing" in why
     (data / "test-00001-of-00002.parquet").symlink_to(tmp_path / "a blob that is gone")
     assert missing("colorswap", tmp_path)[0], "a link without its file is no shard"
 
 
 def test_task_args_reach_the_sources_of_a_list():
-    task = find_task(build_registry(), "whatsup_a")
+    task = find("whatsup_a")
     files, mirror = task.with_source({"revision": SHA, "exif": "apply", "fix_labels": False}).spec.source["of"]
     assert mirror["revision"] == SHA and "revision" not in files and files["exif"] == mirror["exif"] == "apply"
     assert task.with_source({"fix_labels": False}).spec.source["of"] == task.spec.source["of"]
     own = task.with_source({"revision": SHA, "fix_labels": False}).spec.source
     assert own["fix_labels"] is False and "revision" not in own
     assert task.spec.source["of"][1]["revision"] is None, "the task itself stays as it is"
-    assert find_task(build_registry(), "winoground").with_source({"revision": SHA}).spec.source["revision"] == SHA
+    assert find("winoground").with_source({"revision": SHA}).spec.source["revision"] == SHA
 
 
 # --- which files hold a split --------------------------------------------------------------------------------
@@ -268,7 +257,6 @@ def test_a_wrong_file_among_several_does_not_keep_validate_from_the_others(capsy
 
 
 def test_links_below_also_stay_in_the_data_folder(tmp_path):
-    spec = find_task(build_registry(), "sugarcrepe_swap_att").spec.model_dump(mode="json", exclude_defaults=True)
-    spec["source"]["of"][0]["also"] = {"coco": ["../other"]}
-    (tmp_path / "sugarcrepe_swap_att.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
-    assert main(["validate", str(tmp_path / "sugarcrepe_swap_att.yaml"), "--schema_only"]) == 2
+    also = {"also": {"coco": ["../other"]}}
+    path = task_data.rewritten(tmp_path, "sugarcrepe_swap_att", lambda spec: spec["source"]["of"][0].update(also))
+    assert main(["validate", str(path), "--schema_only"]) == 2

@@ -337,11 +337,11 @@ def test_intervals_over_seeds_are_students():
 
 
 def test_a_leaderboard_takes_the_newest_whole_measurement(document):
-    from ttmbench.report.leaderboard import _newest_transfers
+    from ttmbench.report.leaderboard import newest_transfers
 
     row = transfers_of(ResultsDocument.of(document))[0]
     older, part = replace(row, date=row.date - 1, groups=200), replace(row, date=row.date + 1)
-    assert _newest_transfers([("m", [older]), ("m", [part])]) == [replace(older, model="m")]
+    assert newest_transfers([older, part]) == [older]
 
 
 def test_transfer_draws_the_matrix(tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,8 +11,10 @@ from support.sweeps import forked_workers
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.config import make_run_config
 from ttmbench.data.memory import Task
-from ttmbench.errors import UsageError
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator.devices import Devices
 from ttmbench.evaluator.local_executor import LocalExecutor
 from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
@@ -134,6 +138,18 @@ def test_pairs_are_scored_once_and_a_process_that_dies_costs_no_number(tiny_vlm,
 def test_what_cannot_be_divided_is_one_line(tasks, how, line):
     with pytest.raises(UsageError, match=line):
         ttmbench.simple_evaluate("tiny-clip", tasks, device="cpu,cpu", limit=1, **how)
+
+
+def test_processes_that_cannot_be_replaced_leave_their_part_to_the_first(tmp_path, capsys):
+    def wait(timeout):
+        raise TtmbenchError("worker processes end before they begin")
+
+    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "device": "cpu,cpu"})
+    devices, done = Devices(config, ["cpu", "cpu"], tmp_path, 1, None), []
+    devices._workers["worker-1"], devices.executor = "cpu", SimpleNamespace(submit=lambda *_: None, wait=wait)
+    others = devices._ahead("groups", "shapes_color", lambda unit: done.append(unit.part))
+    assert done == [0] and [unit.part for unit in others] == [1] and not devices._workers
+    assert "did not do their part (worker processes end before they begin); cpu does it" in capsys.readouterr().err
 
 
 def test_other_commands_take_one_device(tmp_path, capsys):

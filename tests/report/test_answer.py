@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.documents import trained, whole_document
+from support.documents import PUBLISHED, whole_document, write_run
 
 from ttmbench.cli import main
 from ttmbench.report.charts import draw_answer
@@ -16,24 +16,14 @@ from ttmbench.report.summary_table import answer_of
 from ttmbench.reproduce.tables import published_numbers
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
-HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
-TRACKS = {"group_score,none": "zero_shot", "group_match,none": "matching", "group_match,ttm": "test_time"}
+KEYS = ("group_score,none", "group_match,none", "group_match,ttm")
 
 
-def write(folder, name, *, model="m", date=0.0, scored=10, values=(0.2, 0.5, 0.75), task="t", **changes):
+def write(folder, name, values=(0.2, 0.5, 0.75), task="t", model="m", date=0.0, scored=10):
     """A run with a group score, SimpleMatch and, if there are three values, TTM."""
-    keys = list(TRACKS)[: len(values)]
-    document = whole_document(
-        {task: dict(zip(keys, values, strict=True))},
-        tracks={task: {key: TRACKS[key] for key in keys}},
-        chance={task: {"group_score": 1 / 6, "group_match": 0.5}},
-        ttm={task: trained()},
-        model_name=model,
-        date=date,
-        **changes,
-    )
-    document["n-samples"] = {task: {"original": 10, "effective": scored}}
-    (folder / name).write_text(json.dumps(document), encoding="utf-8")
+    chance = {task: {"group_score": 1 / 6, "group_match": 0.5}}
+    numbers = dict(zip(KEYS, values, strict=False))
+    write_run(folder, name, numbers, task, (scored, 10), model_name=model, date=date, chance=chance)
 
 
 def values_of(row):
@@ -62,7 +52,7 @@ def test_published_numbers_stand_beside_those_of_their_name(tmp_path):
     write(tmp_path, "x.json", model="clip")
     write(tmp_path, "y.json", model="siglip")
     (tmp_path / "p.csv").write_text(
-        HEAD
+        PUBLISHED
         + "paper,Table 1,t,clip,raw,group_score,7.25,,zero_shot\n"
         + "paper,Table 1,t,clip,simple_match,group_match,60,,zero_shot\n"
         + "paper,Table 1,t,clip,ttm,group_match,70,1.5,zero_shot\npaper,Table 2,t,gpt,raw,text_score,50,,zero_shot\n"
@@ -95,7 +85,9 @@ def test_global_tasks_and_models_that_only_choose(tmp_path):
 
 
 def test_the_page_opens_with_it(tmp_path, capsys):
-    (tmp_path / "p.csv").write_text(HEAD + "paper,Table 1,shapes_color,tiny-clip,ttm,group_match,84,1.2,zero_shot\n")
+    (tmp_path / "p.csv").write_text(
+        PUBLISHED + "paper,Table 1,shapes_color,tiny-clip,ttm,group_match,84,1.2,zero_shot\n"
+    )
     target = tmp_path / "page.html"
     words = ["report", str(REFERENCE), "--images", "none", "-o", str(target), "--published", str(tmp_path / "p.csv")]
     assert main(words) == 0

@@ -9,7 +9,7 @@ import re
 import jsonschema
 import pandas as pd
 import pytest
-from support.documents import trained, whole_document
+from support.documents import PUBLISHED, write_run
 
 import ttmbench
 from ttmbench.cli import main
@@ -20,42 +20,12 @@ from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.reproduce.tables import published_numbers
 from ttmbench.results.files import schema
 
-HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
 
-
-def write(
-    folder,
-    name,
-    *,
-    model="m",
-    date=0.0,
-    value=0.5,
-    task="t",
-    version=1,
-    data="d",
-    filters=("none",),
-    status="done",
-    groups=(10, 10),
-    **changes,
-):
+def write(folder, name, model="m", date=0.0, value=0.5, filters=("none",), **more):
     """A results document with the group match under some filters."""
-    tracks = {"none": "matching", "ttm": "test_time", "oracle": "oracle"}
-    document = whole_document(
-        {task: {f"group_match,{one}": value for one in filters}},
-        tracks={task: {f"group_match,{one}": tracks[one] for one in filters}},
-        status=status,
-        model_name=model,
-        date=date,
-        versions={task: version},
-        task_hashes={task: data},
-        ttm={task: trained()},
-        **changes,
+    return write_run(
+        folder, name, {f"group_match,{one}": value for one in filters}, model_name=model, date=date, **more
     )
-    document["n-samples"] = {task: {"original": groups[1], "effective": groups[0]}}
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document))
-    return path
 
 
 def test_the_newest_run_of_a_row_counts(tmp_path):
@@ -149,7 +119,7 @@ def test_one_broken_file_among_many_is_named_and_skipped(tmp_path):
 def test_published_numbers_say_so(tmp_path):
     write(tmp_path, "x.json")
     (tmp_path / "p.csv").write_text(
-        HEAD
+        PUBLISHED
         + "paper,Table 1,t,clip,ttm,group_match,60.5,0.5,zero_shot\npaper,Table 1,u,clip,raw,group_score,7,,zero_shot\n"
     )
     board = merge(tmp_path, published_numbers([str(tmp_path / "p.csv")]))
@@ -160,7 +130,8 @@ def test_published_numbers_say_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("a,b\n1,2\n", "no column 'source'"), (HEAD + "s,t,t,m,raw,x,many,,zero_shot\n", "line 2")]
+    ("text", "message"),
+    [("a,b\n1,2\n", "no column 'source'"), (PUBLISHED + "s,t,t,m,raw,x,many,,zero_shot\n", "line 2")],
 )
 def test_wrong_published_files(tmp_path, text, message):
     (tmp_path / "p.csv").write_text(text)

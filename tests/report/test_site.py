@@ -11,41 +11,31 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 from support.browser import listening
-from support.documents import trained, whole_document
+from support.documents import PUBLISHED, trained, write_run
 
 from ttmbench.cli import main
 from ttmbench.report.html.site import file_names
 from ttmbench.results.files import schema
 
-HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
-TRACKS = {"none": "matching", "ttm": "test_time", "oracle": "oracle"}
 DAY = 86_400
 
 
-def write(
-    folder, name, model="m", date=1, value=0.5, task="t", version=1, data="d", filters=("none",), groups=(10, 10)
-):
+def write(folder, name, model="m", date=1, value=0.5, task="t", filters=("none",), **more):
     """A results document with group match, and group score of the raw model."""
-    numbers = {f"group_match,{one}": value for one in filters} | {"group_score,none": value / 2}
-    tracks = {f"group_match,{one}": TRACKS[one] for one in filters} | {"group_score,none": "zero_shot"}
-    document = whole_document(
-        {task: numbers},
-        tracks={task: tracks},
+    return write_run(
+        folder,
+        name,
+        {f"group_match,{one}": value for one in filters} | {"group_score,none": value / 2},
+        task,
         model_name=model,
         model_info={"fingerprint": {"weights_sha256": f"{model}-weights"}},
         date=1.7e9 + date * DAY,
-        versions={task: version},
-        task_hashes={task: data},
         ttm={task: trained(audit_labels={"passed": True, "seeds": [0, 1], "iterations": 1})},
         configs={task: {"metrics": ["group_score", "group_match"], "description": "of <b>things</b>"}},
         packages={"ttmbench": "0.9.9", "numpy": "2"},
         command=f"ttmbench --model {model} --tasks {task}",
+        **more,
     )
-    document["n-samples"] = {task: {"original": groups[1], "effective": groups[0]}}
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document))
-    return path
 
 
 def build(runs: Path, site: Path, *words: str) -> Path:
@@ -65,7 +55,7 @@ def site(tmp_path_factory) -> Path:
     write(runs, "version.json", model="older", date=3, value=0.9, version=0)
     write(runs, "other.json", model="elsewhere", date=3, value=0.8, data="other")
     write(runs, "u.json", model="alpha", date=2, value=0.7, task="u")
-    (runs / "p.csv").write_text(HEAD + "A paper,Table 1,t,theirs,simple_match,group_match,55,,zero_shot\n")
+    (runs / "p.csv").write_text(PUBLISHED + "A paper,Table 1,t,theirs,simple_match,group_match,55,,zero_shot\n")
     return build(runs, tmp_path_factory.mktemp("site") / "out", "--published", str(runs / "p.csv"))
 
 

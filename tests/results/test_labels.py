@@ -134,8 +134,8 @@ def test_exports_for_the_hub(document, readme):
     metrics = [one for one in data.eval_results if one.dataset_name == TASK]
     pairs = {re.fullmatch(r"(\w+) \(([^)]+)\)", one.metric_type): one.metric_value for one in metrics}
     agree(readme, {(match[2], match[1]): value / 100 for match, value in pairs.items() if match})
-    files, _ = hub.evaluation_results([run])
-    entries = [entry for content in files.values() for entry in yaml.safe_load(hub.to_yaml(content))]
+    texts, _ = hub.export_evaluation_results([run], Path("out"), None)
+    entries = [entry for text in texts.values() for entry in yaml.safe_load(text)]
     notes = {tuple(entry["notes"].split(" (")[0].split(", ")): entry["value"] / 100 for entry in entries}
     agree(readme, {(name, metric.replace(" ", "_")): value for (metric, name), value in notes.items()})
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+import yaml
 from pydantic import ValidationError
 
 import ttmbench
@@ -233,11 +234,9 @@ def test_exports_for_the_hub_take_them_as_results_of_their_task(place):
     source = {"kind": "huggingface", "path": "owner/mine", "revision": "abc", "split": "test"}
     document["datasets"]["mine"] |= {"source": source, "revision": "abc"}
     run = DocumentFile(Path("x.json"), ResultsDocument.of(document))
-    files, _ = hub.evaluation_results([run])
-    ids = {
-        entry["task"]["id"] if "task" in entry else entry["dataset"]["task_id"]: entry
-        for entry in files["ttmbench_mine_zero_shot"]
-    }
+    texts, _ = hub.export_evaluation_results([run], Path("out"), None)
+    entries = yaml.safe_load(texts[Path("out") / "ttmbench_mine_zero_shot.yaml"])
+    ids = {entry["task"]["id"] if "task" in entry else entry["dataset"]["task_id"]: entry for entry in entries}
     assert "mean over" in ids["mine_relations_text_score"]["notes"]
     card, _ = hub.model_card_data([run])
     assert "mine/relations" in {one.dataset_name for one in card.eval_results}

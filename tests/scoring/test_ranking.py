@@ -13,7 +13,7 @@ from PIL import Image
 from support.blocks import MemoryBlocks
 
 from ttmbench.errors import TtmbenchError
-from ttmbench.scoring import dual_encoder, image_rows, ranking
+from ttmbench.scoring import dual_encoder, inputs, ranking
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import (
     Features,
@@ -161,9 +161,7 @@ def test_images_are_encoded_block_by_block_and_kept_ones_not_again(monkeypatch):
     groups, model, kept = images_and_captions(30), Towers(), MemoryBlocks()
     whole = encode_images(model, of(groups), BatchSizer(4), Fingerprint(groups), blocks=kept)
     assert (
-        model.images == 30
-        and model.largest <= image_rows.DECODED
-        and sorted(kept) == [("images", one) for one in range(4)]
+        model.images == 30 and model.largest <= inputs.DECODED and sorted(kept) == [("images", one) for one in range(4)]
     )
     del kept["images", 2]
     again, fingerprint = Towers(), Fingerprint(groups)

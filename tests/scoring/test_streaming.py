@@ -20,7 +20,7 @@ from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.scoring.dual_encoder import encode, encode_side
 from ttmbench.scoring.fingerprint import Fingerprint, ahead, threads_beside_the_model
-from ttmbench.scoring.image_rows import ImageRows
+from ttmbench.scoring.inputs import ImageRows
 from ttmbench.scoring.pairs import score_in_memory, score_task_pairs
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
@@ -55,7 +55,7 @@ def image_threads() -> list[str]:
 def four_threads():
     """Four threads decode, whatever the machine has."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("ttmbench.scoring.image_rows", "ttmbench.scoring.fingerprint"):
+        for module in ("ttmbench.scoring.inputs", "ttmbench.scoring.fingerprint"):
             patch.setattr(f"{module}.threads_beside_the_model", lambda: 4)
         yield
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 DIGEST = "ab" * 32
+PUBLISHED = "source,table,task,model,method,metric,percent,std_percent,track\n"
+"""The head of a table of published numbers."""
+_TRACKS = {"group_score,none": "zero_shot", "group_match,none": "matching", "group_match,ttm": "test_time"}
 
 
 def whole_document(results: Mapping[str, Mapping[str, float]], **changes: Any) -> dict[str, Any]:
@@ -38,6 +43,34 @@ def whole_document(results: Mapping[str, Mapping[str, float]], **changes: Any) -
         "artifacts": {},
         **changes,
     }
+
+
+def write_run(
+    folder: Path,
+    name: str,
+    numbers: Mapping[str, float],
+    task: str = "t",
+    groups: tuple[int, int] = (10, 10),
+    version: int = 1,
+    data: str = "d",
+    **changes: Any,
+) -> Path:
+    """Writes a document with numbers of one task, TTM among them, of so many of its groups."""
+    document = whole_document(
+        {task: numbers},
+        **{
+            "tracks": {task: {key: _TRACKS.get(key, "oracle") for key in numbers}},
+            "versions": {task: version},
+            "task_hashes": {task: data},
+            "ttm": {task: trained()},
+            "n-samples": {task: {"original": groups[1], "effective": groups[0]}},
+            **changes,
+        },
+    )
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
 
 
 def trained(**changes: Any) -> dict[str, Any]:

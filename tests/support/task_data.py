@@ -33,7 +33,8 @@ def write(path: Path, value: object) -> Path:
 def task_file(folder: Path, source: object, group: object, name: str = "mine", **more: object) -> Path:
     """A task of one metric."""
     spec = {"task": name, "version": 1, "source": source, "group": group, "metrics": ["group_match"], **more}
-    return write(folder / f"{name}.yaml", yaml.safe_dump(spec, sort_keys=False))
+    plain = json.loads(json.dumps(spec))  # what stands in it twice would be an alias, which task files may not have
+    return write(folder / f"{name}.yaml", yaml.safe_dump(plain, sort_keys=False))
 
 
 def rewritten(folder: Path, name: str, change: Any, as_name: str = "mine") -> Path:

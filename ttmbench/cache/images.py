@@ -131,7 +131,7 @@ class PixelDigestCache:
 
 
 class PreparedImageCache:
-    """Prepared images of one way of preprocessing; a `ttmbench.scoring.image_rows.PreparedImages`.
+    """Prepared images of one way of preprocessing; a `ttmbench.scoring.inputs.PreparedImages`.
 
     Args:
         store: the cache.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 MAX_INCLUDES = 8
-AlreadyRead = dict[str, Any]
+AlreadyRead = dict[str, object]
 """Path -> what a task file held a moment ago, for tasks of one folder that include the same."""
 AnyTask = TypeVar("AnyTask", bound=TaskFile)
 
@@ -113,10 +113,11 @@ def _checked(registry: Registry, task: TaskFile) -> TaskFile:
     return task
 
 
-def _kinds(source: Mapping[str, Any]) -> Iterator[str]:
+def _kinds(source: Mapping[str, object]) -> Iterator[str]:
     """The kinds of a source and of those that it combines."""
-    if isinstance(source.get("kind"), str):
-        yield source["kind"]
+    kind = source.get("kind")
+    if isinstance(kind, str):
+        yield kind
     inner = source.get("of")
     for part in inner if isinstance(inner, list) else ():
         if isinstance(part, dict):
@@ -141,7 +142,7 @@ def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead |
     return TaskFile(spec, path.parent if isinstance(path, Path) else None)
 
 
-def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, Any]:
+def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, object]:
     """One file with what it includes underneath it; the including file's fields win."""
     if depth > MAX_INCLUDES:
         raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
@@ -153,7 +154,7 @@ def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, Any]:
     content = read[str(path)]
     if not isinstance(content, dict):
         raise UsageError(f"{path}: a task file is a mapping of keys, got {type(content).__name__}")
-    merged: dict[str, Any] = {}
+    merged: dict[str, object] = {}
     for name, without in _includes(path, content.get("include", [])):
         included = _read(_beside(path, name), depth + 1, read)
         absent = [key for key in without if key not in included]
@@ -172,7 +173,7 @@ def _beside(path: Traversable, name: str) -> Traversable:
     return file
 
 
-def _includes(path: Traversable, value: Any) -> Iterator[tuple[str, list[str]]]:
+def _includes(path: Traversable, value: object) -> Iterator[tuple[str, list[str]]]:
     """File names, and the keys of each that are not taken over."""
     for entry in value if isinstance(value, list) else [value]:
         if isinstance(entry, str):
@@ -192,12 +193,13 @@ def _includes(path: Traversable, value: Any) -> Iterator[tuple[str, list[str]]]:
         yield entry["file"], without
 
 
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """Both, with mappings of its own, so that a file read once can be included again."""
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, dict):
-            merged[key] = _merge(merged[key] if isinstance(merged.get(key), dict) else {}, value)
+            underneath = merged.get(key)
+            merged[key] = _merge(underneath if isinstance(underneath, dict) else {}, value)
         elif isinstance(value, list):
             merged[key] = [_merge({}, item) if isinstance(item, dict) else item for item in value]
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ class Row:
     """
 
     key: str
-    cells: Mapping[str, Any]
+    cells: Mapping[str, object]
     index: int
     file: str = ""
 
@@ -71,8 +71,8 @@ def cell(row: Row, column: str, where: str) -> Any:
     return value
 
 
-def _inner(cells: Mapping[str, Any], path: list[str]) -> Any:
-    value: Any = cells
+def _inner(cells: Mapping[str, object], path: list[str]) -> object:
+    value: object = cells
     for depth, name in enumerate(path):
         if isinstance(value, Mapping):
             value = value.get(name, _MISSING)
@@ -141,7 +141,7 @@ def id_of(row: Row, column: str | None, where: str) -> str:
     return f"{row.file}/{row_id}" if row.file else row_id
 
 
-def _no_id(value: Any) -> str | None:
+def _no_id(value: object) -> str | None:
     """What a cell is that names nothing; None for one that may be an id."""
     match value:
         case None:
@@ -157,13 +157,13 @@ def _no_id(value: Any) -> str | None:
     return "an object" if isinstance(value, Mapping) else None
 
 
-def tags_of(row: Row, columns: Any, where: str) -> dict[str, str]:
+def tags_of(row: Row, columns: Mapping[str, object] | Sequence[str], where: str) -> dict[str, str]:
     """The tags of a row as texts: nothing is an empty tag, a list is joined.
 
     ``columns``: names of columns, or tag -> column, template or `PathPart`. DataError for a column or part that is not
     there.
     """
-    named: Mapping[str, Any] = columns if isinstance(columns, Mapping) else {name: name for name in columns}
+    named: Mapping[str, object] = columns if isinstance(columns, Mapping) else {name: name for name in columns}
     values = {tag: _tag(row, column, where) for tag, column in named.items()}
     return {
         tag: "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -171,7 +171,7 @@ def tags_of(row: Row, columns: Any, where: str) -> dict[str, str]:
     }
 
 
-def _tag(row: Row, column: Any, where: str) -> Any:
+def _tag(row: Row, column: object, where: str) -> object:
     if isinstance(column, str):
         return value_of(row, column, where)
     path = PathPart.model_validate(column)
@@ -235,7 +235,7 @@ class Condition(BaseModel):
         return self.at_most is None or _number(value, row, column, where) <= self.at_most
 
 
-def _condition(value: Any) -> Any:
+def _condition(value: object) -> object:
     """A value alone means that value; a list, one of its values."""
     if isinstance(value, Mapping | Condition):
         return value
@@ -264,7 +264,7 @@ def kept_rows(rows: Iterable[Row], columns: Mapping[str, Any], where: str) -> It
             yield row
 
 
-def _same(value: Any, wanted: Any) -> bool:
+def _same(value: object, wanted: object) -> bool:
     """Equality; a text of a CSV file may be what a number looks like. True is no 1."""
     if isinstance(value, bool) != isinstance(wanted, bool) and not isinstance(value, str):
         return False

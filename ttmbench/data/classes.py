@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def _resolved(spec: TaskSpec, key: str, stated: str | list[str]) -> tuple[list[s
     return texts, f"{stated} of {package}_torch {version('open_clip_torch')}"
 
 
-def _module(package: str, where: str) -> Any:
+def _module(package: str, where: str) -> ModuleType:
     """The package's lists, without its models: importing these would load torch."""
     installed = importlib.util.find_spec(package)
     path = Path(installed.origin).parent / METADATA if installed is not None and installed.origin else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ttmbench.data.availability import DataLocation, DataNeed, amount
 from ttmbench.data.download.http import Web
@@ -191,7 +191,7 @@ def ask_again(planned: Sequence[Plan]) -> None:
             need.ask_again()
 
 
-def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], echo: Callable[[FetchLine], None]) -> bool:
+def fetch_model(spec: AdapterSpec, model_args: Mapping[str, object], echo: Callable[[FetchLine], None]) -> bool:
     """Fetches a model's files and looks at them once more without the network; whether nothing is missing."""
     try:
         files = locate_files(spec, model_args, offline=False)
@@ -209,7 +209,7 @@ def fetch_model(spec: AdapterSpec, model_args: Mapping[str, Any], echo: Callable
     return True
 
 
-def preview_model(spec: AdapterSpec, model_args: Mapping[str, Any]) -> FetchLine:
+def preview_model(spec: AdapterSpec, model_args: Mapping[str, object]) -> FetchLine:
     """What would be fetched for a model, with the size where it is known. Nothing is fetched, and nothing is asked."""
     arguments = arguments_of(spec, model_args)
     name = str(arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name)

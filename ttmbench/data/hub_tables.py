@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -256,7 +256,7 @@ def _matching(folder: Path, patterns: list[str]) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
-def _card(folder: Path) -> dict[str, Any]:
+def _card(folder: Path) -> dict[str, object]:
     try:
         return _metadata((folder / CARD).read_text(encoding="utf-8"))
     except Exception:  # there is none, or the library that reads the tables says properly what is wrong
@@ -264,7 +264,7 @@ def _card(folder: Path) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def _metadata(card: str) -> dict[str, Any]:
+def _metadata(card: str) -> dict[str, object]:
     """Of a card's text: read again and again while a dataset is looked for, and long where it lists classes."""
     from huggingface_hub import RepoCard
 
@@ -293,7 +293,7 @@ def _load_split(options: HuggingfaceOptions, split: Path, folder: Path) -> Any:
     return _quietly(options, partial(datasets.load_from_disk, str(split)), offline=True)
 
 
-def _quietly(options: HuggingfaceOptions, fetch: Any, offline: bool) -> Any:
+def _quietly(options: HuggingfaceOptions, fetch: Callable[[], Any], offline: bool) -> Any:
     import datasets
 
     shown = not datasets.are_progress_bars_disabled()
@@ -306,7 +306,7 @@ def _quietly(options: HuggingfaceOptions, fetch: Any, offline: bool) -> Any:
             datasets.enable_progress_bars()
 
 
-def files_of_split(files: Sequence[str], card: Mapping[str, Any], split: str, name: str | None) -> list[str] | None:
+def files_of_split(files: Sequence[str], card: Mapping[str, object], split: str, name: str | None) -> list[str] | None:
     """The files or patterns that hold a split; None if any file of the repository may hold it.
 
     The configuration ``name`` of the card decides where it has any. Without them, all tables have to be shards of
@@ -331,7 +331,7 @@ def files_of_split(files: Sequence[str], card: Mapping[str, Any], split: str, na
     return [f"{shards[0]['folder']}{split}-[0-9]*-of-[0-9]*.parquet"]
 
 
-def _of_configs(configs: Sequence[Mapping[str, Any]], split: str, name: str | None) -> list[str] | None:
+def _of_configs(configs: Sequence[Mapping[str, object]], split: str, name: str | None) -> list[str] | None:
     named = [one for one in configs if one.get("config_name") == (name or "default")]
     default = [one for one in configs if one.get("default") is True] if name is None else []
     chosen = default or named or (list(configs) if name is None and len(configs) == 1 else [])

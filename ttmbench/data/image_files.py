@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -148,7 +148,7 @@ def read_files(
 
     # How much of the data is here is known only of all rows.
     groups = list(_groups(base, options, replace(request, limit=None) if leave_out else request, image))
-    record: dict[str, Any] = {}
+    record: dict[str, object] = {}
     if leave_out:
         here = [group for group in groups if all(image.variant != _ABSENT for image in group.images)]
         if not here:

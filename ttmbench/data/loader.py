@@ -115,7 +115,7 @@ def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceReques
     )
 
 
-def _locations(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> list[DataLocation]:
+def _locations(registry: Registry, source: Mapping[str, object], request: SourceRequest) -> list[DataLocation]:
     """The places of one source mapping; sources that combine others come back here for each of them."""
     spec, request = _with_options(registry, source, request)
     if not spec.needs:
@@ -125,7 +125,7 @@ def _locations(registry: Registry, source: Mapping[str, Any], request: SourceReq
 
 
 def _with_options(
-    registry: Registry, source: Mapping[str, Any], request: SourceRequest
+    registry: Registry, source: Mapping[str, object], request: SourceRequest
 ) -> tuple[SourceSpec, SourceRequest]:
     """The reader of a source mapping, and the request with its options."""
     kind = source.get("kind")
@@ -135,7 +135,7 @@ def _with_options(
     return registry.get(registry.sources, kind, "source"), replace(request, options=options)
 
 
-def _read_source(registry: Registry, source: Mapping[str, Any], request: SourceRequest) -> Loaded:
+def _read_source(registry: Registry, source: Mapping[str, object], request: SourceRequest) -> Loaded:
     """Reads one source mapping; sources that combine others come back here for each of them."""
     spec, request = _with_options(registry, source, request)
     reader, plugin = load_target(spec.target), registry.sources[spec.kind][1]
@@ -169,7 +169,7 @@ def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str
     if not constant and not tag_files:
         return loaded
     groups = [replace(group, tags={**constant, **group.tags}) for group in loaded.groups]
-    record: dict[str, Any] = {}
+    record: dict[str, object] = {}
     for tag, stated in tag_files.items():
         file = below(data_dir, stated.file, "group.tag_files")
         record[tag] = {"file": stated.file, "sha256": file_digest(file)} if file.is_file() else None

@@ -26,7 +26,7 @@ from ttmbench.types import Group, GroupShape, ImageRef, SourceRequest
 
 KIND = "memory"
 USUAL_METRICS = ("text_score", "image_score", "group_score", "group_match", "individual_match")
-Tags: TypeAlias = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
+Tags: TypeAlias = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]]
 """Tag -> its value for every group; or, for every group, tag -> value."""
 
 
@@ -225,9 +225,9 @@ class _Images:
         self._where = where
         self._names: dict[int | Path, str] = {}
         self._taken: dict[str, int | Path] = {}
-        self._held: list[Any] = []  # so that no two of them can have one identity
+        self._held: list[object] = []  # so that no two of them can have one identity
 
-    def of(self, image: Any, name: str, group_id: str) -> ImageRef:
+    def of(self, image: object, name: str, group_id: str) -> ImageRef:
         """A reference to an image; a file goes by its path, everything else by ``name``."""
         key: int | Path = id(image)
         if isinstance(image, str | os.PathLike):
@@ -240,7 +240,7 @@ class _Images:
         return _reference(image, name, f"{self._where}: image {name!r:.80} of group {group_id}")
 
 
-def _reference(image: Any, name: str, what: str) -> ImageRef:
+def _reference(image: object, name: str, what: str) -> ImageRef:
     from PIL import Image as Pillow
 
     match image:
@@ -286,14 +286,14 @@ def _tags_of(where: str, tags: Tags, count: int) -> list[dict[str, str]]:
     return [{tag: str(value) for tag, value in group_tags.items()} for group_tags in tags] or [{} for _ in range(count)]
 
 
-def _is_hub_dataset(dataset: Any) -> bool:
+def _is_hub_dataset(dataset: object) -> bool:
     """Whether it is a ``datasets.Dataset``; if that library was not imported, nothing is one."""
     library = sys.modules.get("datasets")
     return library is not None and isinstance(dataset, library.Dataset)
 
 
 def _shape_of(
-    row: Mapping[str, Any], images: str | Sequence[str], captions: str | Sequence[str], where: str
+    row: Mapping[str, object], images: str | Sequence[str], captions: str | Sequence[str], where: str
 ) -> GroupShape:
     """The shape that the first row has."""
     counts = []

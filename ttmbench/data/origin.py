@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -38,7 +37,7 @@ class Origin(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _address(cls, value: Any) -> Any:
+    def _address(cls, value: object) -> object:
         return {"url": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -86,7 +85,7 @@ class PathOrMapping(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _path(cls, value: Any) -> Any:
+    def _path(cls, value: object) -> object:
         return {"file": value} if isinstance(value, str) else value
 
 

@@ -110,7 +110,7 @@ def joined(
             raise DataError(f"{others[name][0]}: has more rows than the file that '{name}' should stand beside")
 
 
-def _listed(value: Any, column: str, row: Row, where: str) -> Any:
+def _listed(value: object, column: str, row: Row, where: str) -> object:
     """A list that was written as a text; what is a list already stays."""
     if not isinstance(value, str):
         return value
@@ -133,7 +133,7 @@ def read_text(file: Traversable, name: str) -> str:
         raise DataError(f"{name}: {error}") from None
 
 
-def read_json(file: Path, name: str) -> Any:
+def read_json(file: Path, name: str) -> object:
     """A file's JSON value; DataError if it cannot be read or is not JSON."""
     try:
         return textfile.parse_json(read_text(file, name))
@@ -178,7 +178,7 @@ def _refuse_parquet(file: Path, name: str) -> None:
         )
 
 
-def _leaves(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: object, path: str, name: str) -> Iterator[tuple[str, object]]:
     """Every item of every list, with the keys that lead to it."""
     if isinstance(value, list):
         for index, row in enumerate(value):
@@ -192,7 +192,7 @@ def _leaves(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
         )
 
 
-def _json(value: Any, fields: Sequence[str], name: str) -> Iterator[Row]:
+def _json(value: object, fields: Sequence[str], name: str) -> Iterator[Row]:
     if not isinstance(value, dict | list):
         raise DataError(f"{name}: expected a list or an object of rows, got {type(value).__name__}")
     for index, (key, row) in enumerate(value.items() if isinstance(value, dict) else enumerate(value)):

@@ -131,7 +131,7 @@ def name_of_adapter(adapter: Model, written: bool) -> str:
     kind, own = type(adapter).__name__, getattr(adapter, "model_name", None)
     if isinstance(own, str) and own.strip():
         return own
-    declared = model_info(adapter)["fingerprint"]
+    declared = model_info(capabilities_of(adapter))["fingerprint"]
     if declared:
         return f"{kind}-{hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:8]}"
     if written:
@@ -146,13 +146,14 @@ def _whose(registry: Registry, name: str) -> str:
     return f"model '{name}' of plugin '{registry.adapters[name][1]}'"
 
 
-def model_info(adapter: Model) -> dict[str, Any]:
+def model_info(model: Capabilities) -> dict[str, Any]:
     """What an adapter states about itself, for the record."""
+    adapter = model.adapter
     with foreign_errors(f"fingerprint() of {type(adapter).__name__}"):
         declared = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
         shown = dict(declared) if isinstance(declared, Mapping) else {"fingerprint": str(declared)}
         json.dumps(shown, allow_nan=False)
-    info: dict[str, Any] = {"capabilities": capabilities_of(adapter).names, "fingerprint": shown}
+    info: dict[str, Any] = {"capabilities": model.names, "fingerprint": shown}
     files = getattr(adapter, "files", None)
     return {**info, "source": files.provenance()} if isinstance(files, ModelFiles) else info
 

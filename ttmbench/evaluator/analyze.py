@@ -131,7 +131,7 @@ def _analyses(
             "data_sha256": scored.data.fingerprint,
         }
         packages = environment.packages()
-        yield _document(analysis, config, started, command, about, model_info(adapter), detail, packages)
+        yield _document(analysis, config, started, command, about, model_info(model), detail, packages)
 
 
 def _document(

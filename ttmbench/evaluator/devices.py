@@ -164,7 +164,11 @@ class Devices:
             except BaseException:
                 self._given_up = True
                 raise
-            others.result()
+            try:
+                others.result()
+            except TtmbenchError as error:  # lost ones cannot be replaced
+                warn(f"the other devices did not do their part ({error}); {self._names[0]} does it")
+                self._workers.clear()
         return [unit for place, unit in enumerate(units) if place % count]
 
     def _give_out(self, dealt: dict[str, deque[Unit]]) -> None:

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ from ttmbench.protocols import Savable
 from ttmbench.results import environment
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities, Model, Trained, capabilities_of
-from ttmbench.scoring.image_rows import DECODED
+from ttmbench.scoring.capabilities import Capabilities, Trained, capabilities_of
+from ttmbench.scoring.inputs import DECODED
 from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.checkpoint import training_parts, training_tensors
 from ttmbench.ttm.supervised import (
@@ -125,6 +125,8 @@ class _Work:
     command: Sequence[str]
     preset: str | None
     changes: Mapping[str, Any]
+    saving: float = 0.0
+    saved: float = field(default_factory=time.perf_counter)
 
     def do(self) -> Finetuned:
         config = self.config
@@ -143,7 +145,7 @@ class _Work:
         prepared, data = prepare(adapter, groups, DECODED, kept=None if cache is None else cache.prepared(adapter))
         code = code_of(registry, config, list(tasks.values()), {})
         run = RunKey.of(config, tasks, {}, {}, code).sha256
-        key = self._key(run, settings, adapter, data)
+        key = self._key(run, settings, model, data)
         if before is not None and before.get("key") != key:
             raise UsageError(
                 f"{self.folder} holds another finetuning ({', '.join(one['task'] for one in before['tasks'])}, status "
@@ -152,18 +154,18 @@ class _Work:
         if before is not None and before.get("status") == "done":
             return Finetuned(self.folder, before, was_done=True)
         pairs = len(true_pairs(prepared, loss).images)
-        record = {**self._record(registry, adapter, about, settings, loss, pairs), "data_sha256": data, "key": key}
+        record = {**self._record(registry, model, about, settings, loss, pairs), "data_sha256": data, "key": key}
         state = self._resumed(key)
         if state is not None:
             warn(f"going on with {self.folder}: {len(state.epochs)} of {settings.epochs} epochs done")
         write_record(self.folder, record)
         sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-        with foreign_errors(f"finetuning of model '{config.model}'"), _Keeper(self.folder, key) as keeper:
+        with foreign_errors(f"finetuning of model '{config.model}'"):
             with progress_bar(settings.epochs, "finetuning", "epochs") as bar:
                 bar.update(0 if state is None else len(state.epochs))
                 try:
                     for now in train(adapter, prepared, settings, config.seed, resume=state, part_size=sizer):
-                        keeper.keep(now, last=len(now.epochs) == settings.epochs)
+                        self._keep(now, key, is_last=len(now.epochs) == settings.epochs)
                         bar.set_postfix_str(f"loss {now.epochs[-1].loss:.3f}")
                         bar.update()
                         state = now
@@ -175,14 +177,15 @@ class _Work:
             epochs, digest = [asdict(one) for one in state.epochs], tensors_digest(adapter.state_dict())
             done = {**record, "status": "done", "epochs": epochs, "weights_sha256": digest}
             write_record(self.folder, done)
+            (self.folder / STATE / TRAINING).unlink(missing_ok=True)
         return Finetuned(self.folder, done)
 
-    def _key(self, run: str, settings: FinetuneConfig, adapter: Model, data: str) -> str:
+    def _key(self, run: str, settings: FinetuneConfig, model: Capabilities, data: str) -> str:
         """What makes two finetunings the same: settings, code, weights and data."""
         content = {
             "run": run,
             "settings": settings.model_dump(mode="json"),
-            "model": model_info(adapter)["fingerprint"],
+            "model": model_info(model)["fingerprint"],
             "data": data,
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
@@ -190,13 +193,13 @@ class _Work:
     def _record(
         self,
         registry: Registry,
-        adapter: Model,
+        model: Capabilities,
         about: list[dict[str, Any]],
         settings: FinetuneConfig,
         loss: str,
         pairs: int,
     ) -> dict[str, Any]:
-        config = self.config
+        config, adapter = self.config, model.adapter
         earlier = finetuned(adapter)
         seen = [*(trained_on(registry, config.model, config.model_args, adapter) or ())]
         seen += [name for one in about for name in one.pop("images_from")]
@@ -217,7 +220,7 @@ class _Work:
                 "model": config.model,
                 "model_args": redact_values(dict(config.model_args)),
                 "model_name": config.model_name,
-                **model_info(adapter),
+                **model_info(model),
             },
             "epochs": [],
             "config": redact_values(config.model_dump(mode="json")),
@@ -247,40 +250,25 @@ class _Work:
         model, optimizer, random = training_parts(tensors)
         return FinetuneState(tuple(EpochRecord(**one) for one in about["epochs"]), model, optimizer, random)
 
+    def _keep(self, state: FinetuneState, key: str, is_last: bool) -> None:
+        """Writes down where training stands, as often as that costs little."""
+        now = time.perf_counter()
+        if not is_last and now - self.saved < self.saving / SHARE_OF_SAVING:
+            return
+        tensors = separated(training_tensors(state.model, state.optimizer, state.random))
+        about = {"key": key, "epochs": [asdict(epoch) for epoch in state.epochs]}
+        try:
+            write_atomically(self.folder / STATE / TRAINING, lambda path: save_sealed(path, tensors, about))
+        except (OSError, TtmbenchError) as error:
+            warn(f"{error}; finetuning goes on, but if it is stopped it continues from before this")
+        self.saved = time.perf_counter()
+        self.saving = self.saved - now
+
     def _save(self, adapter: Savable) -> None:
         try:
             adapter.save_pretrained(self.folder)
         except OSError as error:
             raise TtmbenchError(f"the model cannot be written to {self.folder}: {error.strerror or error}") from None
-
-
-class _Keeper:
-    """Writes down where training stands, as often as that costs little; once all is done nothing of it stays."""
-
-    def __init__(self, folder: Path, key: str) -> None:
-        self._path, self._key = folder / STATE / TRAINING, key
-        self._cost, self._since = 0.0, time.perf_counter()
-
-    def __enter__(self) -> _Keeper:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._path.unlink(missing_ok=True)
-
-    def keep(self, state: FinetuneState, last: bool) -> None:
-        """Writes the state, unless that was done a short while ago."""
-        now = time.perf_counter()
-        if not last and now - self._since < self._cost / SHARE_OF_SAVING:
-            return
-        tensors = separated(training_tensors(state.model, state.optimizer, state.random))
-        about = {"key": self._key, "epochs": [asdict(one) for one in state.epochs]}
-        try:
-            write_atomically(self._path, lambda path: save_sealed(path, tensors, about))
-        except (OSError, TtmbenchError) as error:
-            warn(f"{error}; finetuning goes on, but if it is stopped it continues from before this")
-        self._since = time.perf_counter()
-        self._cost = self._since - now
 
 
 def _check_tasks(tasks: Mapping[str, TaskFile]) -> None:

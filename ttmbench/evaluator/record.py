@@ -77,7 +77,7 @@ class RunRecord:
             finetuning: the record of the finetuning that made its weights; None if there was none.
         """
         collections = None if trained_on is None else list(trained_on)
-        self.model_info = {**model_info(model.adapter), "trained_on": collections}
+        self.model_info = {**model_info(model), "trained_on": collections}
         self._finetuning = finetuning
         if finetuning is not None:
             self.model_info["finetuned"] = finetuning_shown(finetuning)

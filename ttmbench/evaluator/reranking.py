@@ -25,7 +25,7 @@ from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
 from ttmbench.scoring.debiasing import debias
 from ttmbench.scoring.dual_encoder import Features, caption_scores, encode_captions, encode_images, image_scores
-from ttmbench.scoring.inputs import distinct_images
+from ttmbench.scoring.fingerprint import distinct_images
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
 from ttmbench.scoring.ranking import best_candidates, rank_chosen
 from ttmbench.types import Group
@@ -72,7 +72,7 @@ class FirstStage:
     @property
     def about(self) -> dict[str, Any]:
         """What results say of it."""
-        return {"model": self.name, "k": self.k, "fingerprint": model_info(self.adapter)["fingerprint"]}
+        return {"model": self.name, "k": self.k, "fingerprint": model_info(self.capabilities)["fingerprint"]}
 
     def choose(self, run: Run, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
         """Places of the best k captions of each image and images of each caption, in ascending order."""

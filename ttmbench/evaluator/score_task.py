@@ -23,9 +23,8 @@ from ttmbench.scoring.capabilities import Capabilities, Model, Trained
 from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
-from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import DECODED, ImageRows
-from ttmbench.scoring.inputs import Prepared, distinct_captions, rows_of
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
+from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, rows_of
 from ttmbench.scoring.notes import refusal_notes, usable_scores
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.scoring.prepare import PreparedTask, prepare, stored

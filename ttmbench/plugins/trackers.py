@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -28,6 +28,8 @@ from ttmbench.results.labels import key_of, numbers_in
 if TYPE_CHECKING:
     from ttmbench.types import IterationRecord
 
+Record = Mapping[str, Any]
+"""Settings, or a part of a results document as the hooks have it."""
 UNRANKED = "unranked"  # controls and held-out groups have no track
 COLUMNS = ("task", "filter", "column", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
 _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_accuracy", "learning_rate", "seconds")
@@ -36,7 +38,7 @@ _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_a
 class Sink(Protocol):
     """What a tracker's library is asked to do. Anything it raises is for `TrackerPlugin` to report."""
 
-    def open(self, config: Mapping[str, Any]) -> None:
+    def open(self, config: Record) -> None:
         """Begins a run with these settings."""
 
     def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
@@ -45,19 +47,19 @@ class Sink(Protocol):
     def numbers(self, values: Mapping[str, float]) -> None:
         """Final numbers; a name that was there before gets a new value."""
 
-    def close(self, document: Mapping[str, Any]) -> None:
+    def close(self, document: Record) -> None:
         """Ends the run with its results document."""
 
 
 class _Tensorboard:
     """TensorBoard: event files below ``<dir>/<project>/<name>``, with the settings and the table of results as text."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Record) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._settings, self._make = settings, SummaryWriter
 
-    def open(self, config: Mapping[str, Any]) -> None:
+    def open(self, config: Record) -> None:
         parent = Path(self._settings.get("dir", "runs")) / safe_name(self._settings["project"])
         name = safe_name(self._settings["name"])
         unused = (number for number in range(2, 10_000) if not (parent / f"{name}-{number}").exists())
@@ -76,14 +78,14 @@ class _Tensorboard:
             self._writer.add_scalar(key, value, 0)
         self._writer.flush()
 
-    def close(self, document: Mapping[str, Any]) -> None:
-        rows = [list(COLUMNS), ["---"] * len(COLUMNS), *result_rows(document)]
+    def close(self, document: Record) -> None:
+        rows: list[Sequence[object]] = [COLUMNS, ["---"] * len(COLUMNS), *result_rows(document)]
         table = "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows)
         self._writer.add_text("results", table, 0)
         self._text("run", {key: document[key] for key in ("status", "errors", "run_key", "packages", "git_hash")})
         self._writer.close()
 
-    def _text(self, name: str, values: Mapping[str, Any]) -> None:
+    def _text(self, name: str, values: Record) -> None:
         """JSON as TensorBoard's Markdown shows it as it is: indented by four."""
         lines = json.dumps(values, indent=2, ensure_ascii=False).splitlines()
         self._writer.add_text(name, "\n".join("    " + line for line in lines), 0)
@@ -92,11 +94,11 @@ class _Tensorboard:
 class _Trackio:
     """Trackio: a local database (TRACKIO_DIR), or a Space of the Hub with ``space_id``."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Record) -> None:
         self._trackio: Any = import_module("trackio")
         self._settings = dict(settings)
 
-    def open(self, config: Mapping[str, Any]) -> None:
+    def open(self, config: Record) -> None:
         self._run: Any = self._trackio.init(config=dict(config), embed=False, **self._settings)
 
     def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
@@ -105,7 +107,7 @@ class _Trackio:
     def numbers(self, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=0)
 
-    def close(self, document: Mapping[str, Any]) -> None:
+    def close(self, document: Record) -> None:
         try:
             self._run.log({"results": self._trackio.Table(columns=list(COLUMNS), data=result_rows(document))}, step=0)
             artifact = self._trackio.Artifact("results", type="results", metadata={"status": document["status"]})
@@ -121,12 +123,12 @@ class _Trackio:
 class _Wandb:
     """Weights & Biases: a run beside any that the program has, online or (``mode=offline``) in files."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Record) -> None:
         self._wandb: Any = import_module("wandb")
         self._settings = dict(settings)
         self._curves: set[str] = set()
 
-    def open(self, config: Mapping[str, Any]) -> None:
+    def open(self, config: Record) -> None:
         # What W&B takes down by itself (command line, output, code) may hold secrets, so that is off.
         settings = self._wandb.Settings(
             console="off", x_disable_meta=True, disable_git=True, disable_code=True, x_save_requirements=False
@@ -147,7 +149,7 @@ class _Wandb:
     def numbers(self, values: Mapping[str, float]) -> None:
         self._run.summary.update(dict(values))
 
-    def close(self, document: Mapping[str, Any]) -> None:
+    def close(self, document: Record) -> None:
         self._run.summary.update({"status": document["status"], "run_key": document["run_key"]})
         self._run.log({"results": self._wandb.Table(columns=list(COLUMNS), data=result_rows(document))})
         artifact = self._wandb.Artifact(f"results-{self._run.id}", type="results")
@@ -166,7 +168,7 @@ class TrackerSpec:
         settings: keys of ``--track_args`` that it takes beside ``project`` and ``name``.
     """
 
-    sink: Callable[[Mapping[str, Any]], Sink]
+    sink: Callable[[Record], Sink]
     settings: frozenset[str]
 
 
@@ -204,7 +206,7 @@ def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
     return [(f"tracker {one}", TrackerPlugin(one, _sink(one, settings[one]))) for one in taken]
 
 
-def _sink(tracker: str, settings: Mapping[str, Any]) -> Sink:
+def _sink(tracker: str, settings: Record) -> Sink:
     """The sink of a tracker; UsageError if its library cannot be imported."""
     try:
         with warnings.catch_warnings():
@@ -231,7 +233,7 @@ class TrackerPlugin:
         self._reported: dict[str, float] = {}
 
     @hookimpl
-    def ttmbench_run_started(self, config: Mapping[str, Any]) -> None:
+    def ttmbench_run_started(self, config: Record) -> None:
         """Opens the tracker."""
         self._try("could not begin a run", partial(self._sink.open, config))
 
@@ -248,7 +250,7 @@ class TrackerPlugin:
         self._write_numbers(final_values(task, results, tracks))
 
     @hookimpl
-    def ttmbench_run_finished(self, result: Mapping[str, Any]) -> None:
+    def ttmbench_run_finished(self, result: Record) -> None:
         """Writes what an earlier run of the same command did, the table and the document, and closes the tracker."""
         for task, record in result["ttm"].items():
             for line in record["iterations"]:
@@ -294,7 +296,7 @@ class TrackerPlugin:
             warn(f"tracker {self._tracker}: {messages[0]}")
 
 
-def _curve_values(record: Mapping[str, Any]) -> dict[str, float]:
+def _curve_values(record: Record) -> dict[str, float]:
     """The numbers of an iteration; ``loss`` is that of the last epoch, and undefined ones are left out."""
     values = {name: record[name] for name in _OF_AN_ITERATION} | dict(record["metrics"])
     if record["loss"]:
@@ -324,7 +326,7 @@ def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping
     return {name: float(value) for name, key in names.items() if (value := results.get(key)) is not None}
 
 
-def result_rows(document: Mapping[str, Any]) -> list[list[Any]]:
+def result_rows(document: Record) -> list[list[str | float | None]]:
     """The results document as a table with the columns `COLUMNS`."""
     from ttmbench.results.document import ResultsDocument
     from ttmbench.results.numbers import numbers_of

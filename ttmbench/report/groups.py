@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ttmbench.data.task_file import TaskSpec
     from ttmbench.types import Group
 
+Line = Mapping[str, Any]
+"""A samples line."""
 DIGITS = 5  # of scores and margins on the page
 
 
@@ -85,12 +87,12 @@ def read_groups(run: ReportedRun, task: str, path: Path) -> GroupSet:
     return _group_set(run, task, read_json_lines(path), path)
 
 
-def _group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Mapping[str, Any]]], path: Path) -> GroupSet:
+def _group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Line]], path: Path) -> GroupSet:
     """Groups from numbered lines."""
     filters: dict[str, dict[int, Any]] = {}
     metrics: list[str] = []
     tags: list[str] = []
-    groups: dict[str, tuple[Mapping[str, Any], dict[str, dict[int, list[Any]]]]] = {}
+    groups: dict[str, tuple[Line, dict[str, dict[int, list[Any]]]]] = {}
     for number, line in lines:
         try:
             name, seed = str(line["filter"]), int(line.get("seed_index", 0))
@@ -121,7 +123,7 @@ def _group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Mapping[s
     return GroupSet(run, task, {"metrics": metrics, "filters": described, "tags": tags, "groups": shown})
 
 
-def _result(line: Mapping[str, Any], metrics: Iterable[str]) -> list[Any]:
+def _result(line: Line, metrics: Iterable[str]) -> list[Any]:
     result = [
         [[_short(score) for score in row] for row in line["scores"]] if "scores" in line else None,
         [_given(captions) for captions in line["matching"]] if "matching" in line else None,
@@ -186,7 +188,7 @@ def groups_from_scores(
 
 def _lines_of_scores(
     run: ReportedRun, task: str, path: Path, data_dir: str | None, include_path: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Line]:
     from ttmbench.plugins.registry import build_registry
 
     about = run.document.datasets[task]

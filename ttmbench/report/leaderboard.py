@@ -19,7 +19,7 @@ from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
-from ttmbench.results.models import UNKNOWN, StatedModel, stated_model, tell_apart
+from ttmbench.results.models import UNKNOWN, stated_model, tell_apart
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
@@ -89,78 +89,64 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; name the one that runs wrote to (--output_path)")
     skipped: dict[str, str] = {}
-    stated: list[StatedModel] = []
-    found_rows: list[list[Number]] = []
-    documents: list[tuple[str, ResultsDocument]] = []
-    found_transfers: list[list[Transfer]] = []
+    documents: dict[str, ResultsDocument] = {}
     for path, document in walk_documents(folder, without=frozenset({OWN_FILE})):
         name = path.relative_to(folder).as_posix()
         if isinstance(document, str):
             skipped[name] = document
             continue
-        rows = list(_rows(document, name))
-        if not rows:
-            skipped[name] = f"has no finished task (status {document.status})"
-        stated.append(stated_model(document))
-        found_rows.append(rows)
-        documents.append((name, document))
-        found_transfers.append(transfers_of(document, name))
-    if not stated:
+        documents[name] = document
+    if not documents:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
-    names = [one_line(name, CELL) for name in tell_apart(stated)]
-    found_rows = [[_called(row, name) for row in mine] for name, mine in zip(names, found_rows, strict=True)]
-    newest, superseded = _newest(row for mine in found_rows for row in mine)
+    models = [one_line(name, CELL) for name in tell_apart([stated_model(one) for one in documents.values()])]
+    runs = [
+        MergedRun(model, file, document, tuple(_rows(document, file, model)))
+        for model, (file, document) in zip(models, documents.items(), strict=True)
+    ]
+    skipped |= {run.file: f"has no finished task (status {run.document.status})" for run in runs if not run.rows}
+    newest, superseded = _newest(row for run in runs for row in run.rows)
     tasks = {row.task for row in newest}
-    rows = [*newest, *with_chance((row for row in published if row.task in tasks), (one for _, one in documents))]
+    rows = [*newest, *with_chance((row for row in published if row.task in tasks), documents.values())]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"{NOT_RUN}{task}"] = "no run has this task"
     downwards = {row.metric for row in rows if not row.higher_is_better}  # published numbers do not say
-    rows = [
-        row if row.higher_is_better is (row.metric not in downwards) else replace(row, higher_is_better=False)
-        for row in rows
-    ]
+    rows = [replace(row, higher_is_better=False) if row.metric in downwards else row for row in rows]
     rows.sort(key=_order)
-    transfers = _newest_transfers(zip(names, found_transfers, strict=True))
-    runs = [
-        MergedRun(model, file, document, tuple(mine))
-        for model, (file, document), mine in zip(names, documents, found_rows, strict=True)
-    ]
+    transfers = newest_transfers(
+        replace(row, model=run.model) for run in runs for row in transfers_of(run.document, run.file)
+    )
     return Leaderboard(rows, skipped, superseded, _conflicts(rows), transfers, runs)
 
 
-def _newest_transfers(found: Iterable[tuple[str, Sequence[Transfer]]]) -> list[Transfer]:
+def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
     """One row a model, task adapted to, task measured on and metric; the whole task goes before a part of it."""
     newest: dict[tuple[str, ...], Transfer] = {}
-    for model, rows in found:
-        for row in (replace(row, model=model) for row in rows):
-            key = (row.model, row.adapted_on, row.measured_on, row.metric)
-            before = newest.get(key)
-            if before is None or (not row.limited, row.date) >= (not before.limited, before.date):
-                newest[key] = row
+    for row in rows:
+        key = (row.model, row.adapted_on, row.measured_on, row.metric)
+        before = newest.get(key)
+        if before is None or (not row.limited, row.date) >= (not before.limited, before.date):
+            newest[key] = row
     return sorted(newest.values(), key=lambda row: (row.model, row.adapted_on))
-
-
-def _called(row: Number, model: str) -> Number:
-    return row if row.model == model else replace(row, model=model)
 
 
 def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[dict[str, str]]]:
     """One row a model, task, version, metric and method; and what it replaced."""
-    newest: dict[tuple[Any, ...], Number] = {}
+    newest: dict[tuple[object, ...], Number] = {}
     superseded = []
     for row in rows:
-        key = (row.model, *_key(row))
-        before = newest.get(key)
-        if before is None or takes_place_of(row, before):
-            newest[key] = row
-        old, new = (before, row) if newest[key] is row else (row, before)
-        if old is not None and new is not None and old.file != new.file:
+        key = (row.model, row.track, row.task, row.version, row.metric, row.method, row.limited)
+        before = newest.setdefault(key, row)
+        if before is row:
+            continue
+        new, old = (row, before) if takes_place_of(row, before) else (before, row)
+        newest[key] = new
+        if old.file != new.file:
             what = f"{old.model}, {old.task}, {old.metric}, {old.method}"
             superseded.append({"what": what, "file": old.file, "by": new.file})
     return list(newest.values()), superseded
 
 
-def as_document(board: Leaderboard) -> dict[str, Any]:
+def as_document(board: Leaderboard) -> dict[str, object]:
     """The leaderboard as JSON values."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -174,7 +160,7 @@ def as_document(board: Leaderboard) -> dict[str, Any]:
     }
 
 
-def as_row(one: Number) -> dict[str, Any]:
+def as_row(one: Number) -> dict[str, object]:
     """A number as a row of ``leaderboard.json`` and of the CSV."""
     return {key: getattr(one, "file" if key == "source" else key) for key in ROW}
 
@@ -191,13 +177,12 @@ def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, 
     Returns:
         Tables in the order of the tracks.
     """
-    found: dict[str, dict[tuple[str, str], dict[str, Number]]] = {track: {} for track in TRACK_TITLES}
+    lines: dict[str, dict[tuple[str, str], dict[str, Number]]] = {track: {} for track in TRACK_TITLES}
     for row in sorted(rows, key=lambda row: row.limited):
         mark = f" (published: {row.file})" if row.published else f" ({FROM_FILE})" if row.from_file else ""
         mark += " (part of the groups)" if row.limited else ""
-        line = found.setdefault(row.track or "", {}).setdefault((row.model + mark, row.method), {})
-        line[f"{row.task} {row.metric}"] = row
-    return {track: lines for track, lines in found.items() if lines}
+        lines[row.track or ""].setdefault((row.model + mark, row.method), {})[f"{row.task} {row.metric}"] = row
+    return {track: of_track for track, of_track in lines.items() if of_track}
 
 
 def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument]) -> list[Number]:
@@ -217,19 +202,15 @@ def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument
 
 def disagreements(rows: Iterable[Number]) -> list[str]:
     """A line for each task and model name under which sources publish different values, with the sources."""
-    found: dict[tuple[str, str, str], list[Number]] = {}
+    values: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         if row.disagrees:
-            found.setdefault((row.task, row.model, row.method), []).append(row)
-    lines = []
-    for (task, model, method), same in found.items():
-        values = [f"{metric} {_values(same, metric)}" for metric in dict.fromkeys(row.metric for row in same)]
-        lines.append(f"{task}, {model}, {method}: {'; '.join(values)}")
-    return lines
-
-
-def _values(rows: Iterable[Number], metric: str) -> str:
-    return " and ".join(f"{100 * (row.value or 0):.2f} ({row.file})" for row in rows if row.metric == metric)
+            metrics = values.setdefault(f"{row.task}, {row.model}, {row.method}", {})
+            metrics.setdefault(row.metric, []).append(f"{100 * (row.value or 0):.2f} ({row.file})")
+    return [
+        f"{about}: " + "; ".join(f"{metric} {' and '.join(same)}" for metric, same in metrics.items())
+        for about, metrics in values.items()
+    ]
 
 
 def legends(rows: Sequence[Number], escape: Callable[[str], str] = str) -> list[str]:
@@ -253,13 +234,12 @@ def extent_of_line(line: Mapping[str, Number]) -> Extent:
     return together({row.task: row.extent for row in line.values()}.values())
 
 
-def _rows(document: ResultsDocument, name: str) -> Iterator[Number]:
+def _rows(document: ResultsDocument, file: str, model: str) -> Iterator[Number]:
     """The numbers that rank, their names fit for a cell."""
-    for one in numbers_of(document, name):
+    for one in numbers_of(document, file):
         if one.track is not None and one.value is not None:
-            texts = {name: _shown(str(getattr(one, name) or "")) for name in ("task", "metric", "method", "data")}
-            changed = {name: text for name, text in texts.items() if text != getattr(one, name)}
-            yield replace(one, **changed) if changed else one  # type: ignore[arg-type]
+            texts = {name: _shown(getattr(one, name) or "") for name in ("task", "metric", "method", "data")}
+            yield replace(one, model=model, **texts)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=10_000)  # documents name the same tasks, metrics and data again and again
@@ -267,14 +247,10 @@ def _shown(text: str) -> str:
     return one_line(text, CELL)
 
 
-def _key(row: Number) -> tuple[Any, ...]:
-    """What makes two rows of one model the same number."""
-    return (row.track, row.task, row.version, row.metric, row.method, row.limited)
-
-
 def _order(row: Number) -> tuple[Any, ...]:
     value = -(row.value or 0.0) if row.higher_is_better else (row.value or 0.0)
-    return (_rank(row.track or ""), row.task, row.metric, row.limited, row.method, value, row.model)
+    track = list(TRACK_TITLES).index(row.track or "")
+    return (track, row.task, row.metric, row.limited, row.method, value, row.model)
 
 
 def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ttmbench._util.console import latex, markdown
 from ttmbench.report import text_table
 from ttmbench.report.leaderboard import ROW, Leaderboard, as_row, extent_of_line, legends, tables
-from ttmbench.report.table import NOTHING, percent
+from ttmbench.report.table import number_text
 from ttmbench.report.text_table import TextTable, transfer_table
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK, TRACK_TITLES
 from ttmbench.results.numbers import Number
@@ -37,7 +37,7 @@ def _tables(board: Leaderboard) -> list[TextTable]:
     for track, lines in tables(board.rows).items():
         columns = columns_of(lines)
         rows = [
-            [*who, extent_of_line(line).words, *(number_text(line.get(name)) for name in columns)]
+            [*who, extent_of_line(line).words, *(_marked(line.get(name)) for name in columns)]
             for who, line in lines.items()
         ]
         shown.append(TextTable(TRACK_TITLES[track], [["model", "method", "groups", *columns]], rows))
@@ -49,10 +49,7 @@ def columns_of(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> list[st
     return sorted({name for line in lines.values() for name in line})
 
 
-def number_text(row: Number | None) -> str:
-    """A number in percent, with its spread and its marks."""
-    if row is None:
-        return NOTHING
-    spread = "" if row.seed_std is None else f" ± {percent(row.seed_std)}"
-    marks = (SEEN_MARK if row.seen else "") + (DISAGREES_MARK if row.disagrees else "")
-    return f"{percent(row.value)}{spread}{marks}"
+def _marked(row: Number | None) -> str:
+    """A number with its marks."""
+    marks = "" if row is None else (SEEN_MARK if row.seen else "") + (DISAGREES_MARK if row.disagrees else "")
+    return number_text(row) + marks

@@ -20,6 +20,8 @@ from matplotlib.ticker import MaxNLocator
 from ttmbench._util.files import safe_name, to_json, write_atomically
 from ttmbench.errors import UsageError
 
+Analysis = Mapping[str, Any]
+"""The document of an analysis."""
 COUNT, ACCURACY, BAND, GREY = "#2166ac", "#d9700e", "#cfe0ee", "#666666"
 # Told apart by colour and by marker, also in grey print and by colour-blind readers.
 LINES = ("#2166ac", "#d9700e", "#1b7837", "#762a83", "#8c510a", "#c51b7d")
@@ -34,7 +36,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def write_analysis(output: Path, document: dict[str, Any], started: datetime) -> list[Path]:
+def write_analysis(output: Path, document: Analysis, started: datetime) -> list[Path]:
     """Writes an analysis into the folder of its model.
 
     Args:
@@ -62,7 +64,7 @@ def write_analysis(output: Path, document: dict[str, Any], started: datetime) ->
     return files
 
 
-def save(document: Mapping[str, Any], path: Path, kind: str) -> None:
+def save(document: Analysis, path: Path, kind: str) -> None:
     """Draws an analysis.
 
     Args:
@@ -77,7 +79,7 @@ def save(document: Mapping[str, Any], path: Path, kind: str) -> None:
         draw(document).savefig(path, dpi=160, format=kind, metadata={"Date": None} if kind == "svg" else {})
 
 
-def draw(document: Mapping[str, Any]) -> Figure:
+def draw(document: Analysis) -> Figure:
     """The figure of an analysis, to be saved in the style of `STYLE`."""
     figure = Figure(figsize=_size(document), layout="constrained")
     axes = figure.add_subplot()
@@ -87,7 +89,7 @@ def draw(document: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _thresholds(axes: Axes, document: Mapping[str, Any]) -> None:
+def _thresholds(axes: Axes, document: Analysis) -> None:
     data = document["data"]
     threshold = np.array(data["threshold"])
     ends = sorted(data["band"].values())
@@ -108,7 +110,7 @@ def _thresholds(axes: Axes, document: Mapping[str, Any]) -> None:
     right.set_ylim(0, 102)
 
 
-def _curves(axes: Axes, document: Mapping[str, Any]) -> None:
+def _curves(axes: Axes, document: Analysis) -> None:
     """The metric after every iteration, 0 being the raw model: mean over seeds and a band of one standard deviation."""
     data = document["data"]
     axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
@@ -137,13 +139,13 @@ def legend_below(axes: Axes, columns: int, handles: Sequence[Line2D] | None = No
     figure.legend(handles=shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
-def _label(analysis: str, name: str, curve: Mapping[str, Any]) -> str:
+def _label(analysis: str, name: str, curve: Analysis) -> str:
     if analysis == "tau":
         return rf"$\tau_1$ = {name} ({100 * np.mean([row[0] for row in curve['coverage']]):.0f} % kept)"
     return {"ttm": "TTM", "oracle": "oracle (reads labels)"}.get(name, name)
 
 
-def _supervision(axes: Axes, document: Mapping[str, Any]) -> None:
+def _supervision(axes: Axes, document: Analysis) -> None:
     bars = {name: bar for name, bar in document["data"]["metrics"].items() if bar["value"] is not None}
     place = np.arange(len(bars))
     values = np.array([100 * bar["value"] for bar in bars.values()])
@@ -165,7 +167,7 @@ def _supervision(axes: Axes, document: Mapping[str, Any]) -> None:
     legend_below(axes, 1)
 
 
-def _alpha(axes: Axes, document: Mapping[str, Any]) -> None:
+def _alpha(axes: Axes, document: Analysis) -> None:
     """Metrics over alpha; what tuning on the other half gives stands as a point at each half's alpha."""
     data = document["data"]
     for index, (name, curve) in enumerate(data["metrics"].items()):
@@ -185,7 +187,7 @@ def _alpha(axes: Axes, document: Mapping[str, Any]) -> None:
     legend_below(axes, 2)
 
 
-def _rates(axes: Axes, document: Mapping[str, Any]) -> None:
+def _rates(axes: Axes, document: Analysis) -> None:
     """The metric of every seed, what seeds share, and the loss, over learning rates; the diverged at the foot."""
     data = document["data"]
     rates = [rate for rate in data["rates"] if not any(rate["diverged"])]
@@ -220,7 +222,7 @@ def _rates(axes: Axes, document: Mapping[str, Any]) -> None:
     legend_below(axes, 2)
 
 
-def _matrix(axes: Axes, document: Mapping[str, Any]) -> None:
+def _matrix(axes: Axes, document: Analysis) -> None:
     """What is gained or lost in each cell, its interval over groups below it; a colour on each side of nothing."""
     data = document["data"]
     nothing = float("nan")
@@ -247,7 +249,7 @@ def _matrix(axes: Axes, document: Mapping[str, Any]) -> None:
     axes.tick_params(length=0)
 
 
-def _size(document: Mapping[str, Any]) -> tuple[float, float]:
+def _size(document: Analysis) -> tuple[float, float]:
     """Inches; a matrix grows with its tasks."""
     if "tasks" not in document:
         return WIDTH, HEIGHT
@@ -255,7 +257,7 @@ def _size(document: Mapping[str, Any]) -> tuple[float, float]:
     return max(WIDTH, 2.2 + 1.15 * count), max(HEIGHT, 1.8 + 0.6 * count)
 
 
-_DRAW: Mapping[str, Callable[[Axes, Mapping[str, Any]], None]] = {
+_DRAW: Mapping[str, Callable[[Axes, Analysis], None]] = {
     "thresholds": _thresholds,
     "schedules": _curves,
     "supervision": _supervision,

@@ -5,21 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
-from rich import box
 from rich.cells import cell_len
-from rich.table import Table
 
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, printable
 from ttmbench._util.redact import secrets_in_environment
 
+if TYPE_CHECKING:
+    from ttmbench.results.numbers import Number
+
 NOTHING = "-"  # what stands in a cell without a value
 GAP = 2  # blanks between columns
 TEXT = 24  # a column of text is not made narrower than this before the table is broken into blocks
 KEYS = 0.6  # of the width at most, for the columns that every block repeats
+LEAST = 8  # characters of a key or a text in a block that would not fit otherwise
 LEAST_KEYS = 0.4  # of the width; to have one block, keys are made narrower down to this
-_ASCII_HEAD = box.Box("\n".join(["    "] * 2 + [" -- "] + ["    "] * 5), ascii=True)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,32 @@ def percent(value: float | None, digits: int = 2) -> str:
     ('68.33', '-')
     """
     return NOTHING if value is None else f"{100 * value:.{digits}f}"
+
+
+def spread(value: float | None, std: float | None) -> str:
+    """A fraction and its standard deviation over seeds, if there is one."""
+    return percent(value) if value is None or std is None else f"{percent(value)} ± {percent(std)}"
+
+
+def number_text(row: Number | None) -> str:
+    """A number in percent with its spread."""
+    return NOTHING if row is None else spread(row.value, row.seed_std)
+
+
+def signed_interval(ends: Sequence[float | None] | None) -> str:
+    """The two ends of an interval of a difference.
+
+    >>> signed_interval((-0.01, 0.025)), signed_interval((None, None))
+    ('-1.0 .. +2.5', '-')
+    """
+    low, high = ends or (None, None)
+    return NOTHING if low is None or high is None else f"{100 * low:+.1f} .. {100 * high:+.1f}"
+
+
+def print_line(text: str = "", width: int | None = None) -> None:
+    """Prints a text on stdout, as wide as tables are."""
+    console = terminal.console(width)
+    console.print(terminal.encodable(str(printable(text)), console.encoding))
 
 
 def print_table(
@@ -85,10 +114,12 @@ def print_table(
     for number, (some, cells, widths) in enumerate(blocks):
         if number:
             console.print()
+        head, body = plain_lines(some, cells, widths, "─" if has_lines else "-")
         if console.is_terminal:
-            console.print(_rich_table(some, cells, widths, has_lines))
+            console.print("\n".join(head), style="bold", soft_wrap=True)
+            console.print("\n".join(body), soft_wrap=True)
         else:
-            echo("\n".join(plain_lines(some, cells, widths, "─" if has_lines else "-")))
+            echo("\n".join([*head, *body]))  # many times as fast
         widest = max(widest, sum(widths) + GAP * (len(widths) - 1))
     printed = [id(column) for some, _, _ in blocks for column in some]
     omitted = [column.name for column in columns if column.kind != "heading" and id(column) not in printed]
@@ -100,20 +131,10 @@ def print_table(
         console.print(shown(caption), width=min(console.width, max(widest, 60)), style="dim")
 
 
-def _rich_table(columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], has_lines: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD if has_lines else _ASCII_HEAD, show_edge=False, pad_edge=False)
-    table.padding = (0, GAP - 1, 0, 0)
-    for column, least in zip(columns, widths, strict=True):
-        right = column.kind == "number"
-        name = "\n".join(broken(column.name, least))
-        table.add_column(name, justify="right" if right else "left", no_wrap=True, width=least)
-    for row in rows:
-        table.add_row(*("\n".join(broken(cell, least)) for cell, least in zip(row, widths, strict=True)))
-    return table
-
-
-def plain_lines(columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], rule: str) -> list[str]:
-    """A block as rich draws it, without colours and without blanks at the end of lines: for files, many times as fast.
+def plain_lines(
+    columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], rule: str
+) -> tuple[list[str], list[str]]:
+    """A block as lines, without blanks at their ends.
 
     Args:
         columns: of the block.
@@ -122,25 +143,28 @@ def plain_lines(columns: Sequence[TableColumn], rows: Sequence[Cells], widths: S
         rule: the character of the line below the head.
 
     Returns:
-        The lines.
+        The head; the line below it and the rows.
 
     >>> plain_lines([TableColumn("task", "key"), TableColumn("value", "number")], [["a", "1.5"]], [4, 5], "-")
-    ['task  value', '-----------', 'a       1.5']
+    (['task  value'], ['-----------', 'a       1.5'])
     """
-    lines: list[str] = []
-    for number, row in enumerate([[column.name for column in columns], *rows]):
-        cells = [broken(cell, least) for cell, least in zip(row, widths, strict=True)]
-        height = max(map(len, cells), default=0)
-        padded = [[""] * (height - len(cell)) + cell if number == 0 else cell for cell in cells]
-        for place in range(height):
-            parts = []
-            for column, cell, least in zip(columns, padded, widths, strict=True):
-                text = cell[place] if place < len(cell) else ""
-                blanks = " " * (least - cell_len(text))
-                parts.append(blanks + text if column.kind == "number" else text + blanks)
-            lines.append((" " * GAP).join(parts).rstrip())
-        if number == 0:
-            lines.append(rule * (sum(widths) + GAP * (len(widths) - 1)))
+    head = [broken(column.name, width) for column, width in zip(columns, widths, strict=True)]
+    height = max(map(len, head), default=0)
+    lines = [rule * (sum(widths) + GAP * (len(widths) - 1))]
+    for row in rows:
+        lines += _joined(columns, [broken(cell, width) for cell, width in zip(row, widths, strict=True)], widths)
+    return _joined(columns, [[""] * (height - len(name)) + name for name in head], widths), lines
+
+
+def _joined(columns: Sequence[TableColumn], cells: Sequence[list[str]], widths: Sequence[int]) -> list[str]:
+    """Cells of several lines side by side."""
+    lines = []
+    for parts in zip_longest(*cells, fillvalue=""):
+        padded = []
+        for column, part, width in zip(columns, parts, widths, strict=True):
+            blanks = " " * (width - cell_len(part))
+            padded.append(blanks + part if column.kind == "number" else part + blanks)
+        lines.append((" " * GAP).join(padded).rstrip())
     return lines
 
 
@@ -163,36 +187,72 @@ def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -
     >>> [[column.name for column in block] for block, _, _ in lay_out(names, [["shapes_color", "12.50", "50"]], 22)]
     [['task', 'value'], ['task', 'chance']]
     """
-    columns, cells = list(columns), [list(row) for row in rows]
-    widths = _natural(columns, cells)
-    whole = _squeezed(columns, cells, widths, width)
-    if whole is not None:
-        return [(columns, cells, whole)]
-    columns, cells = _without_headings(columns, cells)
-    widths = _natural(columns, cells)
+    whole = _fitted(columns, _natural(columns, rows), width, TEXT, ("text",))
+    if _total(whole) <= width:
+        return [(list(columns), [list(row) for row in rows], whole)]
+    columns, rows = _without_headings(columns, rows)
+    widths = _natural(columns, rows)
     keys = [index for index, column in enumerate(columns) if column.kind == "key"]
     others = [index for index in range(len(columns)) if index not in keys]
     room = width - sum(GAP + (min(widths[i], TEXT) if columns[i].kind == "text" else widths[i]) for i in others)
-    least = room if room >= LEAST_KEYS * width else int(KEYS * width)
-    for index, narrow in zip(keys, _shrunk([widths[index] for index in keys], least, 1), strict=True):
-        widths[index] = narrow
+    for_keys = room if room >= LEAST_KEYS * width else int(KEYS * width)
+    narrow = _fitted([columns[index] for index in keys], [widths[index] for index in keys], for_keys, 1, ("key",))
+    for index, key_width in zip(keys, narrow, strict=True):
+        widths[index] = key_width
 
-    def fits(index: int) -> bool:
-        some, _, natural = _taken(columns, cells, widths, [*keys, index])
-        return _total(_forced(some, natural, width)) <= width
+    def fitted(block: Sequence[int], least: int, *kinds: str) -> list[int]:
+        return _fitted([columns[index] for index in block], [widths[index] for index in block], width, least, kinds)
 
-    others = [index for index in others if fits(index)]
-    blocks: list[list[int]] = [[]]
+    blocks: list[list[int]] = []
     for index in others:
-        tried = [*keys, *blocks[-1], index]
-        if blocks[-1] and _squeezed(*_taken(columns, cells, widths, tried), width) is None:
-            blocks.append([])
+        if _total(fitted([*keys, index], LEAST, "key", "text")) > width:
+            continue
+        if not blocks or _total(fitted([*blocks[-1], index], TEXT, "text")) > width:
+            blocks.append(list(keys))
         blocks[-1].append(index)
-    found = []
-    for block in blocks:
-        some, part, natural = _taken(columns, cells, widths, [*keys, *block])
-        found.append((some, part, _squeezed(some, part, natural, width) or _forced(some, natural, width)))
+    laid_out = []
+    for block in blocks or [keys]:
+        found = fitted(block, TEXT, "text")
+        found = found if _total(found) <= width else fitted(block, LEAST, "key", "text")
+        laid_out.append(([columns[index] for index in block], [[row[index] for index in block] for row in rows], found))
+    return laid_out
+
+
+def _natural(columns: Sequence[TableColumn], rows: Sequence[Cells]) -> list[int]:
+    lines = [[column.name for column in columns], *rows]
+    return [max(cell_len(part) for line in lines for part in line[at].split("\n")) for at in range(len(columns))]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _fitted(
+    columns: Sequence[TableColumn], widths: Sequence[int], room: int, least: int, kinds: Sequence[str]
+) -> list[int]:
+    """Widths that together fit if they can: columns of some kinds are made narrower, the widest first."""
+    found = list(widths)
+    while _total(found) > room:
+        wide = [at for at, column in enumerate(columns) if column.kind in kinds and found[at] > least]
+        if not wide:
+            break
+        found[max(wide, key=found.__getitem__)] -= 1
     return found
+
+
+def _without_headings(
+    columns: Sequence[TableColumn], rows: Sequence[Cells]
+) -> tuple[list[TableColumn], list[list[str]]]:
+    """The table with its heading as rows of their own, above those that it is of."""
+    at = next((index for index, column in enumerate(columns) if column.kind == "heading"), None)
+    if at is None:
+        return list(columns), [list(row) for row in rows]
+    below = []
+    for row in rows:
+        if row[at]:
+            below.append([row[at], *[""] * (len(columns) - 2)])
+        below.append([cell for index, cell in enumerate(row) if index != at])
+    return [column for column in columns if column.kind != "heading"], below
 
 
 def broken(text: str, width: int) -> list[str]:
@@ -227,75 +287,3 @@ def _pieces(text: str, width: int) -> list[str]:
                 one = one[cut:]
             parts.append(one)
     return parts
-
-
-def _natural(columns: Sequence[TableColumn], rows: Sequence[Cells]) -> list[int]:
-    lines = [[column.name for column in columns], *rows]
-    return [
-        max(cell_len(part) for row in lines for part in row[index].split("\n")) if lines else 0
-        for index in range(len(columns))
-    ]
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + GAP * (len(widths) - 1)
-
-
-def _squeezed(
-    columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], room: int
-) -> list[int] | None:
-    """Widths with which columns fit, text made narrower if need be; None if that does not suffice."""
-    if _total(widths) <= room:
-        return list(widths)
-    texts = [index for index, column in enumerate(columns) if column.kind == "text"]
-    left = room - _total(widths) + sum(widths[index] for index in texts)
-    if sum(min(widths[index], TEXT) for index in texts) > left or not texts:
-        return None
-    found = list(widths)
-    for index, one in zip(texts, _shrunk([widths[index] for index in texts], left, TEXT, gap=0), strict=True):
-        found[index] = one
-    return found
-
-
-def _shrunk(widths: Sequence[int], room: int, least: int, gap: int = GAP) -> list[int]:
-    """Widths that together take the room, the widest made narrower first."""
-    found = list(widths)
-    while sum(found) + gap * (len(found) - 1) > room and any(one > least for one in found):
-        found[found.index(max(found))] -= 1
-    return found
-
-
-def _forced(columns: Sequence[TableColumn], widths: Sequence[int], room: int) -> list[int]:
-    """Widths of a block that does not fit: keys and text are made narrower, down to a few characters."""
-    loose = [index for index, column in enumerate(columns) if column.kind != "number"]
-    left = room - _total(widths) + sum(widths[index] for index in loose)
-    found = list(widths)
-    for index, one in zip(loose, _shrunk([widths[index] for index in loose], left, 8, gap=0), strict=True):
-        found[index] = one
-    return found
-
-
-def _taken(
-    columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], wanted: Sequence[int]
-) -> tuple[list[TableColumn], list[list[str]], list[int]]:
-    return (
-        [columns[index] for index in wanted],
-        [[row[index] for index in wanted] for row in rows],
-        [widths[index] for index in wanted],
-    )
-
-
-def _without_headings(
-    columns: Sequence[TableColumn], rows: Sequence[Cells]
-) -> tuple[list[TableColumn], list[list[str]]]:
-    """The table with its heading as rows of their own, above those that it is of."""
-    at = next((index for index, column in enumerate(columns) if column.kind == "heading"), None)
-    if at is None:
-        return list(columns), [list(row) for row in rows]
-    kept = [column for column in columns if column.kind != "heading"]
-    found = []
-    for row in rows:
-        if row[at]:
-            found.append([row[at], *[""] * (len(kept) - 1)])
-        found.append([cell for index, cell in enumerate(row) if index != at])
-    return kept, found

@@ -7,10 +7,9 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ttmbench._util.console import csv_cell, latex, markdown
-from ttmbench.report.table import NOTHING, percent
+from ttmbench.report.table import NOTHING, percent, signed_interval, spread
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
 from ttmbench.results.transfer_deltas import TITLE, Transfer
 
@@ -68,7 +67,7 @@ def _latex_cell(text: str) -> str:
     return f"${cell}$" if re.fullmatch(r"[+-][0-9.]+%?", text) else cell
 
 
-def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
     """A line each row; a cell that a spreadsheet would take for a formula gets a quote in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -87,9 +86,9 @@ def transfer_table(transfers: Iterable[Transfer]) -> TextTable:
             "itself" if one.measured_on == one.adapted_on else one.measured_on,
             one.metric.replace("_", " "),
             percent(one.raw),
-            percent(one.value) + ("" if one.value is None or one.seed_std is None else f" ± {percent(one.seed_std)}"),
+            spread(one.value, one.seed_std),
             NOTHING if one.difference is None else f"{100 * one.difference:+.2f}",
-            NOTHING if one.interval is None else f"{100 * one.interval[0]:+.1f} .. {100 * one.interval[1]:+.1f}",
+            signed_interval(one.interval),
             f"{one.groups} of {one.groups_of_task}" if one.limited else str(one.groups),
         ]
         for one in transfers

@@ -9,7 +9,7 @@ import base64
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -98,75 +98,65 @@ def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumb
     run, task = sets[0].run, sets[0].task
     if options.images == "none":
         return Thumbnails(task, why="names only, as asked for (--images none)")
-    careful = options.images == "thumbnails" and task not in options.allowed
     config = run.document.configs.get(task, {})
-    doubt = _doubt(str(config.get("license", "")), bool(config.get("gated", False))) if careful else ""
-    if doubt:
-        return Thumbnails(task, why=f"names only: {doubt} (--allow_images {task})")
-    try:
-        spec, groups = load_again(run, task, options.data_dir, options.include_path)
-    except DataError as error:
-        return Thumbnails(task, why=f"names only: the data are not at hand here ({error}){_WHERE}")
-    # The task file at hand may have been corrected since the run, or be another one.
-    doubt = _doubt(spec.license, spec.gated) if careful else ""
-    if doubt:
-        return Thumbnails(task, why=f"names only: {doubt} (--allow_images {task})")
-    return _collect(task, sets, groups, options) if groups else Thumbnails(task, why="names only: no group was read")
+    why = _doubt(task, str(config.get("license", "")), bool(config.get("gated", False)), options)
+    groups: Mapping[str, Group] = {}
+    if not why:
+        try:
+            spec, groups = load_again(run, task, options.data_dir, options.include_path)
+        except DataError as error:
+            why = f"the data are not at hand here ({error}){_WHERE}"
+        else:
+            # The task file at hand may have been corrected since the run, or be another one.
+            why = _doubt(task, spec.license, spec.gated, options) or ("" if groups else "no group was read")
+    return Thumbnails(task, why=f"names only: {why}") if why else _collect(task, sets, groups, options)
 
 
-def _doubt(license_name: str, gated: bool) -> str:
-    """Why images may not be copied; empty if they surely may."""
-    if copies_allowed(license_name, gated):
+def _doubt(task: str, license_name: str, gated: bool, options: ThumbnailOptions) -> str:
+    """Why images may not be copied; empty if they surely may, or nothing is."""
+    if options.images != "thumbnails" or task in options.allowed or copies_allowed(license_name, gated):
         return ""
     declared = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
-    return f"{'its data are gated' if gated else declared}, which does not surely allow copies"
+    doubt = "its data are gated" if gated else declared
+    return f"{doubt}, which does not surely allow copies (--allow_images {task})"
 
 
 def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions) -> Thumbnails:
     found: dict[str, str] = {}
-    broken, others, full = set(), set(), False
-    for group_id, captions, names in _wanted(sets):
+    broken, others, full, copies = set(), set(), False, options.images == "thumbnails"
+    wanted: dict[str, tuple[list[str], list[str]]] = {}
+    for one in sets:
+        for group_id, captions, names, *_ in one.by_interest():
+            wanted.setdefault(group_id, (captions, names))
+    for group_id, (captions, names) in wanted.items():
         group = groups.get(group_id)
-        if group is None or list(group.captions) != captions or [one.name for one in group.images] != names:
+        if group is None or list(group.captions) != captions or [image.name for image in group.images] != names:
             others.add(group_id)
             continue
         for image in group.images:
             if image.name in found or image.name in broken:
                 continue
-            if options.images == "thumbnails" and len(found) >= options.most:
+            if copies and len(found) >= options.most:
                 full = True
                 continue
             try:
-                found[image.name] = _address(image, options)
+                found[image.name] = thumbnail(image.open(), image.exif) if copies else _link(image, options.page_folder)
             except (TtmbenchError, OSError, ValueError, SyntaxError):
                 broken.add(image.name)
-    kind = "small copies" if options.images == "thumbnails" else "links to the files"
-    detail = [f"{len(found)} {kind}"] if found else ["names only"]
-    detail += [f"{len(others)} groups differ from the data at hand"] if others else []
-    detail += (
-        [f"{len(broken)} images could not be {'read' if kind == 'small copies' else 'linked: they are no files'}"]
-        if broken
-        else []
-    )
-    detail += [f"no more than {options.most} (--max_images), groups that changed first"] if full else []
+    detail = [f"{len(found)} {'small copies' if copies else 'links to the files'}" if found else "names only"]
+    if others:
+        detail.append(f"{len(others)} groups differ from the data at hand")
+    if broken:
+        detail.append(f"{len(broken)} images could not be {'read' if copies else 'linked: they are no files'}")
+    if full:
+        detail.append(f"no more than {options.most} (--max_images), groups that changed first")
     return Thumbnails(task, found, "; ".join(detail))
 
 
-def _wanted(sets: Sequence[GroupSet]) -> Iterator[tuple[str, list[str], list[str]]]:
-    seen = set()
-    for one in sets:
-        for group in one.by_interest():
-            if group[0] not in seen:
-                seen.add(group[0])
-                yield group[0], group[1], group[2]
-
-
-def _address(image: ImageRef, options: ThumbnailOptions) -> str:
-    if options.images == "links":
-        if image.file is None:
-            raise ValueError(f"{image.name} is no file of its own")
-        return quote(Path(os.path.relpath(image.file.resolve(), options.page_folder.resolve())).as_posix())
-    return thumbnail(image.open(), image.exif)
+def _link(image: ImageRef, page_folder: Path) -> str:
+    if image.file is None:
+        raise ValueError(f"{image.name} is no file of its own")
+    return quote(Path(os.path.relpath(image.file.resolve(), page_folder.resolve())).as_posix())
 
 
 def thumbnail(image: Image, exif: Exif) -> str:

@@ -201,7 +201,7 @@ def _extent(document: ResultsDocument, task: str) -> Extent:
         return document.extent(task)
     record = _elsewhere(document, task)
     if record is None:
-        return Extent(None, None, False)
+        return Extent()
     counts = record.n_samples
     return Extent(counts.effective, counts.original, counts.effective < counts.original)
 

@@ -20,9 +20,9 @@ class Extent:
             left out because their images cannot be had any more do not make it one.
     """
 
-    groups: int | None
-    of: int | None
-    limited: bool
+    groups: int | None = None
+    of: int | None = None
+    limited: bool = False
 
     @property
     def words(self) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import Extent, together
@@ -44,14 +44,12 @@ class Number:
         track: where it ranks; None for controls and held-out groups, which explain a number and rank nowhere.
         value: mean over groups and seeds.
         stderr: over groups.
-        ci_low: lower end of the 95 % interval over groups.
-        ci_high: its upper end.
+        interval: both ends of the 95 % interval over groups.
         chance: of random scores.
         ties: groups in which the metric met an equality.
         seed_std: over seeds.
         seeds: how many; None for the model without training.
-        groups: that were scored.
-        groups_of_task: that the task has; None if unknown.
+        extent: how many groups were scored, of how many.
         version: of the task.
         data: fingerprint of the data.
         model: as the run calls it; beside others, a name that tells it from them.
@@ -63,7 +61,6 @@ class Number:
         seen: image collections of the task that the model was trained on, by commas; None for none that are known.
         trained_on: image collections that the model was trained on, by commas, or ``none``, or ``unknown``; None of a
             published number.
-        limited: of a run on a part of the task (``--limit``, ``--samples``): no result of the task.
         higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
         cells: combinations of values of tags that this is the mean over; None for a mean over groups.
         disagrees: of a published number, what other sources print under the same name of the model; None if they agree.
@@ -78,14 +75,12 @@ class Number:
     track: str | None
     value: float | None
     stderr: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
+    interval: tuple[float, float] | None = None
     chance: float | None = None
     ties: float | None = None
     seed_std: float | None = None
     seeds: int | None = None
-    groups: int | None = None
-    groups_of_task: int | None = None
+    extent: Extent = field(default_factory=Extent)
     version: int | None = None
     data: str | None = None
     model: str = ""
@@ -93,7 +88,6 @@ class Number:
     file: str = ""
     of_tasks: int | None = None
     published: bool = False
-    limited: bool = False
     fingerprint: str | None = None
     seen: str | None = None
     trained_on: str | None = None
@@ -103,25 +97,44 @@ class Number:
     disagrees: str | None = None
     from_file: bool = False
 
+    def row(self) -> dict[str, Any]:
+        """Every attribute by name, the ends of the interval and the counts of groups each on its own."""
+        return {name: getattr(self, name) for name in _COLUMNS}
+
     @property
     def own_task(self) -> str:
         """The task whose data it is of: that of a mean over values of tags, else the same as ``task``."""
         return self.task.partition(SLASH)[0]
 
     @property
-    def extent(self) -> Extent:
-        """How many groups of how many it is of."""
-        return Extent(self.groups, self.groups_of_task, self.limited)
+    def groups(self) -> int | None:
+        """How many were scored."""
+        return self.extent.groups
+
+    @property
+    def groups_of_task(self) -> int | None:
+        """How many the task has; None if unknown."""
+        return self.extent.of
+
+    @property
+    def limited(self) -> bool:
+        """Whether it is of a run on a part of the task (``--limit``, ``--samples``): no result of the task."""
+        return self.extent.limited
+
+    @property
+    def ci_low(self) -> float | None:
+        """Lower end of the interval."""
+        return None if self.interval is None else self.interval[0]
+
+    @property
+    def ci_high(self) -> float | None:
+        """Upper end of the interval."""
+        return None if self.interval is None else self.interval[1]
 
     @property
     def key(self) -> str:
         """``metric,filter``, its key in a results document."""
         return key_of(self.metric, self.filter)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Both ends of the 95 % interval."""
-        return None if self.ci_low is None or self.ci_high is None else (self.ci_low, self.ci_high)
 
 
 @dataclass(frozen=True)
@@ -172,9 +185,7 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
                     of_tasks=len(tasks),
                     seen=_seen_in(document, *tasks),
                     trained_on=training_data(document),
-                    groups=extent.groups,
-                    groups_of_task=extent.of,
-                    limited=extent.limited,
+                    extent=extent,
                     higher_is_better=document.higher_is_better[tasks[0]].get(metric, True),
                 )
             )
@@ -203,11 +214,9 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
                 chance=record.chance.get(metric),
                 ties=record.ties.get(key_of(metric, name)),
                 seeds=len(record.seeds) if name == TTM else None,
-                groups=counts.effective,
-                groups_of_task=counts.original,
+                extent=Extent(counts.effective, counts.original, counts.effective < counts.original),
                 version=record.version,
                 data=record.fingerprint,
-                limited=counts.effective < counts.original,
                 adapted_to=adapted_to,
             )
             for metric, name in numbers_in(record.results)
@@ -274,13 +283,11 @@ def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number
             chance=document.chance[task].get(metric),
             ties=document.ties[task].get(key),
             seeds=None if training is None else len(training.seeds),
-            groups=extent.groups if held_out is None else len(held_out.scored_groups),
-            groups_of_task=extent.of,
+            extent=extent if held_out is None else replace(extent, groups=len(held_out.scored_groups)),
             version=document.versions[task],
             data=document.task_hashes[task],
             seen=_seen_in(document, task),
             trained_on=training_data(document),
-            limited=extent.limited,
             from_file=document.is_stored(task),
             higher_is_better=document.higher_is_better[task].get(metric, True),
         )
@@ -295,8 +302,7 @@ def _tag_means(document: ResultsDocument, task: str, mine: Sequence[Number]) -> 
                 task=f"{task}{SLASH}{name}",
                 **_measured(one.metric, one.filter, mean.numbers, mean.ci),
                 ties=None,
-                groups=mean.groups,
-                groups_of_task=None if one.limited else mean.groups,
+                extent=Extent(mean.groups, None if one.limited else mean.groups, one.limited),
                 cells=mean.cells,
             )
 
@@ -306,20 +312,18 @@ class _Measured(TypedDict):
 
     value: float | None
     stderr: float | None
-    ci_low: float | None
-    ci_high: float | None
+    interval: tuple[float, float] | None
     seed_std: float | None
 
 
 def _measured(
     metric: str, filter_: str, numbers: Mapping[str, float | None], ci: Mapping[str, list[float] | None]
 ) -> _Measured:
-    low, high = ci.get(key_of(metric, filter_)) or (None, None)
+    ends = ci.get(key_of(metric, filter_))
     return {
         "value": numbers[key_of(metric, filter_)],
         "stderr": numbers.get(stderr_key(metric, filter_)),
-        "ci_low": low,
-        "ci_high": high,
+        "interval": None if ends is None else (ends[0], ends[1]),
         "seed_std": numbers.get(seed_std_key(metric, filter_)),
     }
 
@@ -342,9 +346,11 @@ def _seen_in(document: ResultsDocument, *tasks: str) -> str | None:
 
 _WHOLE = ("version", "seeds", "groups", "groups_of_task", "of_tasks", "cells")
 _YES_OR_NO = ("published", "limited", "higher_is_better", "from_file")
-_TEXT = (
-    *("task", "metric", "filter", "method", "track", "model", "fingerprint", "data", "date", "file", "seen"),
-    *("trained_on", "adapted_to", "disagrees"),
+_RATES = ("value", "stderr", "ci_low", "ci_high", "chance", "ties", "seed_std")
+_COLUMNS = (
+    *("task", "metric", "filter", "method", "track", *_RATES, "seeds", "groups", "groups_of_task", "version", "data"),
+    *("model", "date", "file", "of_tasks", "published", "limited", "fingerprint", "seen", "trained_on"),
+    *("higher_is_better", "cells", "adapted_to", "disagrees", "from_file"),
 )
 
 
@@ -352,7 +358,6 @@ def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
     """Numbers as a table: a row a number, a column an attribute; undefined rates are NaN, counts Int64."""
     import pandas as pd
 
-    columns = [column.name for column in fields(Number)]
-    kinds = {name: "Int64" if name in _WHOLE else "bool" if name in _YES_OR_NO else "float64" for name in columns}
-    frame = pd.DataFrame([asdict(one) for one in numbers], columns=columns, dtype=object)
-    return frame.astype({name: kind for name, kind in kinds.items() if name not in _TEXT})
+    kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_YES_OR_NO, "bool") | dict.fromkeys(_RATES, "float64")
+    rows = [one.row() for one in numbers]
+    return pd.DataFrame(rows, columns=list(_COLUMNS), dtype=object).astype(kinds)

@@ -19,8 +19,7 @@ from ttmbench.errors import TtmbenchError, phase
 from ttmbench.protocols import DualEncoder, StoredFeatures
 from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, load, save, spans
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import ImageRows, PreparedImages
-from ttmbench.scoring.inputs import Prepared, n_rows, take
+from ttmbench.scoring.inputs import ImageRows, Prepared, PreparedImages, n_rows, take
 from ttmbench.types import Group, ImageRef, Scores
 
 if TYPE_CHECKING:

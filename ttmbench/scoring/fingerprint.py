@@ -18,7 +18,6 @@ import torch
 from ttmbench._util.images import BadImage, as_rgb, quiet_decoding, quiet_thread
 from ttmbench._util.progress import progress_iter
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.scoring.inputs import distinct_images
 from ttmbench.types import Group, ImageRef
 
 if TYPE_CHECKING:
@@ -74,6 +73,21 @@ def ahead(
 
 def _result(begun: Future[T] | Callable[[], T]) -> T:
     return begun.result() if isinstance(begun, Future) else begun()
+
+
+def distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:
+    """Each distinct image once, with the first group that has it; in the order of rows."""
+    seen: set[str] = set()
+    for group in groups:
+        for image in group.images:
+            if image.name not in seen:
+                seen.add(image.name)
+                yield group.group_id, image
+
+
+def distinct_captions(groups: Sequence[Group]) -> list[str]:
+    """Each distinct caption once, in the order of rows."""
+    return list(dict.fromkeys(caption for group in groups for caption in group.captions))
 
 
 def open_upright(image: ImageRef, group_id: str) -> Image:

@@ -1,15 +1,38 @@
-"""What a model is given: each distinct image and caption of a task once, and where each one stands."""
+"""What a model is given: each distinct image and caption of a task once, and where each one stands.
+
+Images are rows of prepared inputs that are made when they are asked for, ahead and in threads, and not held here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 
 from ttmbench._annotations import Batch
+from ttmbench.protocols import DualEncoder, PreparedPairScorer
+from ttmbench.scoring.fingerprint import (
+    Fingerprint,
+    ahead,
+    distinct_captions,
+    distinct_images,
+    open_all,
+    threads_beside_the_model,
+)
 from ttmbench.types import Group, ImageRef
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+DECODED = 64  # images held decoded at a time, while they are prepared
+_TOGETHER = 8  # images that a thread takes at a time, at most
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,21 +113,6 @@ def n_rows(batch: Batch) -> int:
     return len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
 
 
-def distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:
-    """Each distinct image once, with the first group that has it; in the order of rows."""
-    seen: set[str] = set()
-    for group in groups:
-        for image in group.images:
-            if image.name not in seen:
-                seen.add(image.name)
-                yield group.group_id, image
-
-
-def distinct_captions(groups: Sequence[Group]) -> list[str]:
-    """Each distinct caption once, in the order of rows."""
-    return list(dict.fromkeys(caption for group in groups for caption in group.captions))
-
-
 def rows_of(groups: Sequence[Group]) -> Rows:
     """Which distinct image and caption stands where."""
     image_row = {image.name: row for row, (_, image) in enumerate(distinct_images(groups))}
@@ -113,3 +121,174 @@ def rows_of(groups: Sequence[Group]) -> Rows:
         images=np.array([[image_row[image.name] for image in group.images] for group in groups]),
         captions=np.array([[caption_row[caption] for caption in group.captions] for group in groups]),
     )
+
+
+class PreparedImages(Protocol):
+    """Where prepared images are kept, by the digest of their files."""
+
+    def get(self, image: ImageRef) -> tuple[Batch, str] | None:
+        """A prepared image as one row, and the digest of its pixels; None if it is not there."""
+        ...
+
+    def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
+        """Keeps a prepared image and the digest of its pixels."""
+        ...
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Some images on their way.
+
+    Attributes:
+        images: in order, each with a group that has it.
+        rows: those that were kept prepared, by name.
+        new: the others, decoded.
+    """
+
+    images: Sequence[tuple[str, ImageRef]]
+    rows: dict[str, Batch]
+    new: list[Image]
+
+
+@dataclass
+class ImageRows:
+    """The distinct images of a task, opened and prepared ahead of who asks for them.
+
+    Decoding runs in threads, for images that have bytes of their own; what only a program can open is opened by the
+    thread that asks. The adapter is called from other threads only if its class says that it may be
+    (`PreparesInThreads`).
+
+    Attributes:
+        adapter: the model.
+        images: each with a group that has it, for messages; their places are the rows.
+        fingerprint: takes them in.
+        kept: where prepared images are kept, if anywhere.
+        decoded: images held decoded at a time.
+        seconds: wall time spent waiting for images.
+    """
+
+    adapter: DualEncoder | PreparedPairScorer
+    images: Sequence[tuple[str, ImageRef]]
+    fingerprint: Fingerprint
+    kept: PreparedImages | None = None
+    decoded: int = DECODED
+    seconds: float = field(default=0.0, init=False)
+
+    @classmethod
+    def of(
+        cls,
+        adapter: DualEncoder | PreparedPairScorer,
+        groups: Sequence[Group],
+        fingerprint: Fingerprint,
+        kept: PreparedImages | None = None,
+        decoded: int = DECODED,
+    ) -> ImageRows:
+        """Those of a task, in the order of rows."""
+        return cls(adapter, list(distinct_images(groups)), fingerprint, kept, decoded)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @contextmanager
+    def parts(self, wanted: Sequence[np.ndarray]) -> Iterator[Iterator[Batch]]:
+        """Prepared rows for each of some lists of rows, in order; those of the next ones are made meanwhile.
+
+        Args:
+            wanted: lists of rows, int [n] each.
+
+        Yields:
+            One batch for each list; DataError where an image cannot be read.
+        """
+        with self.made_of(wanted, self._prepared) as made:
+            yield map(_joined, made)  # which holds no part while the next one comes
+
+    @contextmanager
+    def made_of(
+        self, wanted: Sequence[np.ndarray], make: Callable[[Opened], T], reads: bool = True
+    ) -> Iterator[Iterator[list[T]]]:
+        """As `parts`, with anything that is made of opened images, in pieces of a few images.
+
+        Args:
+            wanted: lists of rows.
+            make: makes something of some images.
+            reads: whether rows that are kept prepared serve.
+
+        Yields:
+            What is made of each list: one item a piece.
+        """
+        threads = min(threads_beside_the_model(), max(1, self.decoded // 2))
+        size = max(1, min(_TOGETHER, self.decoded // (2 * threads)))
+        pieces = [[rows[start : start + size] for start in range(0, len(rows), size)] for rows in wanted]
+        jobs = [[self.images[row] for row in piece] for listed in pieces for piece in listed]
+        inside = bool(getattr(type(self.adapter), "prepares_in_threads", False))
+
+        def work(some: Sequence[tuple[str, ImageRef]]) -> Any:
+            opened = self._open(some, reads)
+            return make(opened) if inside else opened
+
+        def has_bytes(some: Sequence[tuple[str, ImageRef]]) -> bool:
+            return all(image.read is not None for _, image in some)
+
+        with ahead(jobs, work, threads, max(1, self.decoded // size), has_bytes) as results:
+            yield (self._listed(results, len(listed), None if inside else make) for listed in pieces)
+
+    def _listed(self, results: Iterator[Any], count: int, make: Callable[[Opened], T] | None) -> list[T]:
+        clock = time.perf_counter()
+        found = [next(results) if make is None else make(next(results)) for _ in range(count)]
+        self.seconds += time.perf_counter() - clock
+        return found
+
+    def _open(self, some: Sequence[tuple[str, ImageRef]], reads: bool) -> Opened:
+        rows: dict[str, Batch] = {}
+        if self.kept is not None and reads:
+            for _, image in some:
+                found = self.kept.get(image)
+                if found is not None:
+                    rows[image.name] = found[0]
+                    self.fingerprint.add_digest(image, found[1])
+        new = open_all([one for one in some if one[1].name not in rows], self.fingerprint)
+        return Opened(some, rows, new)
+
+    def _prepared(self, opened: Opened) -> Batch:
+        """One row an image."""
+        if not opened.rows and self.kept is None:
+            return self.adapter.prepare_images(opened.new)
+        rows = dict(opened.rows)
+        images = [image for _, image in opened.images]
+        if opened.new:
+            batch = self.adapter.prepare_images(opened.new)
+            for place, image in enumerate(image for image in images if image.name not in opened.rows):
+                rows[image.name] = take(batch, slice(place, place + 1))
+                if self.kept is not None:
+                    self.kept.put(image, rows[image.name], self.fingerprint.of(image))
+            if not opened.rows:
+                return batch
+        return concatenate([rows[image.name] for image in images])
+
+
+class Window:
+    """Prepared rows that are asked for from first to last, some of them again while they are at hand.
+
+    Args:
+        parts: batches of single lists of rows, in order.
+        rows: these lists.
+    """
+
+    def __init__(self, parts: Iterator[Batch], rows: Sequence[np.ndarray]) -> None:
+        self._coming = zip(rows, parts, strict=True)
+        self._here: dict[int, Batch] = {}
+
+    def get(self, wanted: np.ndarray) -> Batch:
+        """Prepared rows, one each; those before the first of them are not asked for again."""
+        first = int(wanted.min())
+        self._here = {row: batch for row, batch in self._here.items() if row >= first}
+        while any(row not in self._here for row in wanted.tolist()):
+            rows, batch = next(self._coming)
+            for place, row in enumerate(rows.tolist()):
+                if row >= first:
+                    self._here[row] = take(batch, slice(place, place + 1))
+        return concatenate([self._here[row] for row in wanted.tolist()])
+
+
+def _joined(parts: list[Batch]) -> Batch:
+    return parts[0] if len(parts) == 1 else concatenate(parts)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import MayRefuse, Truncating
-from ttmbench.scoring.inputs import distinct_captions
+from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.types import Group, Scores
 
 SHOWN = 8  # group ids in a message

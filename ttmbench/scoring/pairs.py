@@ -21,14 +21,14 @@ from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PreparedPairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, own_spans, save
 from ttmbench.scoring.capabilities import Capabilities
-from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import ImageRows, PreparedImages, Window
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
+    ImageRows,
     Prepared,
+    PreparedImages,
     Rows,
+    Window,
     concatenate,
-    distinct_captions,
-    distinct_images,
     n_rows,
     rows_of,
     take,

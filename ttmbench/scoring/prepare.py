@@ -15,9 +15,18 @@ from ttmbench.protocols import Augmentable, DualEncoder, PreparedPairScorer, Sto
 from ttmbench.scoring.batches import BatchSizer, BlockStore
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
-from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.image_rows import ImageRows, Opened, PreparedImages
-from ttmbench.scoring.inputs import Prepared, Rows, concatenate, distinct_captions, n_rows, rows_of, subset
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
+from ttmbench.scoring.inputs import (
+    ImageRows,
+    Opened,
+    Prepared,
+    PreparedImages,
+    Rows,
+    concatenate,
+    n_rows,
+    rows_of,
+    subset,
+)
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.types import Group, GroupShape, Scores
 

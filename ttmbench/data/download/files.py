@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,7 +83,7 @@ class DataFile:
             return "its sha256 is not that of the task file"
         return None
 
-    def _missing_of_folder(self, known: dict[str, Any]) -> str | None:
+    def _missing_of_folder(self, known: Mapping[str, Any]) -> str | None:
         """A folder that was fetched has at least the files that were unpacked; any other has at least one."""
         if not known or self.target.is_symlink():
             return None if next(self.target.iterdir(), None) else "the folder is empty"
@@ -129,7 +129,7 @@ class DataFile:
         part = self.target.with_name(f"{self.target.name}.part")
         check_no_link(part)
         got = web.fetch(origin, part, self.path)
-        about: dict[str, Any] = {"url": scrub(got.url), "bytes": got.bytes, "sha256": got.sha256}
+        about: dict[str, object] = {"url": scrub(got.url), "bytes": got.bytes, "sha256": got.sha256}
         detail = amount(got.bytes)
         if origin.unpack:
             try:

@@ -13,10 +13,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from email.message import Message
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, HTTPMessage
+from http.client import HTTPException, HTTPMessage, HTTPResponse
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirector, Request, build_opener
@@ -177,7 +178,7 @@ class Web:
             return self._save(response, part, start, total, origin, what)
 
     @contextlib.contextmanager
-    def _answer(self, url: str, state: PartialFile) -> Iterator[Any]:
+    def _answer(self, url: str, state: PartialFile) -> Iterator[HTTPResponse | None]:
         """The answer that brings the file, or None if all of it is here; Drive's question on the way is answered."""
         # A page that asks is wanted whole, so Drive is asked for the rest of a file only where the file itself is.
         asks = is_drive(url) and state.have > 0
@@ -185,19 +186,19 @@ class Web:
             with self._open(url, replace(state, have=0) if asks else state) as response:
                 kind = "" if response is None else response.headers.get("Content-Type", "")
                 is_page = kind.partition(";")[0].strip().lower() == "text/html"
-                if not is_page or urlsplit(url).path.endswith((".html", ".htm")):
+                if response is None or not is_page or urlsplit(url).path.endswith((".html", ".htm")):
                     if not asks:
                         yield response
                         return
-                elif not is_drive(response.url):
+                elif not is_drive(response.geturl()):
                     raise OutOfReachError(f"{url} gave a web page in place of the file; does it ask for a login?")
                 else:
-                    url = confirmed(response.read(PAGE_BYTES).decode("utf-8", "replace"), response.url)
+                    url = confirmed(response.read(PAGE_BYTES).decode("utf-8", "replace"), response.geturl())
                 asks = False
         raise OutOfReachError(f"{url} gives a page in place of the file again and again; try again later")
 
     @contextlib.contextmanager
-    def _open(self, url: str, state: PartialFile) -> Iterator[Any]:
+    def _open(self, url: str, state: PartialFile) -> Iterator[HTTPResponse | None]:
         """An open answer, or None if all is here; what may pass is distinguished from what will not."""
         try:
             response = self._opener.open(Request(url, headers=_HEADERS | state.headers()), timeout=self.timeout)
@@ -220,7 +221,9 @@ class Web:
         with response as answer:
             yield answer
 
-    def _save(self, response: Any, part: Path, start: int, total: int | None, origin: Origin, what: str) -> Got:
+    def _save(
+        self, response: HTTPResponse, part: Path, start: int, total: int | None, origin: Origin, what: str
+    ) -> Got:
         """Writes the answer to the part and checks that all of it came."""
         url, wanted, size = str(origin.url), origin.bytes, start
         hashed = hashlib.sha256()
@@ -271,7 +274,7 @@ def _opened(part: Path, appends: bool) -> IO[bytes]:
     return os.fdopen(os.open(part, flags, 0o666), "ab" if appends else "wb")
 
 
-def _read(response: Any, url: str) -> bytes:
+def _read(response: HTTPResponse, url: str) -> bytes:
     """What has come by now: a server that trickles does not hold it up."""
     try:
         block: bytes = response.read1(CHUNK)
@@ -280,7 +283,7 @@ def _read(response: Any, url: str) -> bytes:
         raise TryAgain(f"the connection to {urlsplit(url).netloc} broke ({error or type(error).__name__})") from None
 
 
-def _asked_to_wait(headers: Any) -> float | None:
+def _asked_to_wait(headers: Message) -> float | None:
     """Seconds of a Retry-After header, which holds seconds or a date."""
     text = (headers.get("Retry-After") or "").strip()
     if not text:

@@ -73,7 +73,7 @@ def read(data_dir: Path) -> dict[str, dict[str, Any]]:
     return files
 
 
-def write(data_dir: Path, path: str, about: Mapping[str, Any]) -> None:
+def write(data_dir: Path, path: str, about: Mapping[str, object]) -> None:
     """Writes down what was fetched to a path below the data folder, as JSON values with the time."""
     with locked(data_dir, NAME):
         files = read(data_dir) | {path: {**about, "time": datetime.now(UTC).isoformat(timespec="seconds")}}

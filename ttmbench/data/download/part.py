@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.files import replace_file
 from ttmbench._util.redact import scrub
@@ -61,7 +61,7 @@ class PartialFile:
             return {}
         return {"Range": f"bytes={self.have}-", "If-Range": self.validator}
 
-    def span_of(self, response: Any) -> tuple[int, int | None]:
+    def span_of(self, response: HTTPResponse) -> tuple[int, int | None]:
         """Which part of the file an answer of status 200 or 206 has.
 
         Returns:
@@ -99,7 +99,7 @@ def _beside(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
 
 
-def validator(headers: Any) -> str | None:
+def validator(headers: HTTPMessage) -> str | None:
     """What If-Range takes: a strong ETag, else the date."""
     etag: str | None = headers.get("ETag")
     return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,7 +20,7 @@ class FirstOfOptions(BaseModel):
     """Options of ``kind: first_of``: sources in the order in which they are tried."""
 
     model_config = ConfigDict(extra="forbid")
-    of: list[dict[str, Any]] = Field(min_length=1)
+    of: list[dict[str, object]] = Field(min_length=1)
 
 
 class Columns(BaseModel):
@@ -47,7 +46,7 @@ def read_first_of(request: SourceRequest) -> Loaded:
     return first_available(read_options(FirstOfOptions, request).of, request)
 
 
-def first_available(sources: Sequence[Mapping[str, Any]], request: SourceRequest) -> Loaded:
+def first_available(sources: Sequence[Mapping[str, object]], request: SourceRequest) -> Loaded:
     """Reads sources in their order until one is at hand; arguments and errors as for `read_first_of`."""
     reasons: list[str] = []
     passed: list[str] = []
@@ -70,22 +69,23 @@ def locations(request: SourceRequest) -> list[DataLocation]:
     return locations_of_all(read_options(FirstOfOptions, request).of, request)
 
 
-def locations_of_all(sources: Sequence[Mapping[str, Any]], request: SourceRequest) -> list[DataLocation]:
+def locations_of_all(sources: Sequence[Mapping[str, object]], request: SourceRequest) -> list[DataLocation]:
     """The places of several sources, one after the other."""
     return [location for source in sources for location in request.locations(*_asked(source, request))]
 
 
-def _asked(source: Mapping[str, Any], request: SourceRequest) -> tuple[Mapping[str, Any], SourceRequest]:
+def _asked(source: Mapping[str, object], request: SourceRequest) -> tuple[Mapping[str, object], SourceRequest]:
     """One of several sources, and the request for it: ``columns`` may be its own; UsageError if they are none."""
     columns = source.get("columns")
     options = {key: value for key, value in source.items() if key != "columns"}
     if columns is None:
         return options, request
     try:
-        stated = Columns(**columns).model_dump(exclude_none=True)
-    except (TypeError, ValidationError) as error:
-        what = describe(error, Columns) if isinstance(error, ValidationError) else "should be a mapping"
-        raise UsageError(f"source.of.columns: {what}") from None
+        if not isinstance(columns, Mapping):
+            raise UsageError("source.of.columns: should be a mapping")
+        stated = Columns.model_validate(columns).model_dump(exclude_none=True)
+    except ValidationError as error:
+        raise UsageError(f"source.of.columns: {describe(error, Columns)}") from None
     if "label" in stated:  # which stands in the place of the caption, as in every request
         stated["captions"] = [stated.pop("label")]
     return options, replace(request, columns={**request.columns, **stated})

@@ -59,7 +59,7 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     groups = groups_from_rows(_rows(texts, where), replace(request, limit=None), where, image)
     dropped: list[dict[str, str]] = []
     remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
-    record: dict[str, Any] = {"revision": opened.revision, "exif": options.exif}
+    record: dict[str, object] = {"revision": opened.revision, "exif": options.exif}
     if own is not None:
         record["folder"] = str(own)
     return Loaded(remaining, record | ({"dropped": dropped} if dropped else {}))

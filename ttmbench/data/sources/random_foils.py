@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -29,7 +28,7 @@ class RandomFoilsOptions(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    of: list[dict[str, Any]] = Field(min_length=1, max_length=1)
+    of: list[dict[str, object]] = Field(min_length=1, max_length=1)
     seed: int = Field(0, ge=0)
 
 

@@ -128,7 +128,7 @@ def read_webdataset(request: SourceRequest) -> Loaded:
 
     shards = [folder / name for name in options.found_in(folder)]
     groups = groups_from_rows(_rows(shards, options.lines), replace(request, limit=None), options.where, image)
-    record: dict[str, Any] = {"revision": None if own else commit_of(folder), "exif": options.exif}
+    record: dict[str, object] = {"revision": None if own else commit_of(folder), "exif": options.exif}
     if own is not None:
         record["folder"] = str(own)
     return Loaded(list(islice(groups, request.limit)), record)
@@ -155,14 +155,15 @@ def _rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:
         if "image" not in cells:
             raise DataError(f"{tar}: sample {key!r:.80} has no image ({', '.join(IMAGES)})")
         for column in lines:
-            if isinstance(cells.get(column), str):
-                cells[column] = [line.strip() for line in cells[column].splitlines() if line.strip()]
+            text = cells.get(column)
+            if isinstance(text, str):
+                cells[column] = [line.strip() for line in text.splitlines() if line.strip()]
         yield Row(str(index), cells, index)
 
 
-def _samples(tar: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _samples(tar: Path) -> Iterator[tuple[str, dict[str, object]]]:
     key: str | None = None
-    cells: dict[str, Any] = {}
+    cells: dict[str, object] = {}
     for member in _members(tar):
         folder, slash, name = member.name.rpartition("/")
         stem, _, ending = name.partition(".")
@@ -206,7 +207,7 @@ def _members(tar: Path) -> Iterator[TarMember]:
         raise DataError(f"{tar} cannot be read as an uncompressed tar ({error}); download it again") from None
 
 
-def _text(member: TarMember, ending: str) -> Any:
+def _text(member: TarMember, ending: str) -> object:
     where = f"{member.tar}: {member.name}"
     if member.size > MOST_TEXT:
         raise DataError(f"{where} has {member.size} bytes, too many for a text")

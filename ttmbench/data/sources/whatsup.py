@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -51,7 +51,7 @@ class WrongLabels(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _names(cls, value: Any) -> Any:
+    def _names(cls, value: object) -> object:
         return {"photographs": value} if isinstance(value, list | tuple) else value
 
 
@@ -67,7 +67,7 @@ class WhatsupOptions(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    of: list[dict[str, Any]] = Field(min_length=1)
+    of: list[dict[str, object]] = Field(min_length=1)
     relations: tuple[str, str] | None = None
     wrong_labels: list[WrongLabels] = []
     fix_labels: bool = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -16,6 +16,10 @@ from ttmbench._util.files import safe_name
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.labels import RAW, SLASH
 from ttmbench.results.numbers import DocumentFile, Number, newest
+from ttmbench.results.records import Dataset
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCardData
 
 RANKED = ("zero_shot", "forced_choice", "matching", "test_time")
 # Of the hub's own list, the one that a model which compares images with captions is filed under.
@@ -36,14 +40,50 @@ def export_model_index(
 def export_evaluation_results(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The format ``evaluation-results`` as `ttmbench.report.export.Exporter` says: a file a dataset, or one of all."""
-    files, left_out = evaluation_results(runs, source_url)
+    """The format ``evaluation-results`` as `ttmbench.report.export.Exporter` says: a file a dataset, or one of all.
+
+    No two tracks share a file.
+    """
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    numbers, left_out = results_of(runs)
+    if len({run.model for run in runs}) > 1:
+        raise UsageError("evaluation results lie in the repository of one model: export the runs of each model alone")
+    datasets = _datasets(runs)
+    files: dict[str, list[EvalResultEntry]] = {}
+    for one in numbers:
+        data = datasets[one.own_task]
+        dataset = _hub_dataset(data)
+        if dataset is None:
+            left_out[one.own_task] = "its data are no dataset of the hub"
+            continue
+        how = "" if one.filter == RAW else f"_{one.filter}"
+        files.setdefault(f"ttmbench_{one.own_task}_{one.track}", []).append(
+            EvalResultEntry(
+                dataset_id=dataset,
+                task_id=f"{one.task.replace(SLASH, '_')}_{one.metric}{how}",
+                value=percent(one.value),
+                dataset_revision=data.revision,
+                date=one.date,
+                source_url=source_url,
+                source_name="ttmbench results" if source_url else None,
+                notes=_note(one),
+            )
+        )
+    if not files:
+        raise _nothing(left_out)
     if target is None or target.suffix in (".yaml", ".yml"):
-        return {target: to_yaml([entry for entries in files.values() for entry in entries])}, left_out
-    return {target / f"{safe_name(name)}.yaml": to_yaml(entries) for name, entries in files.items()}, left_out
+        every = [entry for entries in files.values() for entry in eval_result_entries_to_yaml(entries)]
+        return {target: to_yaml(every)}, left_out
+    return {
+        target / f"{safe_name(name)}.yaml": to_yaml(eval_result_entries_to_yaml(entries))
+        for name, entries in files.items()
+    }, left_out
 
 
-def model_card_data(runs: Sequence[DocumentFile], source_url: str | None = None) -> tuple[Any, dict[str, str]]:
+def model_card_data(
+    runs: Sequence[DocumentFile], source_url: str | None = None
+) -> tuple[ModelCardData, dict[str, str]]:
     """The metadata of a model card.
 
     Args:
@@ -51,7 +91,7 @@ def model_card_data(runs: Sequence[DocumentFile], source_url: str | None = None)
         source_url: where the results can be seen.
 
     Returns:
-        A ``huggingface_hub.ModelCardData``, and what was left out: task -> why.
+        The metadata, and what was left out: task -> why.
 
     Raises:
         UsageError: the runs are of several models, or nothing is left.
@@ -62,45 +102,35 @@ def model_card_data(runs: Sequence[DocumentFile], source_url: str | None = None)
     models = list(dict.fromkeys(run.model for run in runs))
     if len(models) > 1:
         raise UsageError(f"a model card is of one model, and these runs are of {', '.join(models)}: export each alone")
-    configs = {task: about for run in runs for task, about in run.document.to_dict()["datasets"].items()}
-    found = []
-    for one in numbers:
-        about = configs[one.own_task]
-        source, on_hub = about.get("source", {}), _hub_dataset(about)
-        found.append(
-            EvalResult(
-                task_type=TASK_TYPE,
-                task_name=TASK_NAME,
-                dataset_type=on_hub or one.task,
-                dataset_name=one.task,
-                # The hub's library merges entries of one dataset and config: two tasks on one dataset stay two.
-                dataset_config=one.task,
-                dataset_split=source.get("split"),
-                dataset_revision=about.get("revision") if on_hub else None,
-                dataset_args={"task_version": one.version, "groups": one.groups},
-                metric_type=f"{one.metric} ({one.method})",
-                metric_name=f"{one.metric.replace('_', ' ')} ({one.method}, {_track(one)} track), percent",
-                metric_value=percent(one.value),
-                metric_args=_circumstances(one),
-                source_url=source_url,
-                source_name="ttmbench results" if source_url else None,
-            )
+    datasets = _datasets(runs)
+    results = [
+        EvalResult(
+            task_type=TASK_TYPE,
+            task_name=TASK_NAME,
+            dataset_type=_hub_dataset(data) or one.task,
+            dataset_name=one.task,
+            # The hub's library merges entries of one dataset and config: two tasks on one dataset stay two.
+            dataset_config=one.task,
+            dataset_split=data.source.get("split"),
+            dataset_revision=data.revision if _hub_dataset(data) else None,
+            dataset_args={"task_version": one.version, "groups": one.groups},
+            metric_type=f"{one.metric} ({one.method})",
+            metric_name=f"{one.metric.replace('_', ' ')} ({one.method}, {_track(one)} track), percent",
+            metric_value=percent(one.value),
+            metric_args=_circumstances(one),
+            source_url=source_url,
+            source_name="ttmbench results" if source_url else None,
         )
-    return ModelCardData(model_name=models[0], eval_results=found, tags=["ttmbench"]), left_out
+        for one in numbers
+        for data in [datasets[one.own_task]]
+    ]
+    return ModelCardData(model_name=models[0], eval_results=results, tags=["ttmbench"]), left_out
 
 
-def write_card(path: Path, data: Any) -> str:
+def write_card(path: Path, data: ModelCardData) -> str:
     """The text of a model card with these results: a new card, or the one that is there with its results renewed.
 
-    Args:
-        path: the ``.md`` file.
-        data: a ``ModelCardData`` with results.
-
-    Returns:
-        The text; of a card that exists everything else is kept, results of other metrics too.
-
-    Raises:
-        DataError: the card that is there cannot be read.
+    Of a card that exists everything else stays, results of other metrics too; DataError if it cannot be read.
     """
     from huggingface_hub import ModelCard
 
@@ -110,76 +140,39 @@ def write_card(path: Path, data: Any) -> str:
         card = ModelCard.load(path)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{path}: is no model card ({' '.join(str(error).split())})") from None
-    old = list(card.data.eval_results or [])
-    kept = [one for one in old if not any(_same_metric(one, new) for new in data.eval_results)]
-    card.data.eval_results = [*kept, *data.eval_results]
+
+    def metric(result: EvalResult) -> tuple[str | None, ...]:
+        return result.task_type, result.dataset_type, result.dataset_config, result.metric_type
+
+    new = list(data.eval_results or [])
+    old = [result for result in card.data.eval_results or [] if metric(result) not in set(map(metric, new))]
+    card.data.eval_results = [*old, *new]
     card.data.model_name = card.data.model_name or data.model_name
-    card.data.tags = list(dict.fromkeys([*(card.data.tags or []), *data.tags]))
+    card.data.tags = list(dict.fromkeys([*(card.data.tags or []), *(data.tags or [])]))
     return str(card)
-
-
-def evaluation_results(
-    runs: Sequence[DocumentFile], source_url: str | None = None
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
-    """Entries for ``.eval_results/*.yaml``, by file, so that no two tracks share one.
-
-    Args:
-        runs: of one model.
-        source_url: where the results can be seen.
-
-    Returns:
-        Name of a file without ending -> its entries; and what was left out: task -> why.
-
-    Raises:
-        UsageError: the runs are of several models, or nothing is left.
-    """
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-
-    numbers, left_out = results_of(runs)
-    if len({run.model for run in runs}) > 1:
-        raise UsageError("evaluation results lie in the repository of one model: export the runs of each model alone")
-    datasets = {task: about for run in runs for task, about in run.document.to_dict()["datasets"].items()}
-    files: dict[str, list[Any]] = {}
-    for one in numbers:
-        dataset = _hub_dataset(datasets[one.own_task])
-        if dataset is None:
-            left_out[one.own_task] = "its data are no dataset of the hub"
-            continue
-        how = "" if one.filter == RAW else f"_{one.filter}"
-        files.setdefault(f"ttmbench_{one.own_task}_{one.track}", []).append(
-            EvalResultEntry(
-                dataset_id=dataset,
-                task_id=f"{one.task.replace(SLASH, '_')}_{one.metric}{how}",
-                value=percent(one.value),
-                dataset_revision=datasets[one.own_task].get("revision"),
-                date=one.date,
-                source_url=source_url,
-                source_name="ttmbench results" if source_url else None,
-                notes=_note(one),
-            )
-        )
-    if not files:
-        raise UsageError(f"nothing to export: {_reasons(left_out)}")
-    return {name: eval_result_entries_to_yaml(entries) for name, entries in files.items()}, left_out
 
 
 def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, str]]:
     """The numbers that may stand as results of a task, and why others may not: task -> why."""
     left_out: dict[str, str] = {}
-    found = []
+    results = []
     for one in newest(number for run in runs for number in run.numbers()):
         if one.track == "supervised":
             left_out[one.own_task] = "the model was finetuned on labelled groups (track supervised)"
+        elif one.track not in RANKED or one.value is None:
             continue
-        if one.track not in RANKED or one.value is None:
-            continue
-        if one.limited or one.groups != one.groups_of_task:
+        elif one.limited or one.groups != one.groups_of_task:
             left_out[one.own_task] = f"{one.extent.words} groups are no result of the task"
         else:
-            found.append(one)
-    if not found:
-        raise UsageError(f"nothing to export: {_reasons(left_out) or 'the runs have no results'}")
-    return found, left_out
+            results.append(one)
+    if not results:
+        raise _nothing(left_out)
+    return results, left_out
+
+
+def _nothing(left_out: Mapping[str, str]) -> UsageError:
+    reasons = "; ".join(f"{task}: {why}" for task, why in left_out.items())
+    return UsageError(f"nothing to export: {reasons or 'the runs have no results'}")
 
 
 def percent(value: float | None) -> float | None:
@@ -191,21 +184,24 @@ def percent(value: float | None) -> float | None:
     return None if value is None else round(100 * value, 6)
 
 
-def to_yaml(content: Any) -> str:
+def to_yaml(content: object) -> str:
     """YAML in the order given."""
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 
 
-def _hub_dataset(about: Mapping[str, Any]) -> str | None:
-    source = about.get("source", {})
-    return str(source["path"]) if source.get("kind") in _HUB_KINDS and "path" in source else None
+def _datasets(runs: Sequence[DocumentFile]) -> dict[str, Dataset]:
+    return {task: data for run in runs for task, data in run.document.datasets.items()}
+
+
+def _hub_dataset(data: Dataset) -> str | None:
+    return str(data.source["path"]) if data.source.get("kind") in _HUB_KINDS and "path" in data.source else None
 
 
 def _track(one: Number) -> str:
     return str(one.track).replace("_", "-")
 
 
-def _circumstances(one: Number) -> dict[str, Any]:
+def _circumstances(one: Number) -> dict[str, object]:
     """What belongs to a number; percent."""
     values = {
         "track": one.track,
@@ -229,12 +225,3 @@ def _note(one: Number) -> str:
         spread = "" if one.seed_std is None else f", standard deviation {100 * one.seed_std:.2f}"
         parts.append(f"{one.seeds} seed{'s' if one.seeds > 1 else ''}{spread}")
     return "; ".join([*parts, f"{one.extent.words} groups", f"ttmbench task version {one.version}"])
-
-
-def _same_metric(one: Any, other: Any) -> bool:
-    keys = ("task_type", "dataset_type", "dataset_config", "metric_type")
-    return all(getattr(one, key) == getattr(other, key) for key in keys)
-
-
-def _reasons(left_out: Mapping[str, str]) -> str:
-    return "; ".join(f"{task}: {why}" for task, why in left_out.items())

@@ -7,13 +7,13 @@ Its readers format every ``metric_stderr,filter`` as a number unless it is the s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.files import to_json
 from ttmbench.errors import UsageError
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import seed_std_key, stderr_key
 from ttmbench.results.numbers import DocumentFile, Number, means_of
 
@@ -22,8 +22,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 # What its readers do not know lies here, so that nothing of it is taken for a metric.
 _OWN = (
     *("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "tag_means", "datasets"),
-    "errors",
-    "ttm_also",
+    *("errors", "ttm_also"),
 )
 
 
@@ -37,7 +36,7 @@ def export_lm_eval_file(
     return {path: to_json(lm_eval_document(runs[0]))}, {}
 
 
-def lm_eval_document(run: DocumentFile) -> dict[str, Any]:
+def lm_eval_document(run: DocumentFile) -> dict[str, object]:
     """A results document as lm-evaluation-harness writes its own.
 
     Args:
@@ -46,49 +45,54 @@ def lm_eval_document(run: DocumentFile) -> dict[str, Any]:
     Returns:
         The document; keys that are only ours are below ``ttmbench``.
     """
-    document = run.document.to_dict()
-    subtasks = document.get("group_subtasks", {})
-    numbers = run.numbers()
+    document, numbers = run.document, run.numbers()
     own_task = {one.task: one.own_task for one in numbers}  # a mean over values of tags is a task to its readers
-    tasks = _values(dict.fromkeys([*document["results"], *own_task]), numbers)
-    means = _values(document.get("groups", {}), means_of(run.document))
-    in_a_group = {task for names in subtasks.values() for task in names}
-    packages = document["packages"]
+    own_task = dict.fromkeys(document.results, "") | own_task
+    own_task = {task: own or task for task, own in own_task.items()}
+    results = _values(own_task, numbers)
+    means = _values(document.groups, means_of(document))
+    in_a_group = {task for tasks in document.group_subtasks.values() for task in tasks}
+    directions = {task: dict(document.higher_is_better[own]) for task, own in own_task.items()}
+    for group, tasks in document.group_subtasks.items():
+        directions[group] = {metric: up for task in tasks for metric, up in directions.get(task, {}).items()}
+    content = document.to_dict()
+    of_cells = {one.task: {"original": one.groups, "effective": one.groups} for one in numbers if one.cells is not None}
     return {
-        "results": {**tasks, **means},
+        "results": {**results, **means},
         **({"groups": means} if means else {}),
-        "group_subtasks": {**subtasks, **{name: [] for name in tasks if name not in in_a_group}},
-        "configs": {name: _task_config(name, own_task.get(name, name), document) for name in tasks},
+        "group_subtasks": {**document.group_subtasks, **{task: [] for task in own_task if task not in in_a_group}},
+        "configs": {task: _task_config(task, own, document) for task, own in own_task.items()},
         "versions": {
-            **{name: document["versions"][own_task.get(name, name)] for name in tasks},
+            **{task: document.versions[own] for task, own in own_task.items()},
             **dict.fromkeys(means, MISSING),
         },
-        "n-shot": dict.fromkeys([*tasks, *means], 0),
-        "higher_is_better": _directions(document, own_task),
-        "n-samples": {
-            **dict(document["n-samples"]),
-            **{one.task: {"original": one.groups, "effective": one.groups} for one in numbers if one.cells is not None},
-        },
+        "n-shot": dict.fromkeys([*own_task, *means], 0),
+        "higher_is_better": directions,
+        "n-samples": {**content["n-samples"], **of_cells},
         "config": _config(document),
-        "git_hash": document["git_hash"],
-        "date": document["date"],
+        "git_hash": document.git_hash,
+        "date": document.date,
         "pretty_env_info": "\n".join(
-            f"{name}: {value}" for name, value in {**packages, **document["hardware"]}.items()
+            f"{name}: {value}" for name, value in {**document.packages, **document.hardware}.items()
         ),
-        "transformers_version": packages.get("transformers", MISSING),
-        "task_hashes": dict(document["task_hashes"]),
-        "model_source": document["config"].get("model", "ttmbench"),
+        "transformers_version": document.packages.get("transformers", MISSING),
+        "task_hashes": document.task_hashes,
+        "model_source": document.config.get("model", "ttmbench"),
         "model_name": run.model,
         "model_name_sanitized": sanitised(run.model),
-        "total_evaluation_time_seconds": str(document["total_evaluation_time_seconds"]),
+        "total_evaluation_time_seconds": str(document.total_evaluation_time_seconds),
         "ttmbench": {
-            **{key: document[key] for key in _OWN if key in document},
-            "columns": {task: {one.key: one.method for one in numbers if one.task == task} for task in tasks},
+            **{key: content[key] for key in _OWN if key in content},
+            "columns": {task: {one.key: one.method for one in numbers if one.task == task} for task in own_task},
             "seed_std": {
-                task: {seed_std_key(one.metric, one.filter): one.seed_std for one in numbers if _has_spread(one, task)}
-                for task in tasks
+                task: {
+                    seed_std_key(one.metric, one.filter): one.seed_std
+                    for one in numbers
+                    if one.task == task and one.seeds is not None
+                }
+                for task in own_task
             },
-            "version": packages.get("ttmbench"),
+            "version": document.packages.get("ttmbench"),
         },
     }
 
@@ -108,9 +112,9 @@ def sanitised(model: str) -> str:
     return re.sub(r"^\.+", "__", re.sub(r'["<>:/|\\?*\[\]]+', "__", model)) or "model"
 
 
-def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[str, Any]]:
+def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[str, object]]:
     """Name -> alias, ``metric,filter`` and ``metric_stderr,filter``."""
-    found: dict[str, dict[str, Any]] = {name: {"alias": name} for name in names}
+    found: dict[str, dict[str, object]] = {name: {"alias": name} for name in names}
     for one in numbers:
         if one.value is not None:
             stderr = MISSING if one.stderr is None else float(one.stderr)
@@ -118,22 +122,10 @@ def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[s
     return found
 
 
-def _has_spread(one: Number, task: str) -> bool:
-    return one.task == task and one.seeds is not None
-
-
-def _directions(document: Mapping[str, Any], own_task: Mapping[str, str]) -> dict[str, dict[str, bool]]:
-    found = {name: dict(one) for name, one in document["higher_is_better"].items()}
-    found |= {name: dict(found[task]) for name, task in own_task.items()}
-    for group, names in document.get("group_subtasks", {}).items():
-        found[group] = {metric: up for name in names for metric, up in found.get(name, {}).items()}
-    return found
-
-
-def _task_config(name: str, task: str, document: Mapping[str, Any]) -> dict[str, Any]:
+def _task_config(name: str, task: str, document: ResultsDocument) -> dict[str, object]:
     """What its readers show of a task; of a mean over values of a task's tags under its own name."""
-    spec, source = document["configs"][task], document["datasets"][task].get("source", {})
-    directions = document["higher_is_better"][task]
+    spec, source = document.configs[task], document.datasets[task].source
+    directions = document.higher_is_better[task].items()
     return {
         "task": name,
         "tag": spec.get("tag", []),
@@ -143,25 +135,23 @@ def _task_config(name: str, task: str, document: Mapping[str, Any]) -> dict[str,
         "output_type": "multiple_choice",
         "repeats": 1,
         "num_fewshot": 0,
-        "metric_list": [
-            {"metric": metric, "aggregation": "mean", "higher_is_better": up} for metric, up in directions.items()
-        ],
-        "metadata": {"version": document["versions"][task]},
+        "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": up} for metric, up in directions],
+        "metadata": {"version": document.versions[task]},
     }
 
 
-def _config(document: Mapping[str, Any]) -> dict[str, Any]:
-    config = document["config"]
-    fingerprint = document["model_info"].get("fingerprint", {})
-    seed = config.get("seed", 0)
+def _config(document: ResultsDocument) -> dict[str, object]:
+    config = document.config
+    model_args = config.get("model_args", {})
     known = {
-        "model_num_parameters": fingerprint.get("n_parameters"),
+        "model_num_parameters": document.fingerprint.get("n_parameters"),
         "model_dtype": _DTYPES.get(config.get("dtype", ""), config.get("dtype")),
-        "model_revision": config.get("model_args", {}).get("revision"),
+        "model_revision": model_args.get("revision"),
     }
+    seeds = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
     return {
         "model": config.get("model", "ttmbench"),
-        "model_args": ",".join(f"{key}={value}" for key, value in config.get("model_args", {}).items()),
+        "model_args": ",".join(f"{key}={value}" for key, value in model_args.items()),
         **{key: value for key, value in known.items() if value is not None},
         "batch_size": str(config.get("batch_size", "")),
         "batch_sizes": [],
@@ -170,8 +160,5 @@ def _config(document: Mapping[str, Any]) -> dict[str, Any]:
         "limit": config.get("limit"),
         "bootstrap_iters": config.get("bootstrap_iters"),
         "gen_kwargs": None,
-        "random_seed": seed,
-        "numpy_seed": seed,
-        "torch_seed": seed,
-        "fewshot_seed": seed,
+        **dict.fromkeys(seeds, config.get("seed", 0)),
     }

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ttmbench import stats
 from ttmbench.report import text_table
-from ttmbench.report.leaderboard_formats import number_text
-from ttmbench.report.table import NOTHING
-from ttmbench.report.terminal import headline
+from ttmbench.report.table import NOTHING, number_text
+from ttmbench.report.terminal import gains, headline
 from ttmbench.report.text_table import TextTable, transfer_table
 from ttmbench.results.labels import (
     ORACLE_COLUMN,
@@ -59,7 +57,7 @@ def to_csv(runs: Sequence[DocumentFile]) -> str:
     for run in runs:
         elsewhere = numbers_elsewhere(run.document, run.path.name)
         numbers += [*run.numbers(), *(replace(number, model=run.model) for number in elsewhere)]
-    return text_table.to_csv(_COLUMNS, map(vars, numbers))
+    return text_table.to_csv(_COLUMNS, (number.row() for number in numbers))
 
 
 def to_latex(runs: Sequence[DocumentFile]) -> str:
@@ -97,9 +95,9 @@ def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> TextTab
     ]
     tracks, head = ["", "", "zero-shot", "matching"], ["model", "task", RAW_COLUMN.name, SIMPLE_MATCH_COLUMN.name]
     for column in adapted:
-        gains = ["gain", "rel.", "err. red."] if column is TTM_COLUMN else []
-        head += [column.name, *gains]
-        tracks += [str(column.track).replace("_", "-"), *([""] * len(gains))]
+        gained = ["gain", "rel.", "err. red."] if column is TTM_COLUMN else []
+        head += [column.name, *gained]
+        tracks += [str(column.track).replace("_", "-"), *([""] * len(gained))]
     rows = []
     for model, task in dict.fromkeys((one.model, one.task) for one in numbers if one.filter == RAW):
         metrics = {m for (who, what, m, f) in by_key if (who, what, f) == (model, task, RAW)}
@@ -107,11 +105,11 @@ def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> TextTab
         raw, matched = (by_key.get((model, task, metric, RAW)) for metric in (raw_metric, match_metric))
         if raw is None and matched is None:
             continue
-        row = [model, task, _text(raw), _text(matched)]
+        row = [model, task, number_text(raw), number_text(matched)]
         for column in adapted:
             metric = raw_metric if column is OVERFITTED_COLUMN else match_metric
             value = by_key.get((model, task, metric, column.filter))
-            row += [_text(value), *(_gains(matched, value) if column is TTM_COLUMN else [])]
+            row += [number_text(value), *(gains(matched, value) if column is TTM_COLUMN else [])]
         rows.append([*row, _extent(raw, matched)])
     return TextTable(_ABOUT, [[*tracks, ""], [*head, "groups"]], rows)
 
@@ -120,26 +118,13 @@ def _every_metric(numbers: Sequence[Number], title: str) -> TextTable:
     metrics = list(dict.fromkeys(one.metric for one in numbers))
     by_key = {(one.model, one.task, one.metric): one for one in numbers}
     rows = [
-        [model, task, *map(_text, known), _extent(*known)]
+        [model, task, *map(number_text, known), _extent(*known)]
         for model, task in dict.fromkeys((one.model, one.task) for one in numbers)
         for known in [[by_key.get((model, task, metric)) for metric in metrics]]
     ]
     return TextTable(title, [["model", "task", *metrics, "groups"]], rows)
 
 
-def _text(number: Number | None) -> str:
-    return NOTHING if number is None or number.value is None else number_text(replace(number, seen=None))
-
-
 def _extent(*numbers: Number | None) -> str:
     """How many groups of how many the numbers of a row are of."""
     return next((one.extent.words for one in numbers if one is not None), NOTHING)
-
-
-def _gains(before: Number | None, after: Number | None) -> list[str]:
-    if before is None or after is None or before.value is None or after.value is None:
-        return [NOTHING] * 3
-    relative = stats.relative_gain(before.value, after.value)
-    reduction = stats.error_reduction(before.value, after.value)
-    fractions = [NOTHING if fraction is None else f"{100 * fraction:+.1f}%" for fraction in (relative, reduction)]
-    return [f"{100 * (after.value - before.value):+.2f}", *fractions]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ttmbench.report.html.render import render
 from ttmbench.report.leaderboard import Leaderboard, extent_of_line, legends, tables
@@ -41,7 +40,7 @@ def to_html(board: Leaderboard, made: str) -> str:
     )
 
 
-def _columns(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[str, dict[str, Any]]:
+def _columns(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> dict[str, dict[str, Number | float | None]]:
     """For each column one of its numbers, and the best one of whole tasks, where there are several."""
     columns = {}
     for name in columns_of(lines):

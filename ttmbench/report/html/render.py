@@ -44,7 +44,7 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], images:
     return _UNPRINTABLE.sub("\ufffd", page)
 
 
-def number_cell(value: Any, text: Any) -> Markup:
+def number_cell(value: object, text: object) -> Markup:
     """A cell with a number to sort by: a page has hundreds of thousands, and a macro takes several times as long.
 
     >>> print(number_cell(None, "<-"), end="")
@@ -90,7 +90,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def json_block(value: Any) -> Markup:
+def json_block(value: object) -> Markup:
     r"""JSON that may stand in a ``script`` element: no character of it can end the element or break a line.
 
     >>> print(json_block("</script>"))

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -184,7 +183,7 @@ def _tag_bar(table: charts.TagTable, numbers: Sequence[float | None]) -> Markup:
     return bar({"open": drawn[0], "full": drawn[1]}, [table.chance], joined=(drawn[0], drawn[1]))
 
 
-def _run(run: ReportedRun) -> dict[str, Any]:
+def _run(run: ReportedRun) -> dict[str, object]:
     document = run.document
     return {
         "run": run,
@@ -237,7 +236,7 @@ def _words(value: object, depth: int = 3) -> str:
     return f"{text[:12]}…" if re.fullmatch("[0-9a-f]{64}", text) else text
 
 
-def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
+def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
     """A table for each track; a number never stands in two, and tracks never share one."""
     titles: dict[str | None, str] = {**TRACK_TITLES, None: UNRANKED_TITLE}  # type: ignore[dict-item]
     rows: dict[str | None, list[tuple[ReportedRun, Number]]] = {track: [] for track in (*TRACK_ORDER, None)}
@@ -257,7 +256,7 @@ def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     ]
 
 
-def _course(run: ReportedRun, course: charts.Course) -> dict[str, Any]:
+def _course(run: ReportedRun, course: charts.Course) -> dict[str, object]:
     settings = {key: course.settings[key] for key in _SETTINGS if key in course.settings}
     return {
         "run": run,

@@ -224,7 +224,7 @@ class SitePages:
         """Why a row ranks or does not; where its task has no page, it does."""
         return self.facts[row.task].standing(row) if row.task in self.facts else RUN
 
-    def _task_entry(self, task: str) -> dict[str, Any]:
+    def _task_entry(self, task: str) -> dict[str, object]:
         facts, rows = self.facts[task], self.rows_of[task]
         leaders = []
         for track in ("zero_shot", "matching", "test_time"):
@@ -239,7 +239,7 @@ class SitePages:
             "leaders": leaders,
         }
 
-    def _model_entry(self, model: str) -> dict[str, Any]:
+    def _model_entry(self, model: str) -> dict[str, object]:
         runs = self.by_model[model]
         return {
             "name": model,
@@ -250,7 +250,7 @@ class SitePages:
             "finetuned": bool(runs[0].document.finetuned),
         }
 
-    def _run_entry(self, run: MergedRun) -> dict[str, Any]:
+    def _run_entry(self, run: MergedRun) -> dict[str, object]:
         document = run.document
         return {
             "run": run,
@@ -266,7 +266,7 @@ class SitePages:
 
 def _with_history(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Number]]]:
     """The numbers that count, and every earlier one with that which took its place."""
-    same: dict[tuple[Any, ...], list[Number]] = {}
+    same: dict[tuple[object, ...], list[Number]] = {}
     for row in rows:
         same.setdefault((row.task, row.track, row.metric, row.method, row.version, row.limited), []).append(row)
     newest, earlier = [], []

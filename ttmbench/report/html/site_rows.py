@@ -32,12 +32,12 @@ class TaskFacts:
     version: int | None
     data: str | None
     metrics: tuple[str, str]
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     groups: int | None
     from_runs: bool
 
     @classmethod
-    def of(cls, rows: Sequence[Number], config: Mapping[str, Any]) -> TaskFacts:
+    def of(cls, rows: Sequence[Number], config: Mapping[str, object]) -> TaskFacts:
         """What is known of a task.
 
         Args:
@@ -89,7 +89,7 @@ def is_raw(row: Number) -> bool:
     return row.method in (RAW_COLUMN.name, CHOICE_COLUMN.name) or row.filter == CHOICE
 
 
-def _stated_metrics(config: Mapping[str, Any]) -> list[str]:
+def _stated_metrics(config: Mapping[str, object]) -> list[str]:
     metrics = config.get("metrics")
     return [str(metric) for metric in metrics] if isinstance(metrics, list) else []
 
