@@ -11,6 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from support.adapter_inputs import CAPTIONS, assert_same_gradients, logits_of, random_images
+from support.checkpoints import Program
 from support.rounding import bound
 
 from ttmbench.config import TTMConfig
@@ -165,16 +166,6 @@ def test_a_model_that_is_nowhere_is_one_clear_error():
         hf.load(pretrained="nobody/no-such-model", device="cpu", offline=True)
     with pytest.raises(DataError, match="no name of a repository"):
         hf.load(pretrained="./no/such/folder", device="cpu")
-
-
-class Program:
-    """Leaves a file behind if it is unpickled."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return (open, (str(self.trace), "w"))
 
 
 @pytest.fixture

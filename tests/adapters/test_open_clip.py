@@ -18,7 +18,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from support.adapter_inputs import CAPTIONS, assert_same_gradients, one_step, random_images
 from support.adapter_inputs import logits_of as scores
-from support.checkpoints import rename_global
+from support.checkpoints import Program, rename_global
 from support.rounding import bound
 
 from ttmbench.errors import DataError, UsageError
@@ -522,16 +522,6 @@ def test_random_weights_are_never_scored(library):
 def test_a_folder_or_repository_takes_no_other_weights(folders):
     refused(UsageError, "brings its own weights", model=f"local-dir:{folders['clip']}", pretrained="openai")
     refused(UsageError, "brings its own weights", model="hf-hub:tiny/plain", pretrained="openai")
-
-
-class Program:
-    """Leaves a file behind if it is unpickled."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return (open, (str(self.trace), "w"))
 
 
 def pickled(folders, folder, name, content):
