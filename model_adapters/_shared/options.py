@@ -172,7 +172,7 @@ class ChatOptions(LanguageOptions):
     """Cut images into tiles or not, where the model can do both."""
     pad_images: bool | None = None
     """Pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says."""
-    device_map: str | int | dict[str, Any] | None = None
+    device_map: str | int | dict[str, int | str] | None = None
     """Spread over devices as accelerate does: ``auto``, another of transformers' words, a device, or part -> device."""
     max_memory: dict[Any, Any] | None = None
     """Of ``device_map=auto``: device -> what it may hold, bytes or text such as ``20GiB``."""
