@@ -15,7 +15,9 @@ from ttmbench.results.numbers import Number
 
 def to_csv(board: Leaderboard) -> str:
     """One line a row, fractions."""
-    return text_table.to_csv(ROW, map(as_row, board.rows))
+    settings = {row.setting for row in board.rows} - {""}
+    columns = (*ROW, "setting") if settings else ROW
+    return text_table.to_csv(columns, ({"setting": "", **as_row(row)} for row in board.rows))
 
 
 def to_markdown(board: Leaderboard) -> str:
