@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -61,7 +62,7 @@ def analyze_tasks(
         DataError: data or weights out of reach.
     """
     check_config(config)
-    with deterministic(config.deterministic, config.seed), naming_what_cannot():
+    with deterministic(config.seed) if config.deterministic else nullcontext(), naming_what_cannot():
         yield from _analyses(analysis, config, started, command, {"taus": taus, "lrs": lrs})
 
 

@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -111,7 +111,8 @@ def finetune_model(
     if config.output_path is None or config.output_path.endswith(".json"):
         raise UsageError("finetune writes a folder of weights, so it needs --output_path DIR")
     folder = Path(read_place("--output_path", config.output_path))
-    with deterministic(config.deterministic, config.seed), naming_what_cannot(), _held(folder):
+    bits = deterministic(config.seed) if config.deterministic else nullcontext()
+    with bits, naming_what_cannot(), _held(folder):
         return _Work(config, folder, started, command, preset, changes or {}).do()
 
 
