@@ -15,7 +15,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, build_registry, load_target
-from ttmbench.results.shaped_metric import metric_for
+from ttmbench.results.summary import metric_for
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results import environment
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.shaped_metric import metric_for
+from ttmbench.results.summary import metric_for
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
 from ttmbench.scoring.debiasing import sweep

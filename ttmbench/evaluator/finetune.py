@@ -15,11 +15,10 @@ from typing import Any
 
 import filelock
 
-from ttmbench._util.console import warn
+from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
 from ttmbench._util.files import take_lock, write_atomically
 from ttmbench._util.option_values import read_place
-from ttmbench._util.progress import progress_bar
 from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__

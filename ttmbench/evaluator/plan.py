@@ -18,7 +18,7 @@ from ttmbench.evaluator.task_result import Data
 from ttmbench.evaluator.transfer_eval import Elsewhere
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Debiasable
-from ttmbench.results.shaped_metric import metric_for
+from ttmbench.results.summary import metric_for
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import Likelihoods, prior_for

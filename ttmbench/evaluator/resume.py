@@ -27,7 +27,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
-from ttmbench.scoring.data_identity import DataNow
+from ttmbench.scoring.fingerprint import DataNow
 
 LOCK = "lock"
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"

@@ -12,21 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import each_note_once, warn
+from ttmbench._util.console import progress_iter as progress_of
 from ttmbench._util.option_values import is_address
-from ttmbench._util.progress import progress_iter as progress_of
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task
 from ttmbench.errors import DataError, TtmbenchError, carry, phase, phase_of
 from ttmbench.evaluator.adapters import check_model, finetuned, make_adapter, remarks, trained_on
-from ttmbench.evaluator.artifacts import write_artifacts
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan
-from ttmbench.evaluator.record import RunRecord
+from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.remote_output import UnsentError, run_at_address
 from ttmbench.evaluator.resume import RunDirectory, open_place
 from ttmbench.evaluator.run_key import RunKey
@@ -46,7 +45,7 @@ from ttmbench.results.assertions import check_names
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
-from ttmbench.scoring.data_identity import DataNow
+from ttmbench.scoring.fingerprint import DataNow
 from ttmbench.ttm.variants import adapted_folders
 
 if TYPE_CHECKING:

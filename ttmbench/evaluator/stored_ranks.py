@@ -27,7 +27,7 @@ from ttmbench.results.ranks_file import (
     read_saved,
 )
 from ttmbench.results.scores_file import check_embeddings
-from ttmbench.scoring.data_identity import stored_digest
+from ttmbench.scoring.fingerprint import stored_digest
 
 _HINT = (
     "expected ranks (npy, one for each side; or of --save_scores), embeddings 'img' and 'cap', or a matrix 'scores' "

@@ -44,7 +44,7 @@ def ttmbench_register_task_dirs() -> Iterable[Traversable]:
 
 @hookimpl
 def ttmbench_register_sources() -> Iterable[SourceSpec]:
-    """The modules of `ttmbench.data.sources`, which stands above the plugins: by name, as plugins name their readers."""
+    """The modules of `ttmbench.data.sources`, which stands above the plugins: named as plugins name theirs."""
     place = "ttmbench.data.sources"
     return [
         SourceSpec(kind, f"{place}.{kind}:read_{kind}", summary, needs=f"{place}.{kind}:locations")

@@ -18,8 +18,7 @@ from ttmbench.report.charts import HEADLINE
 from ttmbench.report.load import ReportedRun
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM, name_of
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.shaped_metric import metric_for
-from ttmbench.results.summary import metric_values
+from ttmbench.results.summary import metric_for, metric_values
 from ttmbench.types import GroupShape
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
-from ttmbench.scoring.data_identity import groups_digest
+from ttmbench.scoring.fingerprint import groups_digest
 from ttmbench.scoring.forced_choice.arrays import summarise_choices
 from ttmbench.types import Group, MetricSpec
 

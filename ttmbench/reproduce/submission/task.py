@@ -17,10 +17,18 @@ from ttmbench.evaluator.settings import filters_of
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import CHOICE, RAW, TRACK_OF_FILTER, UNRANKED, key_of, numbers_in, supervised_tracks
+from ttmbench.results.labels import (
+    CHOICE,
+    FRACTIONS,
+    RAW,
+    TRACK_OF_FILTER,
+    UNRANKED,
+    key_of,
+    numbers_in,
+    supervised_tracks,
+)
 from ttmbench.results.records import Samples
-from ttmbench.results.samples import FRACTIONS
-from ttmbench.results.shaped_metric import metric_for
+from ttmbench.results.summary import metric_for
 from ttmbench.scoring.forced_choice.arrays import choice_chance
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Group, MetricSpec
