@@ -19,8 +19,7 @@ from ttmbench.data.loader import audit_groups, data_locations, left_out, load_ta
 from ttmbench.data.paths import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.results.summary import metric_for
+from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.types import Group, ImageRef, Loaded
 
 SHOWN = 3

@@ -18,10 +18,9 @@ from ttmbench.evaluator.run import run
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
-from ttmbench.plugins.registry import build_registry
+from ttmbench.plugins.registry import build_registry, metric_for
 from ttmbench.results import environment
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.summary import metric_for
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
 from ttmbench.scoring.debiasing import sweep

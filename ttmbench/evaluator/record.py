@@ -16,7 +16,7 @@ from ttmbench._util.third_party_errors import describe, error_line
 from ttmbench.config import RunConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.adapters import finetuning_shown, fits_note, model_info
-from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.run_key import RunKey, groups_digest
 from ttmbench.evaluator.single_groups import sample_lines
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.protocols import Reporting
@@ -27,7 +27,6 @@ from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION, RunFiles
 from ttmbench.results.labels import CHOICE, TRACK_ORDER, TTM, supervised_tracks
 from ttmbench.scoring.capabilities import Capabilities
-from ttmbench.scoring.fingerprint import groups_digest
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
 _RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")

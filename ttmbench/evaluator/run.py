@@ -28,7 +28,7 @@ from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan
 from ttmbench.evaluator.record import RunRecord, write_artifacts
 from ttmbench.evaluator.remote_output import UnsentError, run_at_address
 from ttmbench.evaluator.resume import RunDirectory, open_place
-from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.run_key import DataNow, RunKey
 from ttmbench.evaluator.score_task import TaskMemory, data_now, score_task
 from ttmbench.evaluator.settings import (
     Chosen,
@@ -45,7 +45,6 @@ from ttmbench.results.assertions import check_names
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
-from ttmbench.scoring.fingerprint import DataNow
 from ttmbench.ttm.variants import adapted_folders
 
 if TYPE_CHECKING:

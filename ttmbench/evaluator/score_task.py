@@ -13,6 +13,7 @@ from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError, phase
 from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan, way_of
+from ttmbench.evaluator.run_key import DataNow, groups_digest
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.evaluator.task_result import Data
 from ttmbench.plugins.registry import Registry
@@ -21,7 +22,7 @@ from ttmbench.scoring.batches import BlockStore, Share
 from ttmbench.scoring.capabilities import Capabilities, Model, Trained
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
-from ttmbench.scoring.fingerprint import DataNow, Fingerprint, distinct_captions, groups_digest
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
 from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, rows_of
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.scoring.prepare import PreparedTask, prepare, refusal_notes, stored, usable_scores

@@ -14,14 +14,14 @@ from ttmbench.data.catalog import all_tasks
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskSpec
 from ttmbench.errors import DataError
+from ttmbench.evaluator.run_key import stored_digest
 from ttmbench.evaluator.task_result import Data, Resampling, Scored, TaskResult, scored_result
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.summary import MethodScores, metric_for
-from ttmbench.scoring.fingerprint import stored_digest
+from ttmbench.results.summary import MethodScores
 from ttmbench.types import Group, GroupShape, MetricSpec
 
 _Answer = TypeVar("_Answer")

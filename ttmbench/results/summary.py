@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +15,7 @@ from ttmbench._util.third_party_errors import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_OF_FILTER, UNRANKED, key_of, seed_std_key, stderr_key
-from ttmbench.types import GroupShape, MetricSpec, Scores, Track
+from ttmbench.types import MetricSpec, Scores, Track
 
 
 @dataclass(frozen=True)
@@ -278,34 +277,3 @@ def seed_interval(values: Sequence[float]) -> list[float] | None:
     mean = float(np.mean(values))
     half = float(t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return [mean - half, mean + half]
-
-
-def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
-    """A registered metric for groups of a shape: its functions take the arguments of ordinary ones.
-
-    Itself where one caption is true for an image. One that is not made for such a shape is defined for no groups.
-    """
-    true = shape.true_captions
-    if true == 1 and metric.several_true != "only":
-        return metric
-    if true == 1 or metric.several_true == "undefined":
-        return replace(metric, defined=_never)
-    return replace(
-        metric,
-        compute=_told(metric.compute, metric, shape),
-        ties=None if metric.ties is None else _told(metric.ties, metric, shape),
-        chance=None if metric.chance is None else partial(metric.chance, true_captions=true),
-        defined=partial(metric.defined, true_captions=true),
-    )
-
-
-def _told(function: Callable[..., np.ndarray], metric: MetricSpec, shape: GroupShape) -> Callable[..., np.ndarray]:
-    """A function of scores that knows how many captions are true; of all pairs, also which ones."""
-    told = partial(function, true_captions=shape.true_captions)
-    if metric.scope != "global":
-        return told
-    return lambda pairs, truth: told(pairs, shape.truth(len(pairs) // shape.images))
-
-
-def _never(images: int, captions: int) -> bool:
-    return False

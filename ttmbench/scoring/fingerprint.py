@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -212,37 +211,3 @@ def open_all(images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint) -
         opened.append(open_upright(image, group_id))
         fingerprint.add(image, opened[-1])
     return opened
-
-
-@dataclass(frozen=True)
-class DataNow:
-    """A task's data as they are now.
-
-    Attributes:
-        fingerprint: of pixels and captions, or of stored features.
-        groups: digest of ids and tags; None where groups have none of their own.
-    """
-
-    fingerprint: str
-    groups: str | None = None
-
-
-def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:
-    """sha256 of what makes two files of scores comparable, as neither holds the data: task, version, shape, group ids.
-
-    Args:
-        task: name.
-        version: of the task.
-        shape: images and captions, such as ``2x2``.
-        group_ids: of the file, in any order; empty where its format has none.
-
-    Returns:
-        The digest, the same for the scores of two models on the same groups.
-    """
-    return hashlib.sha256(json.dumps(["stored", task, version, shape, sorted(group_ids)]).encode()).hexdigest()
-
-
-def groups_digest(groups: Sequence[Group]) -> str:
-    """sha256 over ids and tags of groups in order: what breakdowns and samples are named by, and no model sees."""
-    named = [[group.group_id, sorted(group.tags.items())] for group in groups]
-    return hashlib.sha256(json.dumps(named).encode()).hexdigest()

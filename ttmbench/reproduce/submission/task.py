@@ -14,7 +14,7 @@ from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.settings import filters_of
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import (
@@ -28,7 +28,6 @@ from ttmbench.results.labels import (
     supervised_tracks,
 )
 from ttmbench.results.records import Samples
-from ttmbench.results.summary import metric_for
 from ttmbench.scoring.forced_choice.arrays import choice_chance
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Group, MetricSpec
