@@ -42,7 +42,8 @@ _CAULDRON = ("the-cauldron", "docmatix", "coco", "visual-genome")  # the last tw
 
 def adapters() -> list[AdapterSpec]:
     """Every name, as the registry takes it."""
-    return [*_built_in(), *_kinds(), *_contrastive(), *_open_clip(), *_matching(), *_generative(), *_served()]
+    before = [*_built_in(), *_kinds(), *map(_hub_model, _CONTRASTIVE), *_open_clip()]
+    return [*before, *_matching(), *map(_hub_model, _GENERATIVE), *_served()]
 
 
 def _spec(name: str, kind: str, summary: str, **more: Any) -> AdapterSpec:
@@ -51,81 +52,74 @@ def _spec(name: str, kind: str, summary: str, **more: Any) -> AdapterSpec:
 
 
 def _built_in() -> Iterator[AdapterSpec]:
-    yield _spec(
-        "tiny-clip",
-        "tiny_clip",
-        "built-in CLIP trained on rendered scenes; needs no download",
-        model_args={"training_seed": 0},
-        ttm_defaults=_TINY,
-        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",), quick_gelu=True),
-    )
-    yield _spec(
-        "tiny-clip-seed1",
-        "tiny_clip",
-        "tiny-clip trained with another seed",
-        model_args={"training_seed": 1},
-        ttm_defaults=_TINY,
-        card=ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",), quick_gelu=True),
-    )
+    card = ModelCard(_SAFETENSORS, _TINY_BYTES, _APACHE, trained_on=("rendered-scenes",), quick_gelu=True)
+    for seed, name, summary in (
+        (0, "tiny-clip", "built-in CLIP trained on rendered scenes; needs no download"),
+        (1, "tiny-clip-seed1", "tiny-clip trained with another seed"),
+    ):
+        yield _spec(name, "tiny_clip", summary, model_args={"training_seed": seed}, ttm_defaults=_TINY, card=card)
 
 
 def _kinds() -> Iterator[AdapterSpec]:
     """Kinds of models: the user says which one."""
+    of_open_clip = "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>"
+    of_features = "stored features with trainable residual heads: --model_args path=FILE"
+    choices = "forced choices of any model with a chat template: --model_args pretrained=<hub id>[,side_by_side=true]"
     yield _spec("hf", "hf", "any CLIP or SigLIP of transformers: --model_args pretrained=<hub id or folder>")
-    yield _spec(
-        "open_clip",
-        "open_clip",
-        "any model of open_clip: --model_args model=<name>,pretrained=<tag or file>, or model=hf-hub:<id>",
-        needs=_OPEN_CLIP,
-    )
-    yield _spec(
-        "embeddings",
-        "embeddings",
-        "stored features with trainable residual heads: --model_args path=FILE",
-        ttm_defaults={"lr": 3e-4},
-    )
+    yield _spec("open_clip", "open_clip", of_open_clip, needs=_OPEN_CLIP)
+    yield _spec("embeddings", "embeddings", of_features, ttm_defaults={"lr": 3e-4})
     yield _spec("vqascore", "vqascore", "P(yes) of any model with a chat template: --model_args pretrained=<hub id>")
     yield _spec("visualgpt", "visualgpt", "P(caption|image) of a generative model: --model_args pretrained=<hub id>")
-    yield _spec(
-        "choice",
-        "choice",
-        "forced choices of any model with a chat template: --model_args pretrained=<hub id>[,side_by_side=true]",
-    )
+    yield _spec("choice", "choice", choices)
     yield _spec("blind", "blind", "P(caption) without the image: --model_args pretrained=<hub id>")
 
 
-def _contrastive() -> Iterator[AdapterSpec]:
-    """The models of the TTM paper that share transformers' dual-encoder API."""
-    yield _spec(
-        "siglip-b16",
-        "hf",
-        "SigLIP base, patch 16, 224 px",
-        model_args=_pin("google/siglip-base-patch16-224", "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed"),
-        card=ModelCard(_SAFETENSORS, int(0.81 * _GB), _APACHE, trained_on=("webli",)),
-    )
-    yield _spec(
-        "siglip-l16",
-        "hf",
-        "SigLIP large, patch 16, 256 px",
-        model_args=_pin("google/siglip-large-patch16-256", "d0da9f876e7d66b4e250cd2450c3ba2ce735e447"),
-        card=ModelCard(_SAFETENSORS, int(2.6 * _GB), _APACHE, trained_on=("webli",)),
-    )
-    yield _spec(
-        "clip-b16",
-        "hf",
-        "CLIP base, patch 16, 224 px",
-        # main has no safetensors; this commit, proposed to it as refs/pr/17, has
-        model_args=_pin("openai/clip-vit-base-patch16", "5ef227a78de3f75873f373246dac80def63b0003"),
-        card=ModelCard(_SAFETENSORS, int(0.6 * _GB), quick_gelu=True),
-    )
-    yield _spec(
-        "clip-b32",
-        "hf",
-        "CLIP base, patch 32, 224 px",
-        # main has no safetensors; this commit, proposed to it, has
-        model_args=_pin("openai/clip-vit-base-patch32", "c237dc49a33fc61debc9276459120b7eac67e7ef"),
-        card=ModelCard(_SAFETENSORS, 605_157_884, quick_gelu=True),
-    )
+_CONTRASTIVE = (
+    # The models of the TTM paper that share transformers' dual-encoder API. main of the CLIPs has no safetensors; these
+    # commits, proposed to it, have.
+    (
+        *("siglip-b16", "hf", "SigLIP base, patch 16, 224 px"),
+        *("google/siglip-base-patch16-224", "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed"),
+        ModelCard(_SAFETENSORS, int(0.81 * _GB), _APACHE, trained_on=("webli",)),
+    ),
+    (
+        *("siglip-l16", "hf", "SigLIP large, patch 16, 256 px"),
+        *("google/siglip-large-patch16-256", "d0da9f876e7d66b4e250cd2450c3ba2ce735e447"),
+        ModelCard(_SAFETENSORS, int(2.6 * _GB), _APACHE, trained_on=("webli",)),
+    ),
+    (
+        *("clip-b16", "hf", "CLIP base, patch 16, 224 px"),
+        *("openai/clip-vit-base-patch16", "5ef227a78de3f75873f373246dac80def63b0003"),
+        ModelCard(_SAFETENSORS, int(0.6 * _GB), quick_gelu=True),
+    ),
+    (
+        *("clip-b32", "hf", "CLIP base, patch 32, 224 px"),
+        *("openai/clip-vit-base-patch32", "c237dc49a33fc61debc9276459120b7eac67e7ef"),
+        ModelCard(_SAFETENSORS, 605_157_884, quick_gelu=True),
+    ),
+)
+_GENERATIVE = (
+    (
+        *("vqascore-smolvlm-256m", "vqascore", "SmolVLM 256M, asked whether the image shows the caption"),
+        *("HuggingFaceTB/SmolVLM-256M-Instruct", "7e3e67edbbed1bf9888184d9df282b700a323964"),
+        ModelCard(_SAFETENSORS, 513_028_808, _APACHE, trained_on=_CAULDRON),
+    ),
+    (  # main has no safetensors; this commit, proposed to it, has
+        *("visualgpt-blip", "visualgpt", "BLIP base, captioner: P(caption|image)"),
+        *("Salesforce/blip-image-captioning-base", "4d828b6083e66786427fc15ccba5d7b8ff028a0c"),
+        ModelCard(_SAFETENSORS, 989_820_849, _BSD, trained_on=_WEB),
+    ),
+    (
+        *("visualgpt-blip2", "visualgpt", "BLIP-2 with OPT 2.7B: P(caption|image)"),
+        *("Salesforce/blip2-opt-2.7b", "59a1ef6c1e5117b3f65523d1c6066825bcf315e3"),
+        ModelCard("model.safetensors in two shards", 14_978_207_136, _MIT, trained_on=_WEB),
+    ),
+)
+
+
+def _hub_model(row: tuple[str, str, str, str, str, ModelCard]) -> AdapterSpec:
+    name, kind, summary, pretrained, commit, card = row
+    return _spec(name, kind, summary, model_args=_pin(pretrained, commit), card=card)
 
 
 def _open_clip() -> Iterator[AdapterSpec]:
@@ -192,31 +186,6 @@ def _matching() -> Iterator[AdapterSpec]:
     ):
         yield _spec(f"{name}-itc", "itc", f"{title}: contrastive half", model_args=arguments, card=card)
         yield _spec(f"{name}-itm", "itm", f"{title}: matching head", model_args=arguments, card=card)
-
-
-def _generative() -> Iterator[AdapterSpec]:
-    yield _spec(
-        "vqascore-smolvlm-256m",
-        "vqascore",
-        "SmolVLM 256M, asked whether the image shows the caption",
-        model_args=_pin("HuggingFaceTB/SmolVLM-256M-Instruct", "7e3e67edbbed1bf9888184d9df282b700a323964"),
-        card=ModelCard(_SAFETENSORS, 513_028_808, _APACHE, trained_on=_CAULDRON),
-    )
-    yield _spec(
-        "visualgpt-blip",
-        "visualgpt",
-        "BLIP base, captioner: P(caption|image)",
-        # main has no safetensors; this commit, proposed to it, has
-        model_args=_pin("Salesforce/blip-image-captioning-base", "4d828b6083e66786427fc15ccba5d7b8ff028a0c"),
-        card=ModelCard(_SAFETENSORS, 989_820_849, _BSD, trained_on=_WEB),
-    )
-    yield _spec(
-        "visualgpt-blip2",
-        "visualgpt",
-        "BLIP-2 with OPT 2.7B: P(caption|image)",
-        model_args=_pin("Salesforce/blip2-opt-2.7b", "59a1ef6c1e5117b3f65523d1c6066825bcf315e3"),
-        card=ModelCard("model.safetensors in two shards", 14_978_207_136, _MIT, trained_on=_WEB),
-    )
 
 
 def _served() -> Iterator[AdapterSpec]:

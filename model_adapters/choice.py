@@ -6,7 +6,7 @@ Questions are asked one by one: no padding, so nothing beside a question moves i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +20,7 @@ from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import BatchFeature, GenerationConfig
 
 __all__ = ["ChatChooser", "load", "locate"]
 HINT = "--model_args side_by_side=true joins them into one"
@@ -78,7 +79,7 @@ class ChatChooser(FrozenModel):
         text: str = self.chat.tokenizer.decode(detail, skip_special_tokens=True)
         return text.strip()
 
-    def _inputs(self, prompt: str, images: Sequence[Image]) -> Any:
+    def _inputs(self, prompt: str, images: Sequence[Image]) -> BatchFeature:
         if len(images) == 1:
             return self.chat.process(self.chat.ask(prompt), images)
         refused = f"{type(self.chat.model).__name__} cannot be shown {len(images)} images at once"
@@ -94,7 +95,7 @@ class ChatChooser(FrozenModel):
         return inputs
 
 
-def _greedy(chat: ImageTextModel, max_tokens: int) -> Any:
+def _greedy(chat: ImageTextModel, max_tokens: int) -> GenerationConfig:
     """The most probable token each time: of a model's own generation settings only its special tokens are kept."""
     from transformers import GenerationConfig
 

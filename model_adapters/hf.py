@@ -79,7 +79,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         self._parts = loaded.describe(self.device) | stated_activation(self.model.config)
         if not asked.compile:
             multiply_patches(self.model)
-        towers: Any = self._towers()
+        towers = self._towers()
         self._image_tower: Tower
         self._text_tower: Tower
         self._image_tower, self._text_tower = map(compiled, towers) if asked.compile else towers
@@ -117,7 +117,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         if self._scale is None:
             raise UsageError(f"{self.name} has no images of one fixed size, so they cannot be augmented by cropping")
         size = {side: length for side, length in dict(self.image_processor.size).items() if length is not None}
-        options: dict[str, Any] = {**UNSCALED, "size": {side: int(length * scale) for side, length in size.items()}}
+        options: dict[str, object] = {**UNSCALED, "size": {side: int(length * scale) for side, length in size.items()}}
         if getattr(self.image_processor, "do_center_crop", None):
             options["do_center_crop"] = False
         if "shortest_edge" not in size:
@@ -149,7 +149,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         """What gives features of prepared images, and of prepared captions."""
         return self.model.get_image_features, self.model.get_text_features
 
-    def _process(self, images: Sequence[Image], **options: Any) -> dict[str, torch.Tensor]:
+    def _process(self, images: Sequence[Image], **options: object) -> dict[str, torch.Tensor]:
         return dict(self.image_processor(images=list(images), return_tensors="pt", **options))
 
     def _max_tokens(self) -> int:
@@ -216,7 +216,7 @@ def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int
     return scale, (raw[PIXELS].shape[2], raw[PIXELS].shape[3])
 
 
-def set_activation(config: PretrainedConfig, quick: bool) -> Any:
+def set_activation(config: PretrainedConfig, quick: bool) -> PretrainedConfig:
     """A CLIP's configuration of transformers with this activation; UsageError if it is another kind of model."""
     if config.model_type != "clip":
         raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; leave it out")

@@ -6,13 +6,14 @@ where the training of both starts, unless ``temperature`` says otherwise; no met
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared import options
+from ttmbench.model_adapters._shared.contrastive import Tower
 from ttmbench.model_adapters._shared.options import takes
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
 from ttmbench.model_adapters.hf import TransformersModel
@@ -95,13 +96,13 @@ class BlipContrastive(ContrastiveHalf):
 
     trained_tokens = 35
 
-    def _towers(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _towers(self) -> tuple[Tower, Tower]:
         model = self.model
 
-        def image(pixel_values: torch.Tensor, **unused: Any) -> Any:
+        def image(pixel_values: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             return model.vision_proj(model.vision_model(pixel_values=pixel_values).last_hidden_state[:, 0, :])
 
-        def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: Any) -> Any:
+        def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             states = model.text_encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
             return model.text_proj(states[:, 0, :])
 
@@ -121,10 +122,10 @@ class Blip2Contrastive(ContrastiveHalf):
     def _positions(self) -> int:
         return int(self.model.config.qformer_config.max_position_embeddings)
 
-    def _towers(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _towers(self) -> tuple[Tower, Tower]:
         model = self.model
 
-        def image(pixel_values: torch.Tensor, **unused: Any) -> Any:
+        def image(pixel_values: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             states = model.vision_model(pixel_values=pixel_values).last_hidden_state
             seen = torch.ones(states.shape[:-1], dtype=torch.long, device=states.device)
             queries = model.qformer(
@@ -134,7 +135,7 @@ class Blip2Contrastive(ContrastiveHalf):
             )
             return model.vision_projection(queries.last_hidden_state)
 
-        def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: Any) -> Any:
+        def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             states = model.qformer(
                 query_embeds=model.embeddings(input_ids=input_ids), query_length=0, attention_mask=attention_mask
             )
@@ -148,13 +149,13 @@ class FlavaContrastive(ContrastiveHalf):
 
     temperature = None
 
-    def _towers(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _towers(self) -> tuple[Tower, Tower]:
         flava = self.model.flava
 
-        def image(pixel_values: torch.Tensor, **unused: Any) -> Any:
+        def image(pixel_values: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             return flava.image_projection(flava.image_model(pixel_values=pixel_values).last_hidden_state[:, 0, :])
 
-        def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: Any) -> Any:
+        def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             states = flava.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
             return flava.text_projection(states[:, 0, :])
 

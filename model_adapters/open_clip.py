@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import open_clip
 import torch
+from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import (
     CenterCrop,
     Compose,
@@ -77,7 +78,13 @@ def locate(asked: OpenClipFiles) -> list[ModelFiles]:
 class OpenClipModel(ContrastiveModel[torch.Tensor]):
     """A model of open_clip as an adapter."""
 
-    def __init__(self, model: Any, tokenizer: Any, source: sources.Source, asked: OpenClipOptions) -> None:
+    def __init__(
+        self,
+        model: open_clip.CLIP,
+        tokenizer: HFTokenizer | open_clip.SimpleTokenizer,
+        source: sources.Source,
+        asked: OpenClipOptions,
+    ) -> None:
         super().__init__(model, device=asked.device, dtype=asked.dtype)
         self.tokenizer, self.config = tokenizer, source.config
         self.model_notes, self.files, self.compiled = source.notes, source.files, asked.compile
@@ -170,7 +177,9 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
         found: list[bool] = cut.tolist()
         return found
 
-    def _transformed(self, images: Sequence[Image], preprocessing: Any, uncut: bool = False) -> list[torch.Tensor]:
+    def _transformed(
+        self, images: Sequence[Image], preprocessing: PreprocessCfg, uncut: bool = False
+    ) -> list[torch.Tensor]:
         steps = [_resizing(step) for step in image_transform_v2(preprocessing, is_train=False).transforms]
         if uncut:
             steps = [step for step in steps if not isinstance(step, CenterCrop)]
@@ -212,7 +221,7 @@ class _TextTower(torch.nn.Module):
     token and no more, whatever the padding is. Its own forward expects positions and mask to be as long as the tokens.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: open_clip.CLIP) -> None:
         super().__init__()
         self.model = model
         self._is_plain = isinstance(model, open_clip.CLIP)  # its text tower is the model itself
@@ -226,7 +235,7 @@ class _TextTower(torch.nn.Module):
         )
 
     @property
-    def _tower(self) -> Any:
+    def _tower(self) -> open_clip.CLIP:
         return self.model if self._is_plain else self.model.text
 
     def reads_prefix(self, tokens: torch.Tensor) -> int:
@@ -236,7 +245,7 @@ class _TextTower(torch.nn.Module):
         at = tokens if self._pooling == "argmax" else torch.eq(tokens, self._end).int()
         return int(at.argmax(dim=-1).max()) + 1
 
-    def encode(self, tokens: torch.Tensor) -> Any:
+    def encode(self, tokens: torch.Tensor) -> torch.Tensor:
         """Features [captions, d]."""
         length, tower = tokens.shape[1], self._tower
         if not self.is_causal or length == tower.attn_mask.shape[0]:
@@ -248,7 +257,7 @@ class _TextTower(torch.nn.Module):
         }
         return functional_call(self, shorter, (tokens,))
 
-    def forward(self, tokens: torch.Tensor) -> Any:
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """open_clip's own."""
         return self.model.encode_text(tokens, normalize=False)
 
@@ -257,7 +266,7 @@ def _is_causal(mask: torch.Tensor | None) -> bool:
     return mask is not None and torch.equal(mask, torch.full_like(mask, -torch.inf).triu(1))
 
 
-def _pixel_scale(steps: Sequence[Any]) -> PixelScale | None:
+def _pixel_scale(steps: Sequence[object]) -> PixelScale | None:
     """How to normalise the pixels that this transform has before its last two steps; None if these are others."""
     if len(steps) < 2 or not (isinstance(steps[-2], ToTensor) and isinstance(steps[-1], Normalize)):
         return None
@@ -280,7 +289,7 @@ def _uint8(image: Image) -> torch.Tensor:
     return torch.from_numpy(np.array(image, dtype=np.uint8)).permute(2, 0, 1).contiguous()
 
 
-def _as_in_json(values: Mapping[str, Any]) -> dict[str, Any]:
+def _as_in_json(values: Mapping[str, object]) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

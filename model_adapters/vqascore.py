@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], 
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, the question, and the tokens that count as its answers."""
-        own: dict[str, Any] = {"answer_ids": self._answer} if self._answer else {}
+        own: dict[str, object] = {"answer_ids": self._answer} if self._answer else {}
         if self.lora is not None:
             own |= {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
         return {

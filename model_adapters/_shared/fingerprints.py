@@ -56,7 +56,7 @@ def describe_model(
     return declared
 
 
-def quantization_of(model: PreTrainedModel) -> dict[str, Any]:
+def quantization_of(model: PreTrainedModel) -> dict[str, object]:
     """What a fingerprint says of packed weights; empty for others."""
     settings = getattr(model.config, "quantization_config", None) if getattr(model, "is_quantized", False) else None
     if settings is None:
@@ -95,21 +95,21 @@ def _tables_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return _sha256(description)
 
 
-def _settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def _settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
     names = ("model_max_length", "padding_side", "truncation_side", "context_length", "special_tokens_map")
     return {"class": type(tokenizer).__name__, **{name: getattr(tokenizer, name, None) for name in names}}
 
 
-def digest_of(settings: Mapping[str, Any]) -> str:
+def digest_of(settings: Mapping[str, object]) -> str:
     """sha256 of settings, in whatever order they are and wherever their files came from."""
     return _sha256(plain(settings))
 
 
-def _sha256(settings: dict[str, Any]) -> str:
+def _sha256(settings: dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Settings as JSON has them, without what only says where they came from."""
     if value is None or isinstance(value, _LEAVES):
         return value

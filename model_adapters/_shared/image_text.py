@@ -27,7 +27,9 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PreTrainedModel, ProcessorMixin
+    from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+    from transformers.image_processing_utils import BaseImageProcessor
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 Row = dict[str, torch.Tensor]
 """Tokens of one prompt, each tensor [tokens]."""
@@ -50,7 +52,7 @@ class PreparedImage:
     """
 
     image: Image
-    answer: Any
+    answer: BatchFeature | None
     features: dict[str, torch.Tensor]
     rows: dict[str, Row] = field(default_factory=dict)
 
@@ -59,7 +61,7 @@ class PreparedImage:
 class EncodedImage:
     """What the vision encoder gives of one image, as ``mm_encoder_outputs`` takes it, and the features beside it."""
 
-    output: Any
+    output: BaseModelOutputWithPooling
     beside: dict[str, torch.Tensor]
 
 
@@ -91,7 +93,7 @@ class ImageTextModel:
         self.device = settle(model, device)
         self.model, self.processor, self.files = model.eval(), processor, files
         self.tokenizer = processor.tokenizer
-        self.declared: dict[str, Any] = {}
+        self.declared: dict[str, object] = {}
         self.kind: str = model.config.model_type
         self._core = getattr(model, "model", model)
         self._forward = set(inspect.signature(model.forward).parameters)
@@ -174,7 +176,7 @@ class ImageTextModel:
             }
         return image.rows[prompt]
 
-    def process(self, prompt: str, images: Sequence[Image]) -> Any:
+    def process(self, prompt: str, images: Sequence[Image]) -> BatchFeature:
         """What the model's own processor makes of a prompt and the images that it shows."""
         bos = self.tokenizer.bos_token
         begun = {"add_special_tokens": False} if bos and prompt.startswith(bos) else {}  # else it would stand twice
@@ -222,7 +224,7 @@ class ImageTextModel:
         }
         mask = torch.nn.utils.rnn.pad_sequence(list(keep), batch_first=True).to(self.device)
         beside = {name: torch.cat([one.beside[name] for one in seen]) for name in seen[0].beside}
-        options: dict[str, Any] = {name: value for name, value in beside.items() if name in self._forward}
+        options: dict[str, torch.Tensor] = {name: value for name, value in beside.items() if name in self._forward}
         if "logits_to_keep" in self._forward:
             options["logits_to_keep"] = mask
         output = self.model(**inputs, **options, mm_encoder_outputs={"image": _together(seen)}, use_cache=False)
@@ -241,7 +243,7 @@ class ImageTextModel:
         content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
         if question:
             content.append({"type": "text", "text": question})
-        turns: list[dict[str, Any]] = [{"role": "user", "content": content}]
+        turns: list[dict[str, object]] = [{"role": "user", "content": content}]
         if answer is not None:
             turns.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
         last = {"add_generation_prompt": True} if answer is None else {"continue_final_message": True}
@@ -252,7 +254,7 @@ class ImageTextModel:
         return prompt
 
     @contextmanager
-    def _remembering(self, answer: Any) -> Iterator[_Memory]:
+    def _remembering(self, answer: BatchFeature | None) -> Iterator[_Memory]:
         own = self.processor.image_processor
         memory = _Memory(own, answer)
         self.processor.image_processor = memory
@@ -265,10 +267,10 @@ class ImageTextModel:
 class _Memory:
     """An image processor that gives a known answer, or keeps the one it gives."""
 
-    def __init__(self, own: Any, answer: Any) -> None:
+    def __init__(self, own: BaseImageProcessor, answer: BatchFeature | None) -> None:
         self.own, self.answer = own, answer
 
-    def __call__(self, images: Sequence[Image], **options: Any) -> Any:
+    def __call__(self, images: Sequence[Image], **options: object) -> BatchFeature:
         if self.answer is None:
             self.answer = self.own(images, **options)
         return copy(self.answer)  # processors take from it what the model does not want
@@ -333,7 +335,7 @@ def _no_encoded_images(name: str) -> str:
     return f"{name} does not take encoded images (get_image_features, mm_encoder_outputs) in transformers {here}"
 
 
-def _padding(found: Pretrained, own: Any, pad: bool) -> Any:
+def _padding(found: Pretrained, own: BaseImageProcessor, pad: bool) -> BaseImageProcessor:
     """An image processor of LLaVA-1.5 that pads or does not, with the settings of the checkpoint's own."""
     from transformers import LlavaImageProcessor
 
@@ -353,10 +355,10 @@ def padded(rows: Sequence[Row], pad: Callable[[str], int]) -> Row:
     }
 
 
-def _together(seen: Sequence[EncodedImage]) -> Any:
+def _together(seen: Sequence[EncodedImage]) -> BaseModelOutputWithPooling:
     """Outputs of several images as if they had been encoded in one go."""
     first = seen[0].output
-    joined: dict[str, Any] = {"pooler_output": _joined([one.output.pooler_output for one in seen])}
+    joined: dict[str, object] = {"pooler_output": _joined([one.output.pooler_output for one in seen])}
     if getattr(first, "deepstack_features", None) is not None:
         layers = zip(*(one.output.deepstack_features for one in seen), strict=True)
         joined["deepstack_features"] = [_joined(layer) for layer in layers]

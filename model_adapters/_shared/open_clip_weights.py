@@ -39,6 +39,10 @@ _SUFFIX = "-quickgelu"
 _FIRST_TENSORS = ("visual.", "module.", "image_encoder.")  # model.safetensors of many repositories is transformers' own
 
 
+Config = Mapping[str, Any]
+"""Of an ``open_clip_config.json``, or its ``model_cfg``."""
+
+
 @dataclass(frozen=True)
 class Source:
     """What a model is made from.
@@ -52,7 +56,7 @@ class Source:
         notes: what a reader of its scores should know.
     """
 
-    config: Mapping[str, Any]
+    config: Config
     files: ModelFiles
     model: str
     tokenizer: Path | None = None
@@ -93,7 +97,7 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
     return _with_text_tower(source, repository, asked.offline)
 
 
-def build(source: Source) -> Any:
+def build(source: Source) -> open_clip.CLIP:
     """The model with its weights, float32, on the CPU.
 
     Raises:
@@ -117,7 +121,7 @@ def build(source: Source) -> Any:
     return model
 
 
-def tokenizer_of(source: Source) -> Any:
+def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:
     """The tokenizer that open_clip would take, from files on this machine.
 
     Raises:
@@ -137,12 +141,12 @@ def tokenizer_of(source: Source) -> Any:
 
 
 @functools.lru_cache(maxsize=4)
-def _own_tokenizer(options: str) -> Any:
+def _own_tokenizer(options: str) -> open_clip.SimpleTokenizer:
     """open_clip's own tokenizer: the package holds its merges, and reading them takes longer than a small model."""
     return open_clip.SimpleTokenizer(**json.loads(options))
 
 
-def write_config(config: Mapping[str, Any], folder: Path) -> None:
+def write_config(config: Config, folder: Path) -> None:
     """Writes the file that ``local-dir:`` and ``hf-hub:`` read."""
     (folder / CONFIG).write_text(json.dumps(config, indent=2), encoding="utf-8")
 
@@ -286,7 +290,7 @@ def _holds_open_clip(path: Path) -> bool:
         raise DataError(f"{path} cannot be read: it is damaged ({described(error)})") from error
 
 
-def _read_config(path: Path) -> Mapping[str, Any]:
+def _read_config(path: Path) -> Config:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         merged = merge_preprocess_dict(PreprocessCfg(), config.get("preprocess_cfg", {}))
@@ -313,7 +317,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def with_activation(model_config: Mapping[str, Any], quick: bool, model: str) -> Mapping[str, Any]:
+def with_activation(model_config: Config, quick: bool, model: str) -> Config:
     """A ``model_cfg`` of open_clip with the activation that is asked for.
 
     Args:
@@ -329,7 +333,7 @@ def with_activation(model_config: Mapping[str, Any], quick: bool, model: str) ->
     return {**model_config, QUICK: quick}
 
 
-def note_on_activation(model_config: Mapping[str, Any], what: str) -> tuple[str, ...]:
+def note_on_activation(model_config: Config, what: str) -> tuple[str, ...]:
     """The note for a model whose activation is not known.
 
     Args:
@@ -353,7 +357,7 @@ def gelu_repositories() -> set[str]:
     return {tag["hf_hub"].rpartition("/")[0] for tag in tags if tag.get("hf_hub") and not tag.get(QUICK)}
 
 
-def _towers(model_config: Mapping[str, Any]) -> list[Any]:
+def _towers(model_config: Config) -> list[object]:
     """What makes an architecture, without the sizes that finetuning may change: of images, and of captions."""
     image = {**asdict(open_clip.CLIPVisionCfg()), **model_config["vision_cfg"]}
     text = {**asdict(open_clip.CLIPTextCfg()), **model_config["text_cfg"]}

@@ -91,6 +91,27 @@ def takes(kind: type[Kind]) -> Callable[[Callable[[Kind], Result]], Callable[...
     return decorate
 
 
+class OnDevice(Options):
+    """A model that torch computes."""
+
+    device: Text = "auto"
+    """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
+
+
+class InPrecision(OnDevice):
+    """A model whose arithmetic may be in half precision."""
+
+    dtype: Dtype = "fp32"
+    """Of the arithmetic; scores are fp32 in any case."""
+
+
+class Compiled(Options):
+    """A model whose towers may be compiled."""
+
+    compile: bool = False
+    """Run both towers through ``torch.compile``."""
+
+
 class HubFiles(Options):
     """Which files of transformers a model is loaded from."""
 
@@ -116,36 +137,28 @@ class HubFiles(Options):
         return {**given, "weights": "auto", **kept}
 
 
-class HubModel(HubFiles):
+class HubModel(InPrecision, HubFiles):
     """A model of transformers."""
 
     attn_implementation: Text | None = None
     """``eager`` or ``sdpa``: transformers' attention kernel; by default transformers chooses."""
-    device: Text = "auto"
-    """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
-    dtype: Dtype = "fp32"
-    """Of the arithmetic; scores are fp32 in any case."""
 
 
-class ContrastiveOptions(HubModel):
+class ContrastiveOptions(Compiled, HubModel):
     """A dual encoder (``hf``)."""
 
     quick_gelu: bool | None = None
     """The activation of a CLIP: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU; by default that of
     its configuration."""
-    compile: bool = False
-    """Run both towers through ``torch.compile``."""
 
 
-class ContrastiveHalfOptions(HubModel):
+class ContrastiveHalfOptions(Compiled, HubModel):
     """The contrastive half of BLIP, BLIP-2 or FLAVA (``itc``)."""
 
     temperature: Annotated[float, Field(gt=0)] | None = None
     """What cosines are divided by (BLIP and BLIP-2: 0.07); FLAVA has its own."""
     max_tokens: int | None = None
     """Where captions are cut; by default as the model was trained (BLIP 35, BLIP-2 32, FLAVA its own)."""
-    compile: bool = False
-    """Run both towers through ``torch.compile``."""
 
 
 class MatchingOptions(HubModel):
@@ -172,7 +185,7 @@ class ChatOptions(LanguageOptions):
     """Cut images into tiles or not, where the model can do both."""
     pad_images: bool | None = None
     """Pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says."""
-    device_map: str | int | dict[str, Any] | None = None
+    device_map: str | int | dict[str, int | str] | None = None
     """Spread over devices as accelerate does: ``auto``, another of transformers' words, a device, or part -> device."""
     max_memory: dict[Any, Any] | None = None
     """Of ``device_map=auto``: device -> what it may hold, bytes or text such as ``20GiB``."""
@@ -253,18 +266,12 @@ class BlindOptions(NoiseOptions):
     """How many noise images a generative model gets."""
 
 
-class TinyClipOptions(Options):
+class TinyClipOptions(Compiled, InPrecision):
     """The built-in model."""
 
     training_seed: int = 0
     """Which training run, 0 or 1."""
     attn_implementation: Text | None = None
-    """As for ``hf``."""
-    device: Text = "auto"
-    """As for ``hf``."""
-    dtype: Dtype = "fp32"
-    """As for ``hf``."""
-    compile: bool = False
     """As for ``hf``."""
 
 
@@ -284,21 +291,15 @@ class OpenClipFiles(Options):
     """Use what is on this machine only."""
 
 
-class OpenClipOptions(OpenClipFiles):
+class OpenClipOptions(Compiled, InPrecision, OpenClipFiles):
     """A model of open_clip."""
 
     quick_gelu: bool | None = None
     """The activation: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU; by default that of the tag, of
     the ``open_clip_config.json``, or of the architecture."""
-    device: Text = "auto"
-    """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
-    dtype: Dtype = "fp32"
-    """Of the towers' arithmetic; weights and scores are fp32 in any case."""
-    compile: bool = False
-    """Run both towers through ``torch.compile``."""
 
 
-class EmbeddingsOptions(Options):
+class EmbeddingsOptions(OnDevice):
     """Stored features."""
 
     path: Text
@@ -310,8 +311,6 @@ class EmbeddingsOptions(Options):
     """What cosines are multiplied with, a factor and not its logarithm; by default the file's, else 100 (CLIP's)."""
     logit_bias: float | None = None
     """What is added to every logit; with one the loss is SigLIP's pairwise sigmoid."""
-    device: Text = "auto"
-    """``auto``, ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
 
 
 class ServedOptions(Options):

@@ -29,6 +29,7 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 
 Images = TypeVar("Images")
@@ -126,7 +127,7 @@ class TrainablePairModel(PairModel[Images, Encoded, Captions]):
             raise UsageError("fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32")
 
 
-def save_parts(folder: Path, *parts: Any) -> None:
+def save_parts(folder: Path, *parts: PreTrainedModel | ProcessorMixin | PreTrainedTokenizerBase) -> None:
     """Writes model, tokenizer and the like as their own library loads them again."""
     with quiet_hub():
         for part in parts:

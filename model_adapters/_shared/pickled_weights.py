@@ -20,16 +20,16 @@ _PLAIN = (3, "<", None, None, None, -1, -1, 0)  # what numpy sets on float64: by
 class _Float64:
     """Stands for ``numpy.dtype`` in a pickle, and takes float64 alone."""
 
-    def __init__(self, code: Any, align: Any = False, copy: Any = False) -> None:
+    def __init__(self, code: object, align: object = False, copy: object = False) -> None:
         if code != "f8":
             raise ValueError(f"it holds a number of numpy's type {code!r:.40}, and only float64 is read")
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         if state != _PLAIN:
             raise ValueError(f"it holds a float64 with the unknown settings {state!r:.80}")
 
 
-def _number(kind: Any, content: Any) -> float:
+def _number(kind: object, content: object) -> float:
     """Stands for numpy's ``scalar`` in a pickle."""
     if type(kind) is not _Float64 or type(content) is not bytes or len(content) != 8:
         raise ValueError("it holds a number of numpy that is not a float64 of 8 bytes")

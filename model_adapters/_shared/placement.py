@@ -6,7 +6,7 @@ Both are transformers' own; here is what adapters have to know of it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -42,10 +42,10 @@ class Placement:
         device: where a model without a device map goes.
     """
 
-    device_map: Any = None
+    device_map: str | Mapping[str, int | str] | None = None
     max_memory: Mapping[Any, Any] | None = None
     offload_folder: str | None = None
-    quantization: Mapping[str, Any] = field(default_factory=dict)
+    quantization: Mapping[str, object] = field(default_factory=dict)
     device: str = "auto"
 
     @classmethod
@@ -77,10 +77,10 @@ class Placement:
         _need("accelerate", "device_map" if device_map is not None else "quantisation", "large")
         return found
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """What ``from_pretrained`` takes."""
         where = self.device_map if self.device_map is not None else {"": pick_device(self.device)}
-        found: dict[str, Any] = {"device_map": where}
+        found: dict[str, object] = {"device_map": where}
         if self.max_memory is not None:
             found["max_memory"] = dict(self.max_memory)
         if self.offload_folder is not None:
@@ -137,15 +137,12 @@ def has_hooks(model: PreTrainedModel) -> bool:
     return bool(_map_of(model))
 
 
-def replace_forward(module: torch.nn.Module, forward: Any) -> None:
+def replace_forward(module: torch.nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Gives a module another forward; what accelerate does before and after it stays."""
-    if hasattr(module, "_hf_hook"):
-        module._old_forward = forward
-    else:
-        module.forward = forward
+    vars(module)["_old_forward" if hasattr(module, "_hf_hook") else "forward"] = forward
 
 
-def with_weights(module: Any) -> AbstractContextManager[Any]:
+def with_weights(module: torch.nn.Module) -> AbstractContextManager[object]:
     """Inside, a module's own parameters are there, for what is called beside its forward."""
     if not hasattr(module, "_hf_hook"):
         return nullcontext()
@@ -175,7 +172,7 @@ def own_parameters(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
     return (parameter for name, parameter in model.named_parameters() if name not in tied)
 
 
-class _Weights(Mapping[str, Any]):
+class _Weights(Mapping[str, torch.Tensor]):
     """A state dict whose tensors are fetched one by one, since all at once may not fit."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -187,25 +184,25 @@ class _Weights(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.names)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> torch.Tensor:
         owner, _, own = name.rpartition(".")
         module = self.model.get_submodule(owner)
         with with_weights(module):
             return getattr(module, own).detach().cpu().clone()
 
 
-def _map_of(model: PreTrainedModel) -> dict[str, Any]:
+def _map_of(model: PreTrainedModel) -> dict[str, object]:
     found = getattr(model, "hf_device_map", None)
     return found if isinstance(found, dict) else {}
 
 
-def _read_map(device_map: Any) -> Any:
+def _read_map(device_map: str | int | Mapping[str, int | str] | None) -> str | Mapping[str, int | str] | None:
     if device_map is None or isinstance(device_map, Mapping):
         return None if device_map is None else {name: _device(one) for name, one in device_map.items()}
     return device_map if device_map in _AUTOMATIC else {"": _device(device_map)}
 
 
-def _device(given: Any) -> Any:
+def _device(given: int | str) -> int | str:
     """A device of a map, which has to be here; a number is that of an accelerator."""
     if given in _ELSEWHERE[:2] or isinstance(given, int):
         return given
@@ -226,7 +223,7 @@ def _numbered(memory: Mapping[Any, Any] | None) -> dict[int | str, Any] | None:
     return {int(name) if str(name).isdecimal() else name: size for name, size in memory.items()}
 
 
-def _checked(packed: dict[str, Any]) -> dict[str, Any]:
+def _checked(packed: dict[str, object]) -> dict[str, object]:
     """Settings of a quantisation; UsageError for an unknown one of bitsandbytes', or if that is missing."""
     if not packed or "quant_method" in packed:
         return packed
@@ -240,7 +237,7 @@ def _checked(packed: dict[str, Any]) -> dict[str, Any]:
         raise UsageError("quantization_config needs load_in_4bit=true or load_in_8bit=true, or a quant_method")
     _need("bitsandbytes", "load_in_4bit" if packed.get("load_in_4bit") else "load_in_8bit", "quantized")
     return {
-        name: _TORCH_DTYPES.get(value, value) if name.endswith(("_dtype", "_storage")) else value
+        name: _TORCH_DTYPES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
         for name, value in packed.items()
     }
 

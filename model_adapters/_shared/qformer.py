@@ -7,7 +7,7 @@ t2v_metrics has it), and InstructBLIP's queries read the question too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -52,7 +52,7 @@ class QFormerModel:
             full_precision(head)
 
     @property
-    def declared(self) -> dict[str, Any]:
+    def declared(self) -> dict[str, object]:
         """What a fingerprint says beside the processor's image processor and tokenizer."""
         if not self._reads_question:
             return {}
@@ -121,7 +121,7 @@ class QFormerModel:
         queries = self._queries(torch.cat([one.output for one in seen]), tokens)
         words = self.model.get_input_embeddings()(tokens["input_ids"])
         shown = torch.ones(queries.shape[:2], dtype=torch.long, device=self.device)
-        inputs: dict[str, Any] = {
+        inputs: dict[str, torch.Tensor] = {
             "inputs_embeds": torch.cat([queries.to(words.dtype), words], dim=1),
             "attention_mask": torch.cat([shown, tokens["attention_mask"]], dim=1),
         }
@@ -139,7 +139,7 @@ class QFormerModel:
         model = self.model
         queries = model.query_tokens.expand(len(states), -1, -1)
         count, seen = queries.shape[1], torch.ones(states.shape[:2], dtype=torch.long, device=self.device)
-        options: dict[str, Any] = {}
+        options: dict[str, torch.Tensor] = {}
         if self._reads_question:
             mask = tokens[f"{ASKED_QUERIES}attention_mask"]
             options["input_ids"] = tokens[f"{ASKED_QUERIES}input_ids"]

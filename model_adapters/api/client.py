@@ -8,10 +8,9 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import httpx2
 
@@ -20,7 +19,7 @@ from ttmbench._util.rate_limit import Pauses
 from ttmbench._util.redact import GONE, SHORTEST, secrets_in_url, without
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters.api.answers import Answer, BadAnswerError, Reply, read_answer, refused
-from ttmbench.model_adapters.api.dialect import Dialect
+from ttmbench.model_adapters.api.dialect import Body, Dialect
 
 LONGEST_WAIT = 60.0  # seconds between two tries, unless the server asks for more: it is honoured up to the next
 LONGEST_ASKED = 900.0  # a server that asks for more than this is out of reach for today
@@ -147,7 +146,7 @@ class ChatClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def ask(self, body: Mapping[str, Any]) -> Answer:
+    async def ask(self, body: Body) -> Answer:
         """Asks until there is an answer.
 
         Args:
@@ -215,7 +214,7 @@ class ChatClient:
         """What a server limits the rate of: a model of its own."""
         return f"{self._server.identity} {model}"
 
-    async def _post(self, body: Mapping[str, Any]) -> tuple[dict[str, Any], Reply]:
+    async def _post(self, body: Body) -> tuple[Body, Reply]:
         """What was sent in the end, and what came back: a question that the server wants otherwise is asked so."""
         while True:
             sent = self._dialect.said(body)
@@ -223,7 +222,7 @@ class ChatClient:
             if reply.status not in (400, 422) or not self._dialect.learn(_message_of(reply), sent):
                 return sent, reply
 
-    async def _send(self, sent: Mapping[str, Any]) -> Reply:
+    async def _send(self, sent: Body) -> Reply:
         self._count()
         most, content = limit("answer_bytes"), bytearray()
         # httpx's own limits are for parts of an exchange; this one is for the whole.
@@ -243,7 +242,7 @@ class ChatClient:
         except TimeoutError:
             raise httpx2.ReadTimeout("the whole exchange took too long") from None
 
-    def _what_is_wrong(self, reply: Reply, body: Mapping[str, Any]) -> str:
+    def _what_is_wrong(self, reply: Reply, body: Body) -> str:
         """Why an answer with an error code may pass; raises if it will not."""
         status, message = reply.status, self._server.clean(_message_of(reply))
         detail = f"{self._server.identity} says {status}: {message}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+Body = Mapping[str, Any]  # of a request
 _LIMITS = (
     r"max(?:imum)?(?: value)?(?: allowed| of| is|imum)*[\s:='\"]+(\d+)",
     r"(?:less than or equal to|at most|up to|no more than|more than|not exceed|<=?)\s*(\d+)",
@@ -33,14 +34,14 @@ class Dialect:
     top_logprobs: int | None = None
     lists_tokens: bool = False
 
-    def said(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def said(self, body: Body) -> dict[str, Any]:
         """A request in the words that the server takes."""
         sent = {self.limit_name if name == "max_tokens" else name: value for name, value in body.items()}
         if self.top_logprobs is not None and "top_logprobs" in sent:
             sent["top_logprobs"] = min(sent["top_logprobs"], self.top_logprobs)
         return sent
 
-    def learn(self, message: str, sent: Mapping[str, Any]) -> bool:
+    def learn(self, message: str, sent: Body) -> bool:
         """Whether a refusal tells how the same question can be asked otherwise; then it is asked so from now on.
 
         Args:

@@ -7,7 +7,7 @@ import hashlib
 import io
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttmbench._util.images import resized
 
@@ -65,7 +65,7 @@ class ImageStyle:
         size = self.sent_size(image.size)
         sent = image if size == image.size else resized(image, size, Pillow.Resampling.LANCZOS)
         buffer = io.BytesIO()
-        options: dict[str, Any] = {"quality": JPEG_QUALITY, "subsampling": 0} if self.format == "jpeg" else {}
+        options: dict[str, int] = {"quality": JPEG_QUALITY, "subsampling": 0} if self.format == "jpeg" else {}
         sent.convert("RGB").save(buffer, self.format.upper(), **options)
         return f"data:image/{self.format};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ttmbench._util.progress import step_done
 
@@ -99,7 +99,7 @@ async def _wait_or_cancel(tasks: list[asyncio.Future[None]], seconds: float | No
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def run_async(main: Callable[[], Coroutine[object, None, T]]) -> T:
     """Runs a coroutine to its end, also where an event loop is running already (a notebook).
 
     Args:
@@ -115,7 +115,7 @@ def run_async(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(main())
-    ready: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+    ready: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T] | None]] = []
 
     async def inside() -> T:
         ready.append((asyncio.get_running_loop(), asyncio.current_task()))

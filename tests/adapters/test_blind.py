@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.adapter_inputs import groups_of
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import blind, visualgpt
-from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
 QUICK = {"limit": 4, "bootstrap_iters": 0, "device": "cpu"}
@@ -26,11 +24,6 @@ def kind(request):
 @pytest.fixture
 def folder(kind, tiny_vlm):
     return tiny_vlm("language_model", kind=kind)
-
-
-def groups_of(task, limit):
-    registry = build_registry()
-    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 def own_likelihood(kind, folder, *, prompt="", end=False):

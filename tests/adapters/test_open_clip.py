@@ -16,7 +16,9 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from support.checkpoints import rename_global
+from support.adapter_inputs import CAPTIONS, assert_same_gradients, one_step, random_images
+from support.adapter_inputs import logits_of as scores
+from support.checkpoints import Program, rename_global
 from support.rounding import bound
 
 from ttmbench.errors import DataError, UsageError
@@ -24,7 +26,6 @@ from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights as open_clip_sources
 from ttmbench.testing import check_adapter
 
-CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]
 TOWER = {"width": 32, "layers": 2}
 VISION = {**TOWER, "head_width": 16, "image_size": 32, "patch_size": 8}
 TEXT = {**TOWER, "heads": 2, "context_length": 20}
@@ -58,11 +59,6 @@ COCA = {
     "multimodal_cfg": {**TOWER, "context_length": 19, "vocab_size": 49408, "heads": 2, "attn_pooler_heads": 2},
 }
 HALF = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "resize_mode": "squash"}
-
-
-def random_images(count=3, size=(50, 40)):
-    rng = np.random.RandomState(3)
-    return [Image.fromarray(rng.randint(0, 256, (size[1], size[0], 3), dtype=np.uint8)) for _ in range(count)]
 
 
 def photo(width, height):
@@ -165,20 +161,6 @@ def own_logits(name, **options):
         return model.eval().get_logits(images, tokens)[0]
 
 
-def scores(adapter, images=None, captions=CAPTIONS):
-    with torch.no_grad():
-        return adapter.logits(
-            adapter.encode_images(adapter.prepare_images(images or random_images())),
-            adapter.encode_captions(adapter.prepare_captions(captions)),
-        )
-
-
-def one_step(adapter):
-    optimizer = torch.optim.SGD(adapter.parameters(), lr=0.1)
-    adapter.matching_loss(adapter.prepare_images(random_images()), adapter.prepare_captions(CAPTIONS)).backward()
-    optimizer.step()
-
-
 def near(found, expected, atol=1e-4):
     return torch.allclose(found, expected, atol=atol, rtol=0)
 
@@ -213,13 +195,8 @@ def test_loss_and_gradient_equal_open_clips_own(folder):
     own_loss.backward()
     assert (len(output) == 4) == (folder.name == "siglip")
     assert float(loss.detach()) == pytest.approx(float(own_loss.detach()), abs=1e-4)
-    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
-    allowed = bound(model, max(gradient.abs().max() for gradient in expected.values()), passes=2)
-    compared = 0
-    for name, parameter in adapter.model.named_parameters():
-        assert near(parameter.grad, expected[name], atol=allowed), name
-        compared += bool(parameter.grad.abs().max() > 0)
-    assert compared > 40
+    assert_same_gradients(adapter.model, model)
+    assert sum(bool(parameter.grad.abs().max() > 0) for parameter in adapter.parameters()) > 40
 
 
 def test_adapters_keep_the_contract(folder):
@@ -545,16 +522,6 @@ def test_random_weights_are_never_scored(library):
 def test_a_folder_or_repository_takes_no_other_weights(folders):
     refused(UsageError, "brings its own weights", model=f"local-dir:{folders['clip']}", pretrained="openai")
     refused(UsageError, "brings its own weights", model="hf-hub:tiny/plain", pretrained="openai")
-
-
-class Program:
-    """Leaves a file behind if it is unpickled."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return (open, (str(self.trace), "w"))
 
 
 def pickled(folders, folder, name, content):

@@ -8,15 +8,13 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
+from support.adapter_inputs import groups_of
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.options import QUESTION
-from ttmbench.plugins.registry import build_registry
 from ttmbench.testing import check_adapter
 
 QUICK = {"limit": 2, "bootstrap_iters": 0, "device": "cpu"}
@@ -43,11 +41,6 @@ def name(request):
 def folder(name, tiny_vlm):
     maker, options = MAKERS[name]
     return str(tiny_vlm(maker, **options))
-
-
-def groups_of(task, limit):
-    registry = build_registry()
-    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 @lru_cache(maxsize=1)  # of one model for many pairs

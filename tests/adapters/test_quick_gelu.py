@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 
-import numpy as np
 import open_clip
 import open_clip.pretrained
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
+from support.adapter_inputs import logits_of as scores
+from support.adapter_inputs import one_step
 
 from ttmbench.cache.key import model_description
 from ttmbench.cli import main
@@ -22,7 +22,6 @@ from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights
 from ttmbench.plugins.registry import build_registry
 
-CAPTIONS = ["a red circle", "two dogs and a blue square on the left of a yellow star", "the cat"]
 TOWER = {"width": 32, "layers": 2}
 CLIP = {
     "embed_dim": 24,
@@ -54,13 +53,6 @@ def library(monkeypatch, tmp_path):
     return files
 
 
-def scores(adapter):
-    images = [Image.fromarray(np.random.RandomState(3).randint(0, 256, (40, 50, 3), dtype=np.uint8))] * 2
-    with torch.no_grad():
-        images, captions = adapter.prepare_images(images), adapter.prepare_captions(CAPTIONS)
-        return adapter.logits(adapter.encode_images(images), adapter.encode_captions(captions))
-
-
 def load(model, file=None, **options):
     return open_clip_models.load(model=model, pretrained=None if file is None else str(file), device="cpu", **options)
 
@@ -72,13 +64,6 @@ def folder_of(tmp_path, file, config, name="folder"):
     content = {"model_cfg": config, "preprocess_cfg": {}}
     (folder / "open_clip_config.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
-
-
-def step(adapter):
-    images = [Image.fromarray(np.random.RandomState(i).randint(0, 256, (40, 50, 3), dtype=np.uint8)) for i in range(3)]
-    optimizer = torch.optim.SGD(adapter.parameters(), lr=0.1)
-    adapter.matching_loss(adapter.prepare_images(images), adapter.prepare_captions(CAPTIONS)).backward()
-    optimizer.step()
 
 
 # --- open_clip -------------------------------------------------------------------------------------------------------
@@ -152,7 +137,7 @@ def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_p
 @pytest.mark.parametrize("value", [True, False])
 def test_a_saved_open_clip_model_keeps_it(library, tmp_path, value):
     adapter = load("tiny-clip-32", library["tiny-clip-32"], quick_gelu=value)
-    step(adapter)
+    one_step(adapter)
     adapter.save_pretrained(tmp_path)
     again = load(f"local-dir:{tmp_path}")
     assert torch.equal(scores(again), scores(adapter)) and not remarks(again)
@@ -222,7 +207,7 @@ def test_the_argument_settles_a_folder_of_transformers(folders):
 @pytest.mark.parametrize("value", [True, False])
 def test_a_saved_model_of_transformers_keeps_it(folders, tmp_path, value):
     adapter = hf_load(folders["gelu"], quick_gelu=value)
-    step(adapter)
+    one_step(adapter)
     adapter.save_pretrained(tmp_path / "saved")
     again = hf_load(tmp_path / "saved")
     assert torch.equal(scores(again), scores(adapter)) and not remarks(again)

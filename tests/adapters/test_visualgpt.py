@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.adapter_inputs import groups_of
 
 import ttmbench
 from ttmbench import metrics
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.plugins.registry import build_registry
@@ -50,11 +50,6 @@ def folder(name, tiny_vlm):
 @pytest.fixture
 def blip(tiny_vlm):
     return str(tiny_vlm("blip", captioner=True))
-
-
-def groups_of(task, limit):
-    registry = build_registry()
-    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 @cache

@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.adapter_inputs import groups_of
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import vqascore
 from ttmbench.model_adapters._shared.options import QUESTION, VqaScoreOptions
 from ttmbench.model_adapters.vqascore import answer_tokens
-from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.scoring.prepare import prepare
 from ttmbench.testing import check_adapter
@@ -48,11 +46,6 @@ def kind(request):
 @pytest.fixture
 def folder(kind, tiny_vlm):
     return tiny_vlm("chat", kind=kind)
-
-
-def groups_of(task, limit):
-    registry = build_registry()
-    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 @cache

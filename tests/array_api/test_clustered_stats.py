@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -60,6 +61,21 @@ def test_doubled_groups_know_no_more_than_single_ones():
     p = stats.mcnemar(before == 1, values == 1)
     assert stats.mcnemar(np.repeat(before, 2) == 1, twice == 1, clusters) == pytest.approx(p)
     assert stats.mcnemar(np.repeat(before, 2) == 1, twice == 1) < p
+
+
+def test_the_standard_error_is_the_formula():
+    values = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+    clusters = np.array([7, 7, 2, 2, 2, 9])
+    mean = values.mean()
+    sums = [(values[clusters == one] - mean).sum() for one in (7, 2, 9)]
+    assert stats.standard_error(values, clusters) == pytest.approx(math.sqrt(3 / 2 * sum(e**2 for e in sums)) / 6)
+
+
+def test_one_cluster_says_nothing_of_others():
+    values, one = np.array([0.0, 1.0, 1.0]), np.zeros(3, int)
+    assert stats.standard_error(values, one) is None and stats.score_interval(values, clusters=one) is None
+    assert stats.interval(values, "percentile", 100, 0, clusters=one) is None
+    assert stats.interval(np.ones(3), "bca", 100, 0, clusters=one) is None
 
 
 def test_nothing_is_certain_of_clusters_that_are_all_right():

@@ -46,6 +46,16 @@ def test_matching_and_margin_equal_brute_force(scores):
         assert found.tie[g] == (best == second)
 
 
+@given(score_arrays(st.floats(-30, 30, width=32)))
+def test_matching_total_equals_scipy_assignment(scores):
+    found = match_groups(scores)
+    for g, s in enumerate(scores):
+        rows, columns = linear_sum_assignment(s, maximize=True)
+        assert math.isclose(s[rows, columns].sum(), s[np.arange(len(s)), found.captions[g]].sum(), abs_tol=1e-9)
+        if found.margin[g] > 1e-9:
+            assert columns.tolist() == found.captions[g].tolist()
+
+
 @given(score_arrays(st.integers(-4, 4).map(float)))
 def test_oracle_margin_is_positive_exactly_where_the_truth_wins(scores):
     margins = oracle_margin(scores)
@@ -69,6 +79,13 @@ def test_rounding_hides_no_winner():
     scores = np.array([[[1e-20, 0.0], [0.0, 1e5]]])
     found = match_groups(scores)
     assert not found.tie[0] and found.margin[0] > 0 and found.captions[0].tolist() == [0, 1]
+
+
+def test_order_of_groups_does_not_matter_for_many_groups():
+    scores = np.random.default_rng(0).normal(size=(500, 2, 3))
+    order = np.random.default_rng(1).permutation(500)
+    one, other = match_groups(scores), match_groups(scores[order])
+    assert np.array_equal(one.captions[order], other.captions) and np.array_equal(one.margin[order], other.margin)
 
 
 def test_too_many_matchings_are_refused_with_a_way_out():
@@ -115,13 +132,24 @@ def test_global_matching_refuses_more_images_than_captions():
         match_global(np.array([[0.0, 1.0], [np.nan, 1.0]]))
 
 
-@pytest.mark.parametrize("value", [2**53 + 1, -3e38])
-def test_numbers_that_floats_cannot_tell_apart_or_add_are_refused(value):
-    scores = np.array([[[2**53 - 1, value], [1, 2]]], dtype=np.int64 if value > 0 else np.float32)
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_whole_numbers_that_floats_cannot_tell_apart_are_refused(dtype):
+    scores = np.array([[[2**53, 1], [1, 2]]], dtype=dtype)
+    assert match_groups(scores).captions.tolist() == [[0, 1]]
+    scores[0, 0, 1] = 2**53 + 1
     for refuses in (match_groups, lambda s: match_global(s[0]), oracle_margin):
-        with pytest.raises(
-            ValueError, match=r"whole numbers beyond 2\*\*53 \(int64\)|larger than any logit \(1e\+30\)"
-        ):
+        with pytest.raises(ValueError, match=r"whole numbers beyond 2\*\*53 \(u?int64\) are no exact float64"):
+            refuses(scores)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_near_the_end_of_the_floats_are_refused(dtype):
+    scores = np.array([[[1e30, 1], [1, 1e29]]], dtype=dtype).clip(-1e30, 1e30)
+    scores[0, 0, 0] = 1e29
+    assert match_groups(scores).captions.tolist() == [[0, 1]]
+    scores[0, 0, 0] = -3e38
+    for refuses in (match_groups, lambda s: match_global(s[0])):
+        with pytest.raises(ValueError, match=r"larger than any logit \(1e\+30\)"):
             refuses(scores)
 
 
@@ -204,3 +232,15 @@ def test_the_memory_of_a_global_matching_is_one_copy(monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1.5 * 8 * scores.size
+
+
+def test_the_last_global_matching_is_remembered_by_content(monkeypatch):
+    scores = np.random.default_rng(0).standard_normal((6, 6))
+    first = match_global(scores)
+    with monkeypatch.context() as changed:
+        changed.setattr(assignment, "assign", None)
+        assert match_global(scores.copy()) is first
+    scores[:, [0, 1]] = scores[:, [1, 0]]
+    assert not np.array_equal(match_global(scores).captions, first.captions)
+    with pytest.raises(ValueError, match="read-only"):
+        first.captions[0] = 1

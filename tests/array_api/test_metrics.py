@@ -141,6 +141,11 @@ def test_whole_numbers_are_scores_too_and_words_are_not():
     assert metrics.global_assignment_accuracy(np.array([[5, 0], [0, 5]])).all()
 
 
+def test_image_score_of_one_image_is_refused():
+    with pytest.raises(ValueError, match="one image"):
+        metrics.image_score(np.zeros((2, 1, 3)))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_score_that_is_not_finite_is_refused_by_group(bad):
     scores = np.zeros((4, 2, 2))
@@ -163,6 +168,14 @@ def test_chance_levels_by_simulation(shape):
         values = spec.compute(scores).astype(float)
         error = max(values.std(ddof=1), 1 / n) / np.sqrt(n)
         assert abs(values.mean() - level) < 4 * error, (spec.name, values.mean(), level)
+
+
+def test_chance_of_the_paper():
+    assert chance.group_score(2, 2) == pytest.approx(1 / 6)
+    assert chance.group_match(2, 2) == pytest.approx(1 / 2)
+    assert chance.group_score(2, 3) == pytest.approx(1 / 9)
+    assert chance.group_match(2, 3) == pytest.approx(1 / 6)
+    assert chance.group_score(3, 3) == pytest.approx(2 / 120)
 
 
 def test_chance_of_global_assignment_by_simulation():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ttmbench import chance, metrics
-from ttmbench._arrays.scores import given_captions
-from ttmbench.matching import match_groups, oracle_margin
+from ttmbench._arrays.scores import count_matchings, given_captions
+from ttmbench.matching import match_global, match_groups, oracle_margin
 from ttmbench.metrics import METRICS
 from ttmbench.results.summary import summarise
 from ttmbench.types import GroupShape, MetricSpec, Scores
@@ -48,6 +48,17 @@ def test_it_is_the_group_with_images_and_captions_exchanged(shape):
         assert (given == -1).sum() == shape[0] - shape[1]
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_chance_levels_by_simulation(shape):
+    n = 100_000
+    scores = np.random.default_rng(1).random((n, *shape))
+    for name in DEFINED:
+        expected = getattr(chance, name)(*shape)
+        share = getattr(metrics, name)(scores).mean()
+        assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / n), name
+    assert count_matchings(*shape) == count_matchings(*shape[::-1])
+
+
 def test_what_asks_an_image_for_its_caption_is_undefined_and_absent():
     scores = Scores(np.array([[[2.0], [1.0]], [[1.0], [2.0]]], dtype=np.float32))
     for name in ("text_score", "text_score_ties_right", "individual_match"):
@@ -60,6 +71,8 @@ def test_what_asks_an_image_for_its_caption_is_undefined_and_absent():
     values = {key.split(",")[0]: value for key, value in summary.results.items() if "_stderr" not in key}
     assert {name for name, value in values.items() if value is not None} == DEFINED
     assert values["image_score"] == 0.5 and values["text_score"] is None
+    with pytest.raises(ValueError, match="images <= captions"):
+        match_global(np.zeros((3, 2)))
 
 
 def test_a_metric_that_says_nothing_is_not_asked():

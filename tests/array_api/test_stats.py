@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from itertools import product
 
 import numpy as np
@@ -29,11 +30,36 @@ def test_mcnemar_on_a_grid():
         assert stats.mcnemar(before, after) == pytest.approx(expected, abs=1e-12)
 
 
+def test_mcnemar_against_scipy_on_a_grid():
+    for won, lost in product(range(0, 60, 7), range(0, 60, 5)):
+        before = np.repeat([False, True, True, False], [won, lost, 3, 4])
+        after = np.repeat([True, False, True, False], [won, lost, 3, 4])
+        expected = binomtest(won, won + lost, 0.5).pvalue if won + lost else 1.0
+        assert stats.mcnemar(before, after) == pytest.approx(expected, abs=1e-12)
+
+
 def test_holm_on_literal_examples():
     """As R's ``p.adjust(p, "holm")`` and statsmodels' ``multipletests(p, method="holm")`` give them."""
     assert stats.holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
     assert stats.holm([0.04, 0.01, 0.5, 0.01]) == pytest.approx([0.08, 0.04, 0.5, 0.04])
     assert stats.holm([0.6, 0.7]) == [1.0, 1.0] and stats.holm([]) == []
+
+
+def test_against_statsmodels_where_it_is_at_hand():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its imports
+        multitest = pytest.importorskip("statsmodels.stats.multitest")
+        tables = pytest.importorskip("statsmodels.stats.contingency_tables")
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 5, 20):
+        p_values = rng.random(size) ** 3
+        expected = multitest.multipletests(p_values, method="holm")[1]
+        assert stats.holm(p_values.tolist()) == pytest.approx(expected, abs=1e-9)
+    for won, lost in product(range(1, 30, 4), range(0, 30, 3)):
+        before = np.repeat([False, True, True], [won, lost, 5])
+        after = np.repeat([True, False, True], [won, lost, 5])
+        expected = tables.mcnemar([[5, lost], [won, 0]], exact=True).pvalue
+        assert stats.mcnemar(before, after) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("method", ["percentile", "BCa"])

@@ -46,8 +46,8 @@ def test_folders_are_read_and_what_is_made_lies_beside_them(place, capsys, tmp_p
     page = stored("/read/results/report.html")["/read/results/report.html"]
     assert "tiny-clip-seed1" in page and f"{place}/report.html" in capsys.readouterr().out
     assert main(["export", place, "--to", "csv", "-o", str(tmp_path / "x.csv")]) == 0
-    assert main(["export", place, "--to", "csv", "-o", "memory://read/made/x.csv"]) == 0
-    made = stored("/read/made/x.csv")["/read/made/x.csv"]
+    assert main(["export", place, "--to", "csv", "-o", "memory://read/made/x:1.csv"]) == 0
+    made = stored("/read/made/x")["/read/made/x:1.csv"]
     assert made == (tmp_path / "x.csv").read_text() and made.count("tiny-clip-seed1,") == 5
     everything = stored("/read")
     assert not [name for name, text in everything.items() if "/ttmbench-" in text]

@@ -53,6 +53,17 @@ def data(tmp_path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.fixture
+def read(tmp_path, data):
+    """What a task of these rows gives."""
+
+    def read(rows: object, group: dict = PAIR, name: str = "rows.json", **source: object):
+        write(data / name, rows)
+        return load(task_file(tmp_path, {**PLAIN, "file": name, **source}, group), data)
+
+    return read
+
+
 # --- formats -------------------------------------------------------------------------------------------------
 
 
@@ -68,10 +79,8 @@ def data(tmp_path) -> Path:
         ("rows.json", [["0.png", "good 0", "bad 0"]], ["0"]),
     ],
 )
-def test_rows_are_read_from_json_json_lines_and_csv(tmp_path, data, name, content, ids):
-    write(data / name, content)
-    source = {"kind": "annotations", "file": name, "images": "images", "fields": ["image", "good", "bad"]}
-    loaded = load(task_file(tmp_path, source, PAIR), data)
+def test_rows_are_read_from_json_json_lines_and_csv(read, name, content, ids):
+    loaded = read(content, name=name, fields=["image", "good", "bad"])
     assert [group.group_id for group in loaded.groups] == ids
     assert loaded.groups[0].captions == ("good 0", "bad 0") and loaded.groups[0].images[0].name == "0.png"
     assert loaded.source["kind"] == "annotations" and len(loaded.source["sha256"]) == 64
@@ -113,11 +122,9 @@ def test_rows_are_read_from_json_json_lines_and_csv(tmp_path, data, name, conten
         ),
     ],
 )
-def test_what_is_wrong_with_annotations_names_file_and_group(tmp_path, data, name, content, message):
-    write(data / name, content)
-    source = {"kind": "annotations", "file": name, "images": "images", "fields": ["image", "good", "bad"]}
+def test_what_is_wrong_with_annotations_names_file_and_group(read, name, content, message):
     with pytest.raises(DataError) as caught:
-        load(task_file(tmp_path, source, PAIR), data)
+        read(content, name=name, fields=["image", "good", "bad"])
     assert message in str(caught.value) and name in str(caught.value) and "\n" not in str(caught.value)
     assert not isinstance(caught.value, OutOfReachError), "wrong data are not passed over"
 
@@ -137,25 +144,21 @@ def test_what_is_wrong_with_annotations_names_file_and_group(tmp_path, data, nam
         ("rows.jsonl", [{"id": None}], "v-{id}", "'id' of row 0 is null"),
     ],
 )
-def test_a_row_without_an_id_is_refused(tmp_path, data, name, rows, column, message):
+def test_a_row_without_an_id_is_refused(read, name, rows, column, message):
     """Its group was called None or nan, or nothing at all."""
     if isinstance(rows, list):
         whole = [{**ROWS[n], **row} for n, row in enumerate(rows)]
         rows = "\n".join(map(json.dumps, whole)) if name.endswith("l") else whole
     elif isinstance(rows, dict):
         rows = {key: {**ROWS[n], **row} for n, (key, row) in enumerate(rows.items())}
-    write(data / name, rows)
-    source = {"kind": "annotations", "file": name, "images": "images"}
     with pytest.raises(DataError) as caught:
-        load(task_file(tmp_path, source, {**PAIR, **({"id": column} if column else {})}), data)
+        read(rows, {**PAIR, **({"id": column} if column else {})}, name)
     assert f"{name}: {message}; an id must be " in str(caught.value)
 
 
 @pytest.mark.parametrize(("given", "name"), [(7, "7"), (1.5, "1.5"), ("nan", "nan"), (" a ", " a "), (0, "0")])
-def test_numbers_and_texts_are_ids(tmp_path, data, given, name):
-    write(data / "rows.json", [{**ROWS[0], "id": given}])
-    source = PLAIN
-    (group,) = load(task_file(tmp_path, source, {**PAIR, "id": "id"}), data).groups
+def test_numbers_and_texts_are_ids(read, given, name):
+    (group,) = read([{**ROWS[0], "id": given}], {**PAIR, "id": "id"}).groups
     assert group.group_id == name
 
 
@@ -167,11 +170,9 @@ def test_an_id_that_is_missing_in_one_of_several_files_names_the_file(tmp_path, 
         load(task_file(tmp_path, source, {**PAIR, "id": "id"}), data)
 
 
-def test_one_column_may_hold_all_captions_and_a_template_names_images(tmp_path, data):
-    write(data / "rows.json", [{"nr": index, "texts": [f"good {index}", "b", "c"]} for index in range(3)])
-    source = PLAIN
-    group = {"shape": [1, 3], "images": ["{nr}.png"], "captions": "texts", "id": "nr"}
-    groups = load(task_file(tmp_path, source, group), data).groups
+def test_one_column_may_hold_all_captions_and_a_template_names_images(read):
+    rows = [{"nr": index, "texts": [f"good {index}", "b", "c"]} for index in range(3)]
+    groups = read(rows, {"shape": [1, 3], "images": ["{nr}.png"], "captions": "texts", "id": "nr"}).groups
     assert groups[2].captions == ("good 2", "b", "c") and groups[2].images[0].name == "2.png"
 
 
@@ -195,32 +196,26 @@ def test_one_column_may_hold_all_captions_and_a_template_names_images(tmp_path, 
         ({}, {"images": ["a", "b"], "captions": "texts"}, UsageError, "name 2 and a list in one columns"),
     ],
 )
-def test_wrong_columns_are_told(tmp_path, data, cells, group, error, message):
-    write(data / "rows.json", [{"nr": "x", "image": "0.png", "texts": ["a", "b", "c"], **cells}])
-    source = PLAIN
+def test_wrong_columns_are_told(read, cells, group, error, message):
+    rows = [{"nr": "x", "image": "0.png", "texts": ["a", "b", "c"], **cells}]
     with pytest.raises(error) as caught:
-        load(task_file(tmp_path, source, {"shape": [1, 3], "images": ["image"], **group}), data)
+        read(rows, {"shape": [1, 3], "images": ["image"], **group})
     assert message in str(caught.value)
 
 
-def test_several_rows_make_a_group_and_their_tags_must_agree(tmp_path, data):
+def test_several_rows_make_a_group_and_their_tags_must_agree(tmp_path, data, read):
     rows = [{"image": f"{i % 3}.png", "text": f"text {i}", "kind": "ab"[i // 2]} for i in range(4)]
-    write(data / "rows.json", rows)
-    source = {"kind": "annotations", "file": "rows.json", "images": "images", "rows_per_group": 2}
     group = {"shape": [2, 2], "images": ["image"], "captions": ["text"], "tags": ["kind"]}
-    task = task_file(tmp_path, source, group)
-    groups = load(task, data).groups
+    groups = read(rows, group, rows_per_group=2).groups
     assert [one.group_id for one in groups] == ["0-1", "2-3"] and groups[1].tags == {"kind": "b"}
     assert groups[1].captions == ("text 2", "text 3") and [i.name for i in groups[1].images] == ["2.png", "0.png"]
-    assert len(load(task, data, limit=1).groups) == 1
-    write(data / "rows.json", rows[:3])
+    assert len(load(tmp_path / "mine.yaml", data, limit=1).groups) == 1
     with pytest.raises(DataError, match="2 rows make a group, but 1 are left over at the end, from row 2"):
-        load(task, data)
-    write(data / "rows.json", rows[1:3])
+        read(rows[:3], group, rows_per_group=2)
     with pytest.raises(DataError, match="rows 0 to 1 should be one group, but their 'kind' differs: 'a' and 'b'"):
-        load(task, data)
+        read(rows[1:3], group, rows_per_group=2)
     with pytest.raises(UsageError, match="3 rows cannot share a 2x2 group evenly"):
-        load(task_file(tmp_path, {**source, "rows_per_group": 3}, group), data)
+        read(rows, group, rows_per_group=3)
 
 
 # --- images --------------------------------------------------------------------------------------------------

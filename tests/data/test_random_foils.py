@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import yaml
+from support.task_data import find, task_file
+from support.task_data import load as read
 
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_task_data
 from ttmbench.errors import DataError, UsageError
-from ttmbench.plugins.registry import build_registry
 
 
 @pytest.fixture
@@ -17,25 +16,16 @@ def foils(tmp_path):
     """Loads a task with random foils of built-in groups."""
 
     def load(limit=None, n=20, seed=0, shape=(2, 2), **changes):
-        base = find_task(build_registry(), "shapes_color").spec.source
-        task = {
-            "task": "foils",
-            "version": 1,
-            "source": {"kind": "random_foils", "seed": seed, "of": [{**base, **changes}]},
-            "group": {"shape": list(shape), "n_groups": n},
-            "metrics": ["text_score"],
-        }
-        (tmp_path / "foils.yaml").write_text(yaml.safe_dump(task))
-        registry = build_registry([str(tmp_path)])
-        return load_task_data(registry, find_task(registry, "foils"), limit)
+        base = find("shapes_color").spec.source
+        source = {"kind": "random_foils", "seed": seed, "of": [{**base, **changes}]}
+        group = {"shape": list(shape), "n_groups": n}
+        return read(task_file(tmp_path, source, group, "foils", metrics=["text_score"]), limit=limit)
 
     return load
 
 
 def test_each_group_keeps_a_pair_and_gets_one_of_another_group(foils):
-    registry = build_registry()
-    spec = find_task(registry, "shapes_color")
-    own = {group.group_id: group for group in load_task_data(registry, spec).groups}
+    own = {group.group_id: group for group in read("shapes_color").groups}
     loaded = foils(n=len(own))
     assert loaded.source["random_foils"] == {"seed": 0, "pairs_of": len(own)}
     kept, drawn = set(), set()
@@ -53,7 +43,7 @@ def test_each_group_keeps_a_pair_and_gets_one_of_another_group(foils):
 
 
 def test_the_draw_depends_on_the_seed_and_not_on_the_limit(foils):
-    count = find_task(build_registry(), "shapes_color").spec.group.n_groups
+    count = find("shapes_color").spec.group.n_groups
     whole = foils(n=count).groups
     assert [group.tags for group in foils(limit=5, n=count).groups] == [group.tags for group in whole[:5]]
     assert [group.tags["foils"] for group in foils(n=count, seed=1).groups] != [group.tags["foils"] for group in whole]
@@ -66,18 +56,17 @@ def test_what_cannot_be_drawn_says_so(foils, folder_task, tmp_path):
     source = yaml.safe_load((folder / "one.yaml").read_text())
     source["source"] = {"kind": "random_foils", "of": [source["source"]]}
     (folder / "one.yaml").write_text(yaml.safe_dump(source))
-    registry = build_registry([str(folder)])
     with pytest.raises(DataError, match="1 groups have no pair that is a foil of group g0"):
-        load_task_data(registry, find_task(registry, "one"))
+        read(folder / "one.yaml")
 
 
 def test_the_task_of_colorswap_is_validated_and_names_where_its_data_are(capsys):
     assert main(["validate", "colorswap_random", "--schema_only"]) == 0
-    spec = find_task(build_registry(), "colorswap_random").spec
+    spec = find("colorswap_random").spec
     assert (spec.group.n_groups, str(spec.shape), spec.source["kind"]) == (300, "2x2", "random_foils")
     assert "not published" in spec.description and spec.ttm == {} and "compositional" not in spec.tag
     (inner,) = spec.source["of"]
-    assert inner == find_task(build_registry(), "colorswap").spec.source
+    assert inner == find("colorswap").spec.source
     capsys.readouterr()
     assert main(["download", "colorswap_random", "--dry_run"]) in (0, 4)
     assert "stanfordnlp/colorswap" in capsys.readouterr().out

@@ -10,18 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
+from support.task_data import load, rewritten, write
 
 import ttmbench
 from ttmbench.cli import download as command
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
 from ttmbench.data.download import images as fetched_images
 from ttmbench.data.download.http import Web
-from ttmbench.data.loader import load_task_data
 from ttmbench.errors import AssertionNotMet, DataError
-from ttmbench.plugins.registry import build_registry
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import numbers_of
 
@@ -40,34 +37,27 @@ def picture(number: int) -> bytes:
 def table(address, rows: int = ROWS) -> str:
     """The release's own columns, booleans as pandas writes them; ``address`` gives that of an image."""
     text = io.StringIO(newline="")
-    out = csv.DictWriter(text, [*COLUMNS, *KINDS])
-    out.writeheader()
+    out = csv.writer(text)
+    out.writerow([*COLUMNS, *KINDS])
     for n in range(rows):
-        pos, neg = 2 * n, 2 * n + 1
-        out.writerow(
-            {
-                "sentence": f"A girl, {n}, stands in grass.",
-                "pos_triplet": "girl,stand,grass",
-                "neg_triplet": "dog,stand,grass",
-                "pos_url": address(pos),
-                "neg_url": address(neg),
-                "pos_image_id": pos,
-                "neg_image_id": neg,
-                **{kind: str(n % 3 == at) for at, kind in enumerate(KINDS)},
-            }
-        )
+        words = [f"A girl, {n}, stands in grass.", "girl,stand,grass", "dog,stand,grass"]
+        images = [address(2 * n), address(2 * n + 1), 2 * n, 2 * n + 1]
+        out.writerow([*words, *images, *(str(n % 3 == kind) for kind in range(3))])
     return text.getvalue()
 
 
-def local(tmp_path: Path, site, name: str = "svo_probes") -> Path:
+def local(tmp_path: Path, site) -> Path:
     """The task as it ships, its file of rows from the test's own server."""
-    from ttmbench.data.catalog import find_task
+    rows = {"svo_probes/svo_probes.csv": f"{site.url}/svo_probes.csv"}
+    return rewritten(tmp_path, "svo_probes", lambda spec: spec["source"]["get"].update(rows), "svo_probes")
 
-    spec = find_task(build_registry(), name).spec.model_dump(mode="json", exclude_defaults=True)
-    spec["source"]["get"]["svo_probes/svo_probes.csv"] = f"{site.url}/svo_probes.csv"
-    path = tmp_path / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(spec, sort_keys=False), encoding="utf-8")
-    return path
+
+def copy(data: Path) -> Path:
+    """A folder of the user's own: rows 0 to 8 are whole, row 9 lacks one image, rows 10 and 11 both."""
+    for number in range(19):
+        write(data / "svo_probes" / "images" / f"{number}.jpg", picture(number))
+    write(data / "svo_probes" / "svo_probes.csv", table(lambda n: f"https://example.org/{n}.jpg"))
+    return data
 
 
 @pytest.fixture
@@ -167,54 +157,30 @@ def test_an_interrupted_download_goes_on(site, web, tmp_path, monkeypatch, capsy
     assert all(site.asked(f"/{name}") == 1 for name in there)
 
 
-@pytest.fixture
-def own(tmp_path) -> Path:
-    """A folder of the user's own: rows 0 to 8 are whole, row 9 lacks one image, rows 10 and 11 both."""
-    images = tmp_path / "data" / "svo_probes" / "images"
-    images.mkdir(parents=True)
-    for number in range(19):
-        (images / f"{number}.jpg").write_bytes(picture(number))
-    (images.parent / "svo_probes.csv").write_text(table(lambda n: f"https://example.org/{n}.jpg"), encoding="utf-8")
-    return tmp_path / "data"
-
-
-def test_a_folder_of_the_users_own_is_taken_as_it_is(own, capsys):
+def test_a_folder_of_the_users_own_is_taken_as_it_is(tmp_path, capsys):
+    own = copy(tmp_path / "data")
     assert main(["download", "svo_probes", "--data_dir", str(own)]) == 0
     assert "present" in (said := capsys.readouterr().out) and "9 of 12 groups" in said
-    registry = build_registry()
-    loaded = load_task_data(registry, find_task(registry, "svo_probes"), data_dir=own)
+    loaded = load("svo_probes", own)
     assert loaded.source["coverage"] == {"rows": 12, "here": 9, "missing": ["9", "10", "11"]}
     assert loaded.groups[1].captions == ("A girl, 1, stands in grass.",)
     assert [one.name for one in loaded.groups[1].images] == ["2.jpg", "3.jpg"]
     assert [group.tags["kind"] for group in loaded.groups[:3]] == ["subject", "verb", "object"]
-    verb = load_task_data(registry, find_task(registry, "svo_probes_verb_neg"), limit=2, data_dir=own)
+    verb = load("svo_probes_verb_neg", own, limit=2)
     assert [group.group_id for group in verb.groups] == ["1", "4"] and verb.source["coverage"]["missing"] == ["10"]
     shutil.rmtree(own / "svo_probes" / "images")
     (own / "svo_probes" / "images").mkdir()
     with pytest.raises(DataError, match="none of 12 groups has its images"):
-        load_task_data(registry, find_task(registry, "svo_probes"), data_dir=own)
+        load("svo_probes", own)
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """A run with adaptation of the copy, by the public command."""
     tmp_path = tmp_path_factory.mktemp("svo")
-    images = tmp_path / "data" / "svo_probes" / "images"
-    images.mkdir(parents=True)
-    for number in range(19):
-        (images / f"{number}.jpg").write_bytes(picture(number))
-    (images.parent / "svo_probes.csv").write_text(table(lambda n: f"https://example.org/{n}.jpg"), encoding="utf-8")
-    words = ["--model", "tiny-clip", "--tasks", "svo_probes", "--data_dir", str(tmp_path / "data"), "--log_samples"]
-    words += [
-        "--ttm",
-        "--simple_match",
-        "--oracle",
-        "--ttm_controls",
-        "placebo,shuffle",
-        "--audit_labels",
-        "--seeds",
-        "0,1",
-    ]
+    data = copy(tmp_path / "data")
+    words = ["--model", "tiny-clip", "--tasks", "svo_probes", "--data_dir", str(data), "--log_samples"]
+    words += "--ttm --simple_match --oracle --ttm_controls placebo,shuffle --audit_labels --seeds 0,1".split()
     words += ["--ttm_args", "iterations=2,epochs=1,tau_start=0,lr=1e-4", "--output_path", str(tmp_path / "out")]
     assert main([*words, "--bootstrap_iters", "0", "--device", "cpu"]) == 0
     return tmp_path

@@ -159,12 +159,6 @@ def test_batch_size_and_order_of_tasks_change_nothing():
     assert small == large
 
 
-def test_one_task_leaves_the_model_as_it_was_for_the_next():
-    alone = ttmbench.simple_evaluate("tiny-clip", "shapes_replace", ttm=SHORT, **QUICK).results["shapes_replace"]
-    after = ttmbench.simple_evaluate("tiny-clip", "shapes_color,shapes_replace", ttm=SHORT, **QUICK).results
-    assert after["shapes_replace"] == alone
-
-
 def test_data_seed_changes_the_data_and_is_recorded():
     one = ttmbench.simple_evaluate("tiny-clip", "shapes_color", task_args={"seed": 1}, **QUICK)
     zero = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **QUICK)

@@ -58,7 +58,7 @@ EXPORTER = '''"""One line a run."""
 
 def export_names(runs, target, source_url):
     """The names of the models."""
-    return {target: "".join(f"model {run.document['model_name']}\\n" for run in runs)}, {}
+    return {target: "".join(f"model {run.document.model_name}\\n" for run in runs)}, {}
 '''
 
 TASK = """\

@@ -10,19 +10,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.adapter_inputs import groups_of
 from support.rounding import Noise
 
 import ttmbench
 from ttmbench import schedules
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
 from ttmbench.errors import UsageError
 from ttmbench.metrics import group_match, group_score
 from ttmbench.model_adapters import itm, vqascore
 from ttmbench.model_adapters._shared.options import LORA_TARGETS
-from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import ShuffledTask, adapt, overfit
@@ -33,11 +31,6 @@ from ttmbench.types import ScheduleSpec
 LINEAR = ScheduleSpec("linear", schedules.linear)
 QUICK = {"limit": 6, "bootstrap_iters": 0, "device": "cpu"}
 SHORT = {"iterations": 2, "epochs": 2, "lr": 1e-3}
-
-
-def groups_of(task, limit):
-    registry = build_registry()
-    return load_groups(registry, find_task(registry, task), limit=limit)
 
 
 def phase_of(adapter, groups, batch_size=64):

@@ -341,26 +341,6 @@ def test_a_saved_model_loads_with_transformers_and_scores_the_same(tmp_path, tin
     assert AutoModel.from_pretrained(tmp_path / "adapted").config.model_type == "siglip"
 
 
-def test_several_tasks_and_seeds_have_a_folder_each(tmp_path):
-    ttmbench.simple_evaluate(
-        "tiny-clip",
-        "shapes_color,shapes_place",
-        simple_match=True,
-        ttm_args={"iterations": 1, "epochs": 1},
-        seeds=[0, 3],
-        save_adapted=str(tmp_path / "many"),
-        **QUICK,
-    )
-    folders = sorted(path.parent.relative_to(tmp_path / "many").as_posix() for path in tmp_path.rglob("config.json"))
-    assert folders == [f"{task}/seed_{seed}" for task in ("shapes_color", "shapes_place") for seed in (0, 3)]
-
-
-def test_a_folder_with_something_in_it_is_not_written_to(tmp_path):
-    (tmp_path / "precious.txt").write_text("x")
-    with pytest.raises(UsageError, match="not empty"):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=SHORT, save_adapted=str(tmp_path), **QUICK)
-
-
 # --- settings -------------------------------------------------------------------------------------------------
 
 

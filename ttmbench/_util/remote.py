@@ -156,7 +156,8 @@ class RemoteFolder:
             RemoteError: a file cannot be written there; what was sent before it is there.
         """
         paths = {"/".join(path.relative_to(self.copy).parts): path for path in self.copy.rglob("*") if path.is_file()}
-        stamps = {name: _stamp(path) for name, path in paths.items() if _is_plain(name)}
+        hidden = [name for name in paths if any(part.startswith(".") for part in name.split("/"))]
+        stamps = {name: _stamp(path) for name, path in paths.items() if name not in hidden}
         for name in sorted(stamps, key=lambda name: (name.endswith(".json"), stamps[name])):
             if self._there.get(name) != stamps[name]:
                 self._put(paths[name], name)

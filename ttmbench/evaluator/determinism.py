@@ -39,8 +39,7 @@ def deterministic(on: bool, seed: int) -> Iterator[None]:
         return
     with ExitStack() as stack:
         stack.enter_context(_fixed_workspace())
-        for switch in (_algorithms, _precision, _threads, _generators):
-            stack.callback(switch())
+        _put_back(stack)
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
         torch.set_float32_matmul_precision("highest")
@@ -111,16 +110,22 @@ def _fixed_workspace() -> Iterator[None]:
                 os.environ[WORKSPACE] = before
 
 
-def _algorithms() -> Callable[[], None]:
-    """What puts torch's choice of algorithms back."""
-    on, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    cudnn = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-
-    def back() -> None:
-        torch.use_deterministic_algorithms(on, warn_only=warn)
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = cudnn
-
-    return back
+def _put_back(stack: ExitStack) -> None:
+    """Has torch's switches and all random generators put back as they are now, when the stack is left."""
+    stack.callback(
+        torch.use_deterministic_algorithms,
+        torch.are_deterministic_algorithms_enabled(),
+        warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    for name in ("deterministic", "benchmark"):
+        stack.callback(setattr, torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
+    stack.callback(_precision())
+    stack.callback(torch.set_num_threads, torch.get_num_threads())
+    stack.callback(random.setstate, random.getstate())
+    stack.callback(np.random.set_state, np.random.get_state())
+    stack.callback(torch.set_rng_state, torch.get_rng_state())
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        stack.callback(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all())
 
 
 def _precision() -> Callable[[], None]:
@@ -146,25 +151,5 @@ def _precision() -> Callable[[], None]:
         for place, precision in each:
             if place.fp32_precision != precision:
                 place.fp32_precision = precision
-
-    return back
-
-
-def _threads() -> Callable[[], None]:
-    before = torch.get_num_threads()
-    return lambda: torch.set_num_threads(before)
-
-
-def _generators() -> Callable[[], None]:
-    """What puts the random generators back."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-
-    def back() -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
 
     return back

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,8 @@ class _Work:
     command: Sequence[str]
     preset: str | None
     changes: Mapping[str, Any]
+    saving: float = 0.0
+    saved: float = field(default_factory=time.perf_counter)
 
     def do(self) -> Finetuned:
         config = self.config
@@ -158,12 +160,12 @@ class _Work:
             warn(f"going on with {self.folder}: {len(state.epochs)} of {settings.epochs} epochs done")
         write_record(self.folder, record)
         sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-        with foreign_errors(f"finetuning of model '{config.model}'"), _Keeper(self.folder, key) as keeper:
+        with foreign_errors(f"finetuning of model '{config.model}'"):
             with progress_bar(settings.epochs, "finetuning", "epochs") as bar:
                 bar.update(0 if state is None else len(state.epochs))
                 try:
                     for now in train(adapter, prepared, settings, config.seed, resume=state, part_size=sizer):
-                        keeper.keep(now, last=len(now.epochs) == settings.epochs)
+                        self._keep(now, key, is_last=len(now.epochs) == settings.epochs)
                         bar.set_postfix_str(f"loss {now.epochs[-1].loss:.3f}")
                         bar.update()
                         state = now
@@ -175,6 +177,7 @@ class _Work:
             epochs, digest = [asdict(one) for one in state.epochs], tensors_digest(adapter.state_dict())
             done = {**record, "status": "done", "epochs": epochs, "weights_sha256": digest}
             write_record(self.folder, done)
+            (self.folder / STATE / TRAINING).unlink(missing_ok=True)
         return Finetuned(self.folder, done)
 
     def _key(self, run: str, settings: FinetuneConfig, model: Capabilities, data: str) -> str:
@@ -247,40 +250,25 @@ class _Work:
         model, optimizer, random = training_parts(tensors)
         return FinetuneState(tuple(EpochRecord(**one) for one in about["epochs"]), model, optimizer, random)
 
+    def _keep(self, state: FinetuneState, key: str, is_last: bool) -> None:
+        """Writes down where training stands, as often as that costs little."""
+        now = time.perf_counter()
+        if not is_last and now - self.saved < self.saving / SHARE_OF_SAVING:
+            return
+        tensors = separated(training_tensors(state.model, state.optimizer, state.random))
+        about = {"key": key, "epochs": [asdict(epoch) for epoch in state.epochs]}
+        try:
+            write_atomically(self.folder / STATE / TRAINING, lambda path: save_sealed(path, tensors, about))
+        except (OSError, TtmbenchError) as error:
+            warn(f"{error}; finetuning goes on, but if it is stopped it continues from before this")
+        self.saved = time.perf_counter()
+        self.saving = self.saved - now
+
     def _save(self, adapter: Savable) -> None:
         try:
             adapter.save_pretrained(self.folder)
         except OSError as error:
             raise TtmbenchError(f"the model cannot be written to {self.folder}: {error.strerror or error}") from None
-
-
-class _Keeper:
-    """Writes down where training stands, as often as that costs little; once all is done nothing of it stays."""
-
-    def __init__(self, folder: Path, key: str) -> None:
-        self._path, self._key = folder / STATE / TRAINING, key
-        self._cost, self._since = 0.0, time.perf_counter()
-
-    def __enter__(self) -> _Keeper:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._path.unlink(missing_ok=True)
-
-    def keep(self, state: FinetuneState, last: bool) -> None:
-        """Writes the state, unless that was done a short while ago."""
-        now = time.perf_counter()
-        if not last and now - self._since < self._cost / SHARE_OF_SAVING:
-            return
-        tensors = separated(training_tensors(state.model, state.optimizer, state.random))
-        about = {"key": self._key, "epochs": [asdict(one) for one in state.epochs]}
-        try:
-            write_atomically(self._path, lambda path: save_sealed(path, tensors, about))
-        except (OSError, TtmbenchError) as error:
-            warn(f"{error}; finetuning goes on, but if it is stopped it continues from before this")
-        self._since = time.perf_counter()
-        self._cost = self._since - now
 
 
 def _check_tasks(tasks: Mapping[str, TaskFile]) -> None:
