@@ -355,7 +355,7 @@ def test_names_from_data_are_never_code(reference):
 # The command
 
 
-def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, capsys):
+def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, reference, capsys):
     (tmp_path / "a.json").write_bytes(REFERENCE.read_bytes())
     (tmp_path / "b.json").write_bytes(REFERENCE.read_bytes()[:999])
     assert main(["export", str(tmp_path), "--to", "csv", "-o", str(tmp_path / "deep" / "x.csv")]) == 0
@@ -368,6 +368,9 @@ def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, capsys):
     assert main(["export", str(tmp_path / "a.json"), "--to", "csv", "--source_url", "x"]) == 2
     (tmp_path / "empty").mkdir()
     assert main(["export", str(tmp_path / "empty"), "--to", "csv"]) == 2
+    (tmp_path / "a.json").write_text(json.dumps({**reference, "status": "interrupted"}))
+    assert main(["export", str(tmp_path / "a.json"), "--to", "latex"]) == 0
+    assert "status interrupted: only finished tasks are there" in capsys.readouterr().err
 
 
 def test_the_address_of_the_results_is_the_one_option_that_may_be_one(tmp_path, capsys):
@@ -376,9 +379,3 @@ def test_the_address_of_the_results_is_the_one_option_that_may_be_one(tmp_path, 
     assert main(words) == 0, capsys.readouterr().err
     assert address in (tmp_path / "card.md").read_text(encoding="utf-8")
     assert main([*words[:-3], address]) == 2 and "is an address" in capsys.readouterr().err
-
-
-def test_an_unfinished_run_says_so(tmp_path, reference, capsys):
-    (tmp_path / "x.json").write_text(json.dumps({**reference, "status": "interrupted"}))
-    assert main(["export", str(tmp_path / "x.json"), "--to", "latex"]) == 0
-    assert "status interrupted: only finished tasks are there" in capsys.readouterr().err
