@@ -1,4 +1,4 @@
-"""What makes two commands the same, by settings, task files, packages and code; and what makes two tasks' data the same."""
+"""What makes two commands the same: settings, task files, packages and code. And what makes the data of a task so."""
 
 from __future__ import annotations
 
