@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ttmbench.protocols import ChoiceStyle as ChoiceStyle
     from ttmbench.protocols import Debiasable as Debiasable
     from ttmbench.protocols import DualEncoder as DualEncoder
+    from ttmbench.protocols import Learning as Learning
     from ttmbench.protocols import ManyAtOnce as ManyAtOnce
     from ttmbench.protocols import MayRefuse as MayRefuse
     from ttmbench.protocols import NoisePrior as NoisePrior
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from ttmbench.protocols import PairTrainable as PairTrainable
     from ttmbench.protocols import PreparedPairScorer as PreparedPairScorer
     from ttmbench.protocols import PreparesInThreads as PreparesInThreads
+    from ttmbench.protocols import Preparing as Preparing
     from ttmbench.protocols import Reporting as Reporting
     from ttmbench.protocols import Savable as Savable
     from ttmbench.protocols import StoredFeatures as StoredFeatures
@@ -90,9 +92,9 @@ _HOME = {
     "hookspecs": ("hookimpl",),
     "protocols": (
         *("Adapter", "Augmentable", "Blind", "Bounding", "ChoiceQuestion", "ChoiceScorer", "ChoiceStyle", "Debiasable"),
-        *("DualEncoder", "ManyAtOnce", "MayRefuse", "PairScorer", "PairTrainable", "PreparedPairScorer", "Reporting"),
-        *("NoisePrior", "PreparesInThreads", "Savable", "StoredFeatures", "Trainable", "TrainableInParts"),
-        "Truncating",
+        *("DualEncoder", "Learning", "ManyAtOnce", "MayRefuse", "NoisePrior", "PairScorer", "PairTrainable"),
+        *("PreparedPairScorer", "PreparesInThreads", "Preparing", "Reporting", "Savable", "StoredFeatures"),
+        *("Trainable", "TrainableInParts", "Truncating"),
     ),
     "types": (
         *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "MetricSpec", "ModelCard", "ModelFiles"),

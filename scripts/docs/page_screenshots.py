@@ -62,7 +62,7 @@ def _show_task(page: Page) -> None:
 
 
 SHOTS = {
-    "report_answer.png": Shot("report", "#answer", 1240, 780),
+    "report_answer.png": Shot("report", "#answer", 1240, 585),
     "report_results.png": Shot("report", "#results", 1240, 860, before=_show_task),
     "report_curves.png": Shot("report", "#ttm", 1100, 640),
     "report_groups.png": Shot("report", "#cards", 1140, 520, before=_show_flipped),

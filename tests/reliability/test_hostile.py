@@ -37,7 +37,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.settings import read_samples
 from ttmbench.evaluator.simple_evaluate import simple_evaluate
 from ttmbench.model_adapters import embeddings
-from ttmbench.report.leaderboard_formats import to_latex, to_markdown
+from ttmbench.report.leaderboard import to_latex, to_markdown
 from ttmbench.results.scores_file import read_scores
 from ttmbench.types import GroupShape
 

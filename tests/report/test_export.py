@@ -291,7 +291,8 @@ def test_csv_is_tidy_and_read_back_by_pandas(adapted, reference):
     exact = dict.fromkeys(rates, lambda text: float(text or "nan"))  # pandas' own way was once off in the last place
     table = pd.read_csv(io.StringIO(to_csv(runs)), keep_default_na=False, na_values=[""], converters=exact)
     assert len(table) == sum(len(keys(run.document)) for run in runs)
-    one = table[table.file.str.endswith("/first.json") & (table.metric == "group_match") & (table["filter"] == "ttm")].iloc[0]
+    is_first = table.file.str.endswith("/first.json")
+    one = table[is_first & (table.metric == "group_match") & (table["filter"] == "ttm")].iloc[0]
     assert (one.value, one.stderr, one.seed_std) == (TTM["value"], TTM["stderr"], TTM["seed_std"])
     low, high = reference["ci"]["shapes_color"]["group_match,ttm"]
     assert (one.ci_low, one.ci_high, one.seeds, one.chance, one.groups) == (low, high, 4, 0.5, 200)
@@ -355,7 +356,7 @@ def test_names_from_data_are_never_code(reference):
 # The command
 
 
-def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, capsys):
+def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, reference, capsys):
     (tmp_path / "a.json").write_bytes(REFERENCE.read_bytes())
     (tmp_path / "b.json").write_bytes(REFERENCE.read_bytes()[:999])
     assert main(["export", str(tmp_path), "--to", "csv", "-o", str(tmp_path / "deep" / "x.csv")]) == 0
@@ -368,6 +369,9 @@ def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, capsys):
     assert main(["export", str(tmp_path / "a.json"), "--to", "csv", "--source_url", "x"]) == 2
     (tmp_path / "empty").mkdir()
     assert main(["export", str(tmp_path / "empty"), "--to", "csv"]) == 2
+    (tmp_path / "a.json").write_text(json.dumps({**reference, "status": "interrupted"}))
+    assert main(["export", str(tmp_path / "a.json"), "--to", "latex"]) == 0
+    assert "status interrupted: only finished tasks are there" in capsys.readouterr().err
 
 
 def test_the_address_of_the_results_is_the_one_option_that_may_be_one(tmp_path, capsys):
@@ -376,9 +380,3 @@ def test_the_address_of_the_results_is_the_one_option_that_may_be_one(tmp_path, 
     assert main(words) == 0, capsys.readouterr().err
     assert address in (tmp_path / "card.md").read_text(encoding="utf-8")
     assert main([*words[:-3], address]) == 2 and "is an address" in capsys.readouterr().err
-
-
-def test_an_unfinished_run_says_so(tmp_path, reference, capsys):
-    (tmp_path / "x.json").write_text(json.dumps({**reference, "status": "interrupted"}))
-    assert main(["export", str(tmp_path / "x.json"), "--to", "latex"]) == 0
-    assert "status interrupted: only finished tasks are there" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from support.documents import PUBLISHED, write_run
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report import leaderboard as formats
 from ttmbench.report.html import leaderboard_page
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.reproduce.tables import published_numbers

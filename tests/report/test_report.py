@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -131,7 +130,7 @@ def test_every_number_is_on_the_page_under_its_track(reported_runs, capsys):
     assert checked == 27
 
 
-def test_what_a_model_states_is_said_in_words(copied, capsys):
+def test_a_run_says_what_its_model_states_and_whether_it_failed_or_is_half_done(copied, capsys):
     path, document = document_of(copied, "tiny-clip")
     document["model_info"]["fingerprint"] = {
         "weights_sha256": "ab" * 32,
@@ -139,16 +138,6 @@ def test_what_a_model_states_is_said_in_words(copied, capsys):
         "mean": [0.5, 0.25],
         "preprocessing": {"crop_size": {"height": 48}, "resize": True, "deep": {"a": {"b": {"c": ["<b>"]}}}},
     }
-    path.write_text(json.dumps(document))
-    page, errors = report(copied, capsys, "--images", "none")
-    assert not errors
-    assert "weights_sha256 abababababab…, compiled no, mean (0.5, 0.25)" in page.text
-    assert "crop_size (height 48), resize yes, deep (a (b {'c': ['<b>']}))" in page.text
-    assert re.search(r"seeds\s*0, 1", page.text)
-
-
-def test_runs_that_failed_or_are_half_done_say_so(copied, capsys):
-    path, document = document_of(copied, "tiny-clip")
     document |= {"status": "running", "results": {}, "ttm": {}, "artifacts": {}, "breakdowns": {}}
     document["task_status"] = {"shapes_color": "pending", "shapes_replace": "pending"}
     path.write_text(json.dumps(document))
@@ -158,6 +147,9 @@ def test_runs_that_failed_or_are_half_done_say_so(copied, capsys):
     path.write_text(json.dumps(document))
     page, errors = report(copied, capsys, "--images", "none")
     assert not errors
+    assert "weights_sha256 abababababab…, compiled no, mean (0.5, 0.25)" in page.text
+    assert "crop_size (height 48), resize yes, deep (a (b {'c': ['<b>']}))" in page.text
+    assert re.search(r"seeds\s*0, 1", page.text)
     assert "not finished: it is still running, or was killed" in page.text
     assert re.search(r"tasks not reached\s*shapes_color, shapes_replace", page.text)
     assert "other failed (DataError): <i>no</i> data" in page.text and "evil_captions: a note" in page.text
@@ -290,21 +282,6 @@ def test_a_document_cannot_point_outside_its_folder(copied, tmp_path):
     path.write_text(json.dumps(document))
     run = gather(copied).runs[1]
     assert run.damaged == {name: "is of no task of its run"} and not run.files
-
-
-def test_files_beside_a_run_are_told_by_the_whole_name_of_their_task(tmp_path):
-    artifacts = {}
-    for task in ("a", "a_2b"):
-        path = tmp_path / f"samples_{task}_2026-01-31T00-00-00.000000.jsonl"
-        path.write_text("")
-        artifacts[path.name] = {"kind": "samples", "sha256": hashlib.sha256(b"").hexdigest(), "bytes": 0}
-    document = whole_document({"a": {}, "a_2b": {}}, artifacts=artifacts)
-    (tmp_path / "results_x.json").write_text(json.dumps(document))
-    (run,) = gather(tmp_path).runs
-    assert {task: path.name.split("_2026")[0] for task, path in run.files["samples"].items()} == {
-        "a": "samples_a",
-        "a_2b": "samples_a_2b",
-    }
 
 
 def test_a_tag_of_many_values_is_folded_away(tmp_path):

@@ -24,16 +24,9 @@ COLUMNS = [
     *(TableColumn(name, "number") for name in ("value", "95% interval", "chance", "p (Holm)")),
     TableColumn("note"),
 ]
+NUMBERS = ["32.50 ± 1.20", "-12.3 .. +37.5", "2.50", "<0.001"]
 ROWS = [
-    [
-        "shapes_color_global",
-        "global_assignment_accuracy",
-        "32.50 ± 1.20",
-        "-12.3 .. +37.5",
-        "2.50",
-        "<0.001",
-        "one two",
-    ],
+    ["shapes_color_global", "global_assignment_accuracy", *NUMBERS, "one two"],
     ["", "group_match", "65.00", "43.3 .. 81.9", "50.00", "1.000", "captions " * 12],
 ]
 

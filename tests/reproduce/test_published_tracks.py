@@ -11,7 +11,7 @@ from support.documents import whole_document
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError
-from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report import leaderboard as formats
 from ttmbench.report.html import leaderboard_page
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.load import gather

@@ -12,7 +12,7 @@ import yaml
 
 from ttmbench.plugins.trackers import COLUMNS as TRACKED
 from ttmbench.plugins.trackers import result_rows
-from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report import leaderboard as formats
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import lm_eval_document
 from ttmbench.report.export.tables import to_csv, to_latex

@@ -112,8 +112,11 @@ def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_th
             raise KeyboardInterrupt
 
     assert Worker(root).do(Unit(planned[0].cell, "seed", 0), tell=tell).state == "stopped"
-    assert lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {len(before) + 1} done"
-    assert before.items() <= steps(root).items()
+    # An iteration is recorded before the model that it leaves is on the disk, so the last one may be done again.
+    again = lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {len(before)} done"
+    assert again or lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {len(before) + 1} done"
+    stays = {path: written for path, written in before.items() if not again or path.stem != f"iteration_{len(before)}"}
+    assert stays.items() <= steps(root).items()
 
 
 def test_a_worker_whose_driver_is_gone_ends(tmp_path, forked):

@@ -176,8 +176,8 @@ class Peeking(hf.TransformersModel):
 
 
 def test_the_audit_finds_an_adapter_that_reads_positions(tiny_hf_clip):
-    plain = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
-    biased = Peeking(plain.model, plain.tokenizer, plain.image_processor, name="biased", device="cpu", dtype="fp32")
+    biased = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
+    biased.__class__ = Peeking
     with pytest.raises(AssertionNotMet, match="captions of every group in another order"):
         ttmbench.simple_evaluate(biased, "shapes_place", ttm=SHORT, audit_labels=True, limit=16, bootstrap_iters=0)
 

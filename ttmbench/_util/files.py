@@ -41,6 +41,15 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text whole or not at all, into a folder that is made if need be; UsageError if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written to: {error.strerror or error}") from None
+    write_atomically(path, lambda place: place.write_text(text, encoding="utf-8", newline="\n"))
+
+
 def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) -> None:
     """Lets ``write`` fill a temporary file beside ``path``, then renames it.
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import echo, put, warn
-from ttmbench._util.files import write_atomically
+from ttmbench._util.files import write_text
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import load_target
@@ -49,10 +49,6 @@ def export(options: argparse.Namespace) -> int:
         if written is None:
             put(text)
             continue
-        try:
-            written.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--output_path {path} cannot be written to: {error.strerror or error}") from None
-        write_atomically(written, lambda place, text=text: place.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_text(written, text)
         echo(str(written))
     return 0

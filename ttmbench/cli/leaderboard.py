@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ttmbench._util.console import echo
-from ttmbench._util.files import to_json, write_atomically
+from ttmbench._util.files import to_json, write_text
 from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
-from ttmbench.report import leaderboard_formats as formats
+from ttmbench.report import leaderboard as formats
 from ttmbench.report.html import leaderboard_page
 from ttmbench.report.html.site import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
@@ -51,14 +51,10 @@ def leaderboard(options: argparse.Namespace) -> int:
         "leaderboard.tex": formats.to_latex(board),
         "leaderboard.html": leaderboard_page.to_html(board, made),
     }
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output_path {target} cannot be written to: {error.strerror or error}") from None
     echo(texts["leaderboard.md"])
     _tell(board)
     for name, text in texts.items():
-        write_atomically(target / name, lambda path, text=text: path.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_text(target / name, text)
         echo(str(target / name))
     return 0
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import echo, warn
-from ttmbench._util.files import write_atomically
+from ttmbench._util.files import write_text
 from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
@@ -65,11 +65,7 @@ def report(options: argparse.Namespace) -> int:
     page = to_html(shown, options.title, links=options.images == "links")
     for name, why in gathered.skipped.items():
         warn(f"left out: {name}: {why}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output_path {target} cannot be written: {error.strerror or error}") from None
-    write_atomically(target, lambda path: path.write_text(page, encoding="utf-8"))
+    write_text(target, page)
     echo(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
     for images in shown.thumbnails.values():
         echo(f"images of {images.task}: {images.why}")

@@ -13,12 +13,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import one_line
+from ttmbench._util.console import latex, markdown, one_line
 from ttmbench.errors import UsageError
+from ttmbench.report import text_table
+from ttmbench.report.table import number_text
+from ttmbench.report.text_table import TextTable, transfer_table
 from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
-from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
+from ttmbench.results.labels import (
+    CHOICE,
+    DISAGREES_LEGEND,
+    DISAGREES_MARK,
+    FROM_FILE,
+    SEEN_LEGEND,
+    SEEN_MARK,
+    TRACK_TITLES,
+)
 from ttmbench.results.models import UNKNOWN
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
@@ -285,3 +296,46 @@ def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
 def _rank(track: str) -> int:
     known = tuple(TRACK_TITLES)
     return known.index(track) if track in known else len(known)
+
+
+def to_csv(board: Leaderboard) -> str:
+    """One line a row, fractions."""
+    columns = (*ROW, "setting") if any(row.setting for row in board.rows) else ROW
+    return text_table.to_csv(columns, ({"setting": "", **as_row(row)} for row in board.rows))
+
+
+def to_markdown(board: Leaderboard) -> str:
+    """One table a track, percent."""
+    parts = [*map(text_table.to_markdown, _tables(board)), *(f"{one}\n" for one in legends(board.rows, markdown))]
+    parts += [text_table.to_markdown(transfer_table(board.transfers))] if board.transfers else []
+    return "\n".join(parts)
+
+
+def to_latex(board: Leaderboard) -> str:
+    """One ``tabular`` a track, percent, for the booktabs package."""
+    parts = [*map(text_table.to_latex, _tables(board)), *(f"% {one}\n" for one in legends(board.rows, latex))]
+    parts += [text_table.to_latex(transfer_table(board.transfers))] if board.transfers else []
+    return "\n".join(parts)
+
+
+def _tables(board: Leaderboard) -> list[TextTable]:
+    shown = []
+    for track, lines in tables(board.rows).items():
+        columns = columns_of(lines)
+        rows = [
+            [*who, extent_of_line(line).words, *(_marked(line.get(name)) for name in columns)]
+            for who, line in lines.items()
+        ]
+        shown.append(TextTable(TRACK_TITLES[track], [["model", "method", "groups", *columns]], rows))
+    return shown
+
+
+def columns_of(lines: Mapping[tuple[str, str], Mapping[str, Number]]) -> list[str]:
+    """The columns of a table's lines."""
+    return sorted({name for line in lines.values() for name in line})
+
+
+def _marked(row: Number | None) -> str:
+    """A number with its marks."""
+    marks = "" if row is None else (SEEN_MARK if row.seen else "") + (DISAGREES_MARK if row.disagrees else "")
+    return number_text(row) + marks

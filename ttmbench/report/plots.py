@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ttmbench._util.files import safe_name, to_json, write_atomically
-from ttmbench.errors import UsageError
+from ttmbench._util.files import safe_name, to_json, write_atomically, write_text
 
 Analysis = Mapping[str, Any]
 """The document of an analysis."""
@@ -53,12 +52,8 @@ def write_analysis(output: Path, document: Analysis, started: datetime) -> list[
     folder = output / safe_name(document["model_name"])
     what = document.get("task") or f"{len(document['tasks'])}_tasks"
     stem = f"{document['analysis']}_{what}_{started.strftime('%Y-%m-%dT%H-%M-%S.%f')}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--output_path {folder} cannot be written to: {error.strerror or error}") from None
     files = [folder / f"{stem}.{kind}" for kind in ("json", "png", "svg")]
-    write_atomically(files[0], lambda path: path.write_text(to_json(document), encoding="utf-8"))
+    write_text(files[0], to_json(document))
     for file in files[1:]:
         write_atomically(file, lambda path, kind=file.suffix[1:]: save(document, path, kind))  # type: ignore[misc]
     return files

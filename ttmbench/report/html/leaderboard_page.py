@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ttmbench.report.html.render import render
-from ttmbench.report.leaderboard import Leaderboard, extent_of_line, legends, tables
-from ttmbench.report.leaderboard_formats import columns_of
+from ttmbench.report.leaderboard import Leaderboard, columns_of, extent_of_line, legends, tables
 from ttmbench.report.text_table import transfer_table
 from ttmbench.results.labels import TRACK_TITLES
 from ttmbench.results.numbers import Number

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ttmbench._util.files import safe_name, to_json, write_atomically
+from ttmbench._util.files import safe_name, to_json, write_text
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 from ttmbench.report.html.render import render
 from ttmbench.report.html.site_rows import PUBLISHED, RUN, STORED, TaskFacts, best_of, lines_of
-from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun, as_document, legends
-from ttmbench.report.leaderboard_formats import to_csv
+from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun, as_document, legends, to_csv
 from ttmbench.report.text_table import transfer_table
 from ttmbench.results.labels import NO_MODEL, ORACLE, TRACK_ORDER, TRACK_TITLES
 from ttmbench.results.numbers import Number, takes_place_of
@@ -61,36 +59,26 @@ def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[
     Raises:
         UsageError: a file cannot be written.
     """
-    pages = SitePages(board, made)
-    try:
-        for name in _OWN:
-            (site / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--site {site} cannot be written to: {error.strerror or error}") from None
-    written: list[Path] = []
-
-    def put(name: str, write: Callable[[Path], object]) -> None:
-        write_atomically(site / name, write)
+    written = []
+    for name, text in _files(board, SitePages(board, made), folder):
+        write_text(site / name, text)
         written.append(site / name)
-
-    def text(name: str, content: str) -> None:
-        put(name, lambda path: path.write_text(content, encoding="utf-8", newline="\n"))
-
-    text(".nojekyll", "")  # GitHub Pages serves files as they are then, also those that begin with an underscore
-    text("data/leaderboard.json", to_json(as_document(board)))
-    text("data/leaderboard.csv", to_csv(board))
-    for file, copy in pages.documents.items():
-        put(f"data/runs/{copy}", lambda path, file=file: shutil.copyfile(folder / file, path))  # type: ignore[misc]
-    for task, name in pages.task_pages.items():
-        text(f"tasks/{name}", pages.of_task(task))
-    for model, name in pages.model_pages.items():
-        text(f"models/{name}", pages.of_model(model))
-    text("index.html", pages.overview())
     for name, pattern in _OWN.items():
         for path in (site / name).glob(pattern):
             if path not in written:
                 path.unlink()
     return written
+
+
+def _files(board: Leaderboard, pages: SitePages, folder: Path) -> Iterator[tuple[str, str]]:
+    """Every file of a site, the start page last."""
+    yield ".nojekyll", ""  # GitHub Pages serves files as they are then, also those that begin with an underscore
+    yield "data/leaderboard.json", to_json(as_document(board))
+    yield "data/leaderboard.csv", to_csv(board)
+    yield from ((f"data/runs/{copy}", (folder / file).read_text("utf-8")) for file, copy in pages.documents.items())
+    yield from ((f"tasks/{name}", pages.of_task(task)) for task, name in pages.task_pages.items())
+    yield from ((f"models/{name}", pages.of_model(model)) for model, name in pages.model_pages.items())
+    yield "index.html", pages.overview()
 
 
 class SitePages:
