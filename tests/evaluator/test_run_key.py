@@ -131,7 +131,7 @@ def test_packages_count(key, monkeypatch):
     before, packages = key(), digests.packages()
     for name in packages:
         with monkeypatch.context() as patched:
-            patched.setattr(module.environment, "packages", lambda name=name: {**packages, name: "0"})
+            patched.setattr(module.digests, "packages", lambda name=name: {**packages, name: "0"})
             assert key() != before, name
 
 
@@ -228,7 +228,7 @@ def test_an_older_document_states_no_code(run):
 def test_packages_that_changed_are_named_with_their_versions(run, monkeypatch):
     packages = digests.packages()
     with monkeypatch.context() as patched:
-        patched.setattr(module.environment, "packages", lambda: {**packages, "numpy": "1.0"})
+        patched.setattr(module.digests, "packages", lambda: {**packages, "numpy": "1.0"})
         older = run({"ttmbench": "a"})
     now = packages["numpy"]
     assert run({"ttmbench": "a"}).changes_since(stored(older)) == f"numpy 1.0 became {now}"
