@@ -62,7 +62,7 @@ def pick_device(device: str) -> str:
 
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 _ELSEWHERE = ("cpu", "disk", "meta")
-_TORCH_DTYPES = {ours: torch_name for torch_name, ours in DTYPES.items() if torch_name not in ("float", "half")}
+_TORCH_NAMES = {ours: torch_name for torch_name, ours in DTYPES.items() if torch_name not in ("float", "half")}
 _INPUTS = "_ttmbench_inputs_go_to"
 
 
@@ -273,7 +273,7 @@ def _checked(packed: dict[str, object]) -> dict[str, object]:
         raise UsageError("quantization_config needs load_in_4bit=true or load_in_8bit=true, or a quant_method")
     _need("bitsandbytes", "load_in_4bit" if packed.get("load_in_4bit") else "load_in_8bit", "quantized")
     return {
-        name: _TORCH_DTYPES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
+        name: _TORCH_NAMES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
         for name, value in packed.items()
     }
 
