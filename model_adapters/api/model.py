@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.console import warn
-from ttmbench._util.progress import progress_bar, progress_iter
+from ttmbench._util.console import progress_bar, progress_iter, warn
 from ttmbench._util.rate_limit import shared_pauses
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters.api.answers import Answer

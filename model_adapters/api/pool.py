@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from ttmbench._util.progress import step_done
+from ttmbench._util.console import step_done
 
 T = TypeVar("T")
 GRACE = 10.0  # seconds that an interrupted run waits for answers underway

@@ -13,7 +13,7 @@ from ttmbench import chance, metrics
 from ttmbench._arrays.scores import count_matchings
 from ttmbench.matching import injections, match_global, match_groups, oracle_margin
 from ttmbench.plugins.builtin import ttmbench_register_metrics
-from ttmbench.results.shaped_metric import metric_for
+from ttmbench.plugins.registry import metric_for
 from ttmbench.types import GroupShape, MetricSpec
 
 ALL = {spec.name: spec for spec in ttmbench_register_metrics()}

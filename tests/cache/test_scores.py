@@ -21,8 +21,7 @@ from support.counting import Counting, run
 
 from ttmbench.cache import entry as entryfile
 from ttmbench.cache import key as identity
-from ttmbench.cache.entry import DamagedError, Entry, read_entry, write_entry
-from ttmbench.cache.location import cache_folder
+from ttmbench.cache.entry import DamagedError, Entry, cache_folder, read_entry, write_entry
 from ttmbench.cache.maintenance import list_items, read_items
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf

@@ -16,7 +16,7 @@ import pytest
 
 from ttmbench import cli
 from ttmbench._util.console import console, echo, put
-from ttmbench.cli.interrupts import terminated_like_interrupted
+from ttmbench.cli.run import terminated_like_interrupted
 
 
 class TestStreams:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
-from ttmbench.data.checks import check_groups
+from ttmbench.data.loader import check_groups
 from ttmbench.errors import AssertionNotMet, DataError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.export import hub

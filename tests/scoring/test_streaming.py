@@ -147,7 +147,7 @@ def test_threads_are_no_more_than_torch_may_use():
         import os
 
         assert threads_beside_the_model() == len(os.sched_getaffinity(0))
-        with deterministic(True, 0):
+        with deterministic(0):
             assert threads_beside_the_model() == 1
     finally:
         torch.set_num_threads(before)

@@ -58,7 +58,7 @@ EVERYTHING = (
         "ttmbench.ttm.variants",
     ),
     *("ttmbench.model_adapters.tiny_clip", "ttmbench.data.memory", "ttmbench.data.sources.rendered"),
-    *("ttmbench.report.terminal", "ttmbench.cli.interrupts", "rich.console", "rich.table", "jsonlines", "platformdirs"),
+    *("ttmbench.report.terminal", "ttmbench.cli.run", "rich.console", "rich.table", "jsonlines", "platformdirs"),
 )
 
 

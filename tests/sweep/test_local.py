@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -12,7 +11,6 @@ import pytest
 from support import processes
 from support.sweeps import SMALL, TTM, Told, cells_of, numbers, write_plan
 
-from ttmbench._util.digests import load_sealed
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
@@ -85,10 +83,9 @@ def test_two_workers_give_the_bits_of_single_runs_although_one_is_killed(tmp_pat
 LONG = {**SMALL, **TTM, "ttm_args": {"iterations": 40, "epochs": 10}}
 
 
-def steps(root: Path, up_to: float = math.inf) -> dict[Path, int]:
-    """The finished iterations of seeds, with the time of each file."""
-    files = root.glob("*/*/.*/**/iteration_*.safetensors")
-    return {path: path.stat().st_mtime_ns for path in files if int(path.stem.removeprefix("iteration_")) <= up_to}
+def steps(root: Path) -> dict[Path, int]:
+    """The finished iterations of seeds."""
+    return {path: path.stat().st_mtime_ns for path in root.glob("*/*/.*/**/iteration_*.safetensors")}
 
 
 def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_they_were(tmp_path, forked):
@@ -106,9 +103,8 @@ def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_th
     assert forked[0].poll() == 0, "it ended by itself, and was not killed"
     summary = read_summary(root / "sweep.json")
     assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
-    done, lines = load_sealed(next(root.glob("*/*/.*/**/training.safetensors")))[1]["iteration"], []
-    before = steps(root, done)
-    assert len(before) == done > 0
+    before, lines = steps(root), []
+    assert before
 
     def tell(line):
         lines.append(line)
@@ -116,8 +112,11 @@ def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_th
             raise KeyboardInterrupt
 
     assert Worker(root).do(Unit(planned[0].cell, "seed", 0), tell=tell).state == "stopped"
-    assert lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {done + 1} done"
-    assert before.items() <= steps(root).items()
+    # An iteration is recorded before the model that it leaves is on the disk, so the last one may be done again.
+    again = lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {len(before)} done"
+    assert again or lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {len(before) + 1} done"
+    stays = {path: written for path, written in before.items() if not again or path.stem != f"iteration_{len(before)}"}
+    assert stays.items() <= steps(root).items()
 
 
 def test_a_worker_whose_driver_is_gone_ends(tmp_path, forked):

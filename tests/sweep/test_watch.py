@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from support.sweeps import SMALL, Told, cells_of
 
-from ttmbench._util.progress import progress_iter, step_done, steps_told
+from ttmbench._util.console import progress_iter, step_done, steps_told
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import executor as module
 from ttmbench.evaluator.executor import SAID_AFTER, START, Signs, Watch
@@ -22,7 +22,7 @@ STAND_IN = """
 import json, sys, threading, time
 sys.path[:] = json.loads(sys.argv[1])
 from pathlib import Path
-from ttmbench._util.progress import step_done
+from ttmbench._util.console import step_done
 from ttmbench.evaluator import worker, worker_process
 from ttmbench.evaluator.unit import UnitResult
 

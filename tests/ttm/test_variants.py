@@ -17,8 +17,6 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.model_adapters._shared.options import ContrastiveOptions
-from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.results.files import schema
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import prepare
@@ -178,9 +176,8 @@ class Peeking(hf.TransformersModel):
 
 
 def test_the_audit_finds_an_adapter_that_reads_positions(tiny_hf_clip):
-    plain = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
-    loaded = LoadedModel(plain.model, plain.tokenizer, plain.image_processor)
-    biased = Peeking(loaded, ContrastiveOptions(pretrained="biased", device="cpu"))
+    biased = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
+    biased.__class__ = Peeking
     with pytest.raises(AssertionNotMet, match="captions of every group in another order"):
         ttmbench.simple_evaluate(biased, "shapes_place", ttm=SHORT, audit_labels=True, limit=16, bootstrap_iters=0)
 

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from ttmbench import cli
-from ttmbench._util.console import each_note_once, echo, encodable, warn
-from ttmbench._util.progress import progress_bar, progress_iter
+from ttmbench._util.console import each_note_once, echo, encodable, progress_bar, progress_iter, warn
 
 
 class Terminal(io.StringIO):

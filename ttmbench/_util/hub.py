@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from logging import getLogger
 from typing import Literal, TypeVar, cast
 
-from ttmbench._util.progress import step_done
+from ttmbench._util.console import step_done
 
 UNKNOWN_TOKEN = (
     "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"

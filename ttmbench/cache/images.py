@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from ttmbench.cache.entry import ENDING, Entry, Store
+from ttmbench.cache.entry import ENDING, PIXELS, PREPARED, Entry, Store
 from ttmbench.cache.key import decoder
-from ttmbench.cache.location import PIXELS, PREPARED
 from ttmbench.errors import TtmbenchError
 from ttmbench.types import ImageRef
 

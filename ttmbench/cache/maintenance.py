@@ -14,8 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ttmbench._version import __version__
-from ttmbench.cache.entry import SCORING_VERSION, DamagedError, read_entry
-from ttmbench.cache.location import PIXELS, PREPARED, SCORES
+from ttmbench.cache.entry import PIXELS, PREPARED, SCORES, SCORING_VERSION, DamagedError, read_entry
 from ttmbench.errors import TtmbenchError
 
 DAY = 24 * 60 * 60

@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from ttmbench._util.console import (
     clear_bars,
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _execute(given: list[str]) -> int:
     """The exit code of a command line; its errors are printed."""
     from ttmbench._util.limits import check_limits
-    from ttmbench.cli.addresses import addresses_at_hand
+    from ttmbench.cli.addresses import READ, addresses_at_hand
     from ttmbench.cli.parser import build_parser, normalise
 
     debug = False
@@ -66,7 +67,7 @@ def _execute(given: list[str]) -> int:
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
         check_limits()
-        with addresses_at_hand(words[0], options):
+        with addresses_at_hand(words[0], options) if words[0] in READ else nullcontext():
             code: int = options.execute(options)
         return code
     except TtmbenchError as error:

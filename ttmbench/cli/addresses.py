@@ -14,7 +14,7 @@ from ttmbench.errors import AssertionNotMet
 if TYPE_CHECKING:
     from ttmbench._util.remote import RemoteFolder
 
-_READ = {
+READ = {
     "report": "place",
     "leaderboard": "folder",
     "compare": "runs",
@@ -22,11 +22,17 @@ _READ = {
     "validate": "tasks",
     "score": "scores",
 }
+"""Command -> the option that names what it reads."""
 _DOCUMENTS_ALONE = ("leaderboard", "export")  # which read no samples
 _WRITTEN = ("report", "leaderboard", "compare", "export", "score")
 TAKEN = {
     "run": {"output_path"},
-    **{name: {dest} | ({"output_path"} if name in _WRITTEN else set()) for name, dest in _READ.items()},
+    "report": {"place", "output_path"},
+    "leaderboard": {"folder", "output_path"},
+    "compare": {"runs", "output_path"},
+    "export": {"runs", "output_path"},
+    "validate": {"tasks"},
+    "score": {"scores", "output_path"},
 }
 """Command -> its options that take an address."""
 
@@ -38,19 +44,16 @@ def addresses_at_hand(command: str, options: argparse.Namespace) -> Iterator[Non
     A run does the same itself, task after task.
 
     Args:
-        command: its name.
+        command: its name, one of `READ`.
         options: as they were parsed; changed.
 
     Yields:
         Nothing; inside, the options name files of this machine.
     """
-    if command not in _READ:
-        yield
-        return
-    given = getattr(options, _READ[command])
+    given = getattr(options, READ[command])
     address = _output(command, options, given) if command in _WRITTEN else None
     found = [_fetched(command, one) for one in (given if isinstance(given, list) else [given])]
-    setattr(options, _READ[command], found if isinstance(given, list) else found[0])
+    setattr(options, READ[command], found if isinstance(given, list) else found[0])
     remote = None if address is None else _prepare_output(command, address, options)
     try:
         yield

@@ -10,9 +10,8 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ttmbench._util.console import echo, warn
-from ttmbench._util.progress import progress_iter
-from ttmbench.cache.location import cache_folder, parse_size
+from ttmbench._util.console import echo, progress_iter, warn
+from ttmbench.cache.entry import cache_folder, parse_size
 from ttmbench.cache.maintenance import DAY, KINDS, Item, list_items, prune, read_items
 from ttmbench.cli.options import USE_CACHE, add_verbosity, names
 from ttmbench.data.availability import amount

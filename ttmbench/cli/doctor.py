@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ttmbench._util.console import echo, warn
-from ttmbench.cache.location import cache_folder
+from ttmbench.cache.entry import cache_folder
 from ttmbench.cache.maintenance import list_items
 from ttmbench.cli.options import DATA_DIR, add_verbosity, names
 from ttmbench.config import split_names

@@ -41,7 +41,7 @@ def finetune(options: argparse.Namespace) -> int:
     from ttmbench.evaluator.settings import choose
 
     choose(config)  # a wrong name is told before torch is imported, which takes seconds
-    from ttmbench.cli.interrupts import terminated_like_interrupted
+    from ttmbench.cli.run import terminated_like_interrupted
     from ttmbench.evaluator.finetune import finetune_model
 
     command = ["ttmbench", *sys.argv[1:]]

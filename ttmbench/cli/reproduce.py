@@ -111,7 +111,7 @@ def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
 
 def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
     """Carries out the plan and returns what failed."""
-    from ttmbench.cli.interrupts import terminated_like_interrupted
+    from ttmbench.cli.run import terminated_like_interrupted
 
     failures = []
     left_out = skipped_for_money(planned, named)

@@ -14,8 +14,7 @@ from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.plugins.registry import Registry, build_registry, load_target
-from ttmbench.results.shaped_metric import metric_for
+from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo, warn
-from ttmbench.cli.interrupts import terminated_like_interrupted
 from ttmbench.cli.options import LIMIT, add_machine, add_verbosity, count, count_or_share
+from ttmbench.cli.run import terminated_like_interrupted
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
 

@@ -14,14 +14,12 @@ from ttmbench.cli.options import DATA_DIR, OFFLINE, add_verbosity, count
 from ttmbench.cli.submissions import check_submissions, is_submission
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
-from ttmbench.data.checks import audit_groups
 from ttmbench.data.classes import labels_of, load_classes
-from ttmbench.data.loader import data_locations, left_out, load_task_data
+from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data
 from ttmbench.data.paths import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.results.shaped_metric import metric_for
+from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.types import Group, ImageRef, Loaded
 
 SHOWN = 3

@@ -18,7 +18,7 @@ from ttmbench._annotations import Image, ImageLike
 from ttmbench._util.images import open_image
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.cells import Row
-from ttmbench.data.checks import check_groups
+from ttmbench.data.loader import check_groups
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -17,10 +18,9 @@ from ttmbench.evaluator.run import run
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
-from ttmbench.plugins.registry import build_registry
+from ttmbench.plugins.registry import build_registry, metric_for
 from ttmbench.results import environment
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
 from ttmbench.scoring.debiasing import sweep
@@ -61,7 +61,7 @@ def analyze_tasks(
         DataError: data or weights out of reach.
     """
     check_config(config)
-    with deterministic(config.deterministic, config.seed), naming_what_cannot():
+    with deterministic(config.seed) if config.deterministic else nullcontext(), naming_what_cannot():
         yield from _analyses(analysis, config, started, command, {"taus": taus, "lrs": lrs})
 
 

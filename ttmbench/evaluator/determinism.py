@@ -23,7 +23,7 @@ _LACKING = re.compile(r"^(?P<operation>[^\n]{1,100}?) does not have a determinis
 
 
 @contextmanager
-def deterministic(on: bool, seed: int) -> Iterator[None]:
+def deterministic(seed: int) -> Iterator[None]:
     """Inside, torch computes the same bits every time, on one machine; afterwards everything is as it was.
 
     Deterministic algorithms only, no choice of convolutions by timing, no TF32, one thread, a fixed workspace of cuBLAS
@@ -31,12 +31,8 @@ def deterministic(on: bool, seed: int) -> Iterator[None]:
     was started inside.
 
     Args:
-        on: do nothing if not.
         seed: of the generators of torch, numpy and Python.
     """
-    if not on:
-        yield
-        return
     with ExitStack() as stack:
         stack.enter_context(_fixed_workspace())
         _put_back(stack)

@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,11 +15,10 @@ from typing import Any
 
 import filelock
 
-from ttmbench._util.console import warn
+from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
 from ttmbench._util.files import take_lock, write_atomically
 from ttmbench._util.option_values import read_place
-from ttmbench._util.progress import progress_bar
 from ttmbench._util.redact import redact, redact_values, scrub_values, secrets_of
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench._version import __version__
@@ -111,7 +110,8 @@ def finetune_model(
     if config.output_path is None or config.output_path.endswith(".json"):
         raise UsageError("finetune writes a folder of weights, so it needs --output_path DIR")
     folder = Path(read_place("--output_path", config.output_path))
-    with deterministic(config.deterministic, config.seed), naming_what_cannot(), _held(folder):
+    bits = deterministic(config.seed) if config.deterministic else nullcontext()
+    with bits, naming_what_cannot(), _held(folder):
         return _Work(config, folder, started, command, preset, changes or {}).do()
 
 

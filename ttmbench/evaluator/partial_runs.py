@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -103,7 +103,7 @@ def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, me
 @contextmanager
 def _part(config: RunConfig, chosen: Chosen, adapter: Model, task: str) -> Iterator[Run]:
     """The run of which this process does a part."""
-    with each_note_once(), fixed_bits(config.deterministic, config.seed):
+    with each_note_once(), fixed_bits(config.seed) if config.deterministic else nullcontext():
         samples = read_samples(config.samples) if config.samples else None
         key = chosen.key(config).sha256
         run = Run(chosen.registry, config, capabilities_of(adapter), cache_of(config), key, samples)

@@ -16,9 +16,8 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.task_result import Data
 from ttmbench.evaluator.transfer_eval import Elsewhere
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import Debiasable
-from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import Likelihoods, prior_for

@@ -17,7 +17,7 @@ from ttmbench._annotations import ArrayLike
 from ttmbench._util.arrays import LARGEST
 from ttmbench._util.console import warn
 from ttmbench.data.catalog import all_tasks, find_task
-from ttmbench.data.checks import check_count
+from ttmbench.data.loader import check_count
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError

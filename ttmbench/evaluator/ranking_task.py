@@ -33,7 +33,7 @@ from ttmbench.scoring.dual_encoder import (
     encode_stored,
     image_scores,
 )
-from ttmbench.scoring.notes import count_truncated, truncated_notes
+from ttmbench.scoring.prepare import count_truncated, truncated_notes
 
 _COUNTS = {"retrieval": ("strict", "as_topk", "above", "true"), "classification": ("strict", "as_topk", "above")}
 """What the cache has of ranks."""

@@ -1,4 +1,4 @@
-"""Where a run writes: its folder; of results at an address, a temporary folder that is sent after every task.
+"""Where a run with results at an address writes: a temporary folder that is sent after every task.
 
 Object stores have neither locks nor renames, so the run works here, as runs with a folder do. What an earlier run left
 at the address is fetched first.
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import safe_name
-from ttmbench._util.option_values import is_address
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig
 from ttmbench.errors import TtmbenchError, UsageError
@@ -30,11 +29,11 @@ class UnsentError(TtmbenchError):
 
 
 @contextmanager
-def run_place(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
-    """The files of a run for as long as it writes: `open_place`, for addresses too.
+def run_at_address(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
+    """The files of a run for as long as it writes: as `open_place`, for an address.
 
     Args:
-        config: the run; its ``output_path`` is set.
+        config: the run; its ``output_path`` is an address.
         key: of the run.
         started: when it began.
 
@@ -47,10 +46,6 @@ def run_place(config: RunConfig, key: RunKey, started: datetime) -> Iterator[Run
     """
     address = config.output_path
     assert address is not None, "a run without an output path has no place"
-    if not is_address(address):
-        with open_place(config, key, started) as place:
-            yield place
-        return
     from ttmbench._util.remote import RemoteFolder, folder_and_name  # fsspec is imported for addresses alone
 
     is_file = address.partition("?")[0].rstrip("/").endswith(".json")

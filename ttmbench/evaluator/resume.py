@@ -24,10 +24,9 @@ from ttmbench._util.files import file_digest, take_lock
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.run_key import DataNow, RunKey
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
-from ttmbench.scoring.data_identity import DataNow
 
 LOCK = "lock"
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"

@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import each_note_once, warn
-from ttmbench._util.progress import progress_iter as progress_of
+from ttmbench._util.console import progress_iter as progress_of
+from ttmbench._util.option_values import is_address
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task
 from ttmbench.errors import DataError, TtmbenchError, carry, phase, phase_of
 from ttmbench.evaluator.adapters import check_model, finetuned, make_adapter, remarks, trained_on
-from ttmbench.evaluator.artifacts import write_artifacts
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan
-from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.remote_output import UnsentError, run_place
-from ttmbench.evaluator.resume import RunDirectory
+from ttmbench.evaluator.record import RunRecord, write_artifacts
+from ttmbench.evaluator.remote_output import UnsentError, run_at_address
+from ttmbench.evaluator.resume import RunDirectory, open_place
+from ttmbench.evaluator.run_key import DataNow, RunKey
 from ttmbench.evaluator.score_task import TaskMemory, data_now, score_task
 from ttmbench.evaluator.settings import (
     Chosen,
@@ -44,7 +45,6 @@ from ttmbench.results.assertions import check_names
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
-from ttmbench.scoring.data_identity import DataNow
 from ttmbench.ttm.variants import adapted_folders
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def run(
         The results.
     """
     results = None
-    with each_note_once(), fixed_bits(config.deterministic, config.seed):
+    with each_note_once(), fixed_bits(config.seed) if config.deterministic else nullcontext():
         if chosen is None:  # a wrong name is an error before anything is written
             chosen = choose(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
         baseline = None if config.baseline is None else Baseline.read(Path(config.baseline))
@@ -89,7 +89,7 @@ def run(
         try:
             with (
                 _further_devices(config, adapter, chosen, cache) as devices,
-                nullcontext() if config.output_path is None else run_place(config, key, started) as place,
+                _place_of(config, key, started) as place,
             ):
                 cache = cache if devices is None else devices.cache
                 score = score_task if memory is None else memory.score
@@ -99,6 +99,13 @@ def run(
             carry(error, results)
             raise
     return results
+
+
+def _place_of(config: RunConfig, key: RunKey, started: datetime) -> AbstractContextManager[RunDirectory | None]:
+    """Where a run writes: its folder, or an address; None for a run without an output path."""
+    if config.output_path is None:
+        return nullcontext()
+    return (run_at_address if is_address(config.output_path) else open_place)(config, key, started)
 
 
 def _further_devices(
@@ -198,7 +205,8 @@ class _Work:
         self._record.describe_model(
             model, trained_on(registry, config.model, config.model_args, adapter), finetuned(adapter)
         )
-        check_names(config.assertions, metrics_by_task(self._chosen.tasks), filters_of(config, model))
+        if config.assertions:
+            check_names(config.assertions, metrics_by_task(self._chosen.tasks), filters_of(config, model))
         return model
 
     def _take_over(self, run: Run) -> list[str]:
@@ -228,7 +236,8 @@ class _Work:
             state = self._devices.state(name)
         began = time.perf_counter()
         try:
-            with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+            named = naming_what_cannot() if config.deterministic else nullcontext()
+            with foreign_errors(f"task '{name}' with model '{config.model}'"), named:
                 result = run_task(run, self._chosen.tasks[name], self._chosen.settings[name], state, score)
                 record.results[name] = result
                 if result.failure is not None:

@@ -1,4 +1,4 @@
-"""What makes two commands the same: every setting that can change a number, task files, packages and source code."""
+"""What makes two commands the same: settings, task files, packages and code. And what makes the data of a task so."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
 from ttmbench.results import environment
 from ttmbench.scoring.capabilities import Model
+from ttmbench.types import Group
 
 # What neither changes a number nor asks for another file.
 INDIFFERENT = frozenset(
@@ -238,3 +239,37 @@ def _kinds(source: Any) -> Iterator[str]:
     elif isinstance(source, list):
         for value in source:
             yield from _kinds(value)
+
+
+@dataclass(frozen=True)
+class DataNow:
+    """A task's data as they are now.
+
+    Attributes:
+        fingerprint: of pixels and captions, or of stored features.
+        groups: digest of ids and tags; None where groups have none of their own.
+    """
+
+    fingerprint: str
+    groups: str | None = None
+
+
+def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:
+    """sha256 of what makes two files of scores comparable, as neither holds the data: task, version, shape, group ids.
+
+    Args:
+        task: name.
+        version: of the task.
+        shape: images and captions, such as ``2x2``.
+        group_ids: of the file, in any order; empty where its format has none.
+
+    Returns:
+        The digest, the same for the scores of two models on the same groups.
+    """
+    return hashlib.sha256(json.dumps(["stored", task, version, shape, sorted(group_ids)]).encode()).hexdigest()
+
+
+def groups_digest(groups: Sequence[Group]) -> str:
+    """sha256 over ids and tags of groups in order: what breakdowns and samples are named by, and no model sees."""
+    named = [[group.group_id, sorted(group.tags.items())] for group in groups]
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()

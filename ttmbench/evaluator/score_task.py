@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING, Any, cast
 from ttmbench._util.option_values import groups_of
 from ttmbench.cache.scores import TaskCache
 from ttmbench.config import RunConfig
-from ttmbench.data.checks import check_count
-from ttmbench.data.loader import load_task_data
+from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError, phase
 from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan, way_of
+from ttmbench.evaluator.run_key import DataNow, groups_digest
 from ttmbench.evaluator.stored_pool import stored_pool
 from ttmbench.evaluator.task_result import Data
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.clusters import clusters_of
 from ttmbench.scoring.batches import BlockStore, Share
 from ttmbench.scoring.capabilities import Capabilities, Model, Trained
-from ttmbench.scoring.data_identity import DataNow, groups_digest
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
 from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, rows_of
-from ttmbench.scoring.notes import refusal_notes, usable_scores
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
-from ttmbench.scoring.prepare import PreparedTask, prepare, stored
+from ttmbench.scoring.prepare import PreparedTask, prepare, refusal_notes, stored, usable_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Scores
 
 if TYPE_CHECKING:

@@ -79,12 +79,15 @@ def choose(
         UsageError: a name, a setting or an assertion is wrong.
     """
     check_config(config)
-    registry = build_registry(config.include_path, [*plugins, *make_trackers(config)])
+    registry = build_registry(
+        config.include_path, [*plugins, *(make_trackers(config) if config.track or config.track_args else ())]
+    )
     if is_registered:
         registry.adapter(config.model)
     tasks = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
-    check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
+    if config.assertions:
+        check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
     return Chosen(
         registry, tasks, settings, also_tasks(registry, config, tasks, in_memory), in_memory, plugins, is_registered
     )

@@ -6,13 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ttmbench.data.checks import check_count
+from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import TaskSpec
+from ttmbench.evaluator.run_key import stored_digest
 from ttmbench.evaluator.stored_scores import STORED_NOTE, digest_of, first_groups
 from ttmbench.evaluator.task_result import Data, Resampling, TaskResult, answered_result
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.coverage import STORED_ANSWERS
-from ttmbench.scoring.data_identity import stored_digest
 from ttmbench.scoring.forced_choice.arrays import unread_notes
 from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, StoredAnswers, read_answers
 from ttmbench.types import Group

@@ -12,6 +12,7 @@ import numpy as np
 from ttmbench._util.arrays import read_arrays
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, UsageError
+from ttmbench.evaluator.run_key import stored_digest
 from ttmbench.evaluator.stored_pool import pool_of, pool_ranks
 from ttmbench.evaluator.stored_scores import STORED_NOTE, digest_of
 from ttmbench.evaluator.task_result import Data, Resampling, TaskResult, ranked_result
@@ -27,7 +28,6 @@ from ttmbench.results.ranks_file import (
     read_saved,
 )
 from ttmbench.results.scores_file import check_embeddings
-from ttmbench.scoring.data_identity import stored_digest
 
 _HINT = (
     "expected ranks (npy, one for each side; or of --save_scores), embeddings 'img' and 'cap', or a matrix 'scores' "

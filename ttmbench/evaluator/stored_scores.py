@@ -11,18 +11,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ttmbench.data.catalog import all_tasks
-from ttmbench.data.checks import check_count
+from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskSpec
 from ttmbench.errors import DataError
+from ttmbench.evaluator.run_key import stored_digest
 from ttmbench.evaluator.task_result import Data, Resampling, Scored, TaskResult, scored_result
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.data_identity import stored_digest
 from ttmbench.types import Group, GroupShape, MetricSpec
 
 _Answer = TypeVar("_Answer")

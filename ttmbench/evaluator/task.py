@@ -28,7 +28,7 @@ from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, differences, summarise
-from ttmbench.scoring.notes import count_truncated, truncated_notes
+from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation, OnSeedDone
 from ttmbench.types import GroupShape, MetricSpec

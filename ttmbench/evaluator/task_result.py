@@ -254,7 +254,9 @@ def scored_result(
     """
     scores, subsets = body.scores, body.subsets
     summary = summarise(scores, metrics, *resampling, data.clusters, subsets)
-    means = tag_means(data.groups, scores, metrics, subsets, spec.means, data.clusters, resampling)
+    means = {}
+    if spec.means:
+        means = tag_means(data.groups, scores, metrics, subsets, spec.means, data.clusters, resampling)
     return TaskResult(spec, metrics, data, body, summary, notes, seconds, means, **header)
 
 

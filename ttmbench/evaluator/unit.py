@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from ttmbench.cache.location import cache_folder
+from ttmbench.cache.entry import cache_folder
 from ttmbench.config import RunConfig
 from ttmbench.evaluator.settings import model_settings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from ttmbench._util.third_party_errors import error_line
@@ -88,7 +88,7 @@ class Worker:
             self._forget()
             tell(f"{unit.name}: loading the model")
             settings = model_settings(config) | ({} if self._device is None else {"device": self._device})
-            with phase("model"), deterministic(config.deterministic, config.seed):
+            with phase("model"), deterministic(config.seed) if config.deterministic else nullcontext():
                 self._loaded = key, make_adapter(chosen.registry, config.model, config.model_args, settings)
         adapter = self._loaded[1]
         try:

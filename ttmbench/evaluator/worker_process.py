@@ -62,7 +62,7 @@ def main() -> None:
         faulthandler.register(WHERE, file=2)
     with suppress(KeyboardInterrupt, BrokenPipeError):  # it is to stop, or nobody listens any more
         settings = json.loads(stream.readline())
-        from ttmbench._util.progress import steps_told
+        from ttmbench._util.console import steps_told
         from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
         from ttmbench.evaluator.executor import Signs
         from ttmbench.evaluator.unit import unit_from_json

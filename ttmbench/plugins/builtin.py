@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,19 @@ from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+_SOURCES = {
+    "rendered": "scenes drawn from a seed; no download",
+    "folder": "a JSONL, JSON, CSV or TSV file of groups and an image folder",
+    "annotations": "a file and images in the data folder",
+    "huggingface": "a dataset of the Hugging Face hub",
+    "hub_files": "loose files of a repository of the hub",
+    "webdataset": "tar files of images with texts, of the hub",
+    "first_of": "the first of several sources that is at hand",
+    "random_foils": "pairs of another source, beside pairs drawn at random",
+    "class_folders": "a folder of images for each class, in the data folder",
+    "whatsup": "WhatsUp's photographs, alone or in pairs",
+}
 
 
 @hookimpl
@@ -32,8 +44,12 @@ def ttmbench_register_task_dirs() -> Iterable[Traversable]:
 
 @hookimpl
 def ttmbench_register_sources() -> Iterable[SourceSpec]:
-    """The kinds in `ttmbench.data.sources`, which stands above the plugins: by name, as plugins name their readers."""
-    return import_module("ttmbench.data.sources").SOURCES
+    """The modules of `ttmbench.data.sources`, which stands above the plugins: named as plugins name theirs."""
+    place = "ttmbench.data.sources"
+    return [
+        SourceSpec(kind, f"{place}.{kind}:read_{kind}", summary, needs=f"{place}.{kind}:locations")
+        for kind, summary in _SOURCES.items()
+    ]
 
 
 @hookimpl

@@ -5,19 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ttmbench._util.console import warn
 from ttmbench._util.digests import modules_of
 from ttmbench._util.third_party_errors import error_with_place, place_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
-from ttmbench.types import AdapterSpec, MetricSpec, ModelFiles, ScheduleSpec, SourceSpec
+from ttmbench.types import AdapterSpec, GroupShape, MetricSpec, ModelFiles, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -262,3 +265,34 @@ def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool
         return None
     found: list[ModelFiles] = locate(**{name: value for name, value in arguments.items() if name in parameters})
     return found
+
+
+def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
+    """A registered metric for groups of a shape: its functions take the arguments of ordinary ones.
+
+    Itself where one caption is true for an image. One that is not made for such a shape is defined for no groups.
+    """
+    true = shape.true_captions
+    if true == 1 and metric.several_true != "only":
+        return metric
+    if true == 1 or metric.several_true == "undefined":
+        return replace(metric, defined=_never)
+    return replace(
+        metric,
+        compute=_told(metric.compute, metric, shape),
+        ties=None if metric.ties is None else _told(metric.ties, metric, shape),
+        chance=None if metric.chance is None else partial(metric.chance, true_captions=true),
+        defined=partial(metric.defined, true_captions=true),
+    )
+
+
+def _told(function: Callable[..., np.ndarray], metric: MetricSpec, shape: GroupShape) -> Callable[..., np.ndarray]:
+    """A function of scores that knows how many captions are true; of all pairs, also which ones."""
+    told = partial(function, true_captions=shape.true_captions)
+    if metric.scope != "global":
+        return told
+    return lambda pairs, truth: told(pairs, shape.truth(len(pairs) // shape.images))
+
+
+def _never(images: int, captions: int) -> bool:
+    return False

@@ -14,11 +14,11 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.matching import match_groups
+from ttmbench.plugins.registry import metric_for
 from ttmbench.report.charts import HEADLINE
 from ttmbench.report.load import ReportedRun
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM, name_of
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.shaped_metric import metric_for
 from ttmbench.results.summary import metric_values
 from ttmbench.types import GroupShape
 

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
-from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, wrong_number
 from ttmbench.results.records import (
     Absent,
     AlsoRecord,
@@ -41,7 +41,6 @@ from ttmbench.results.records import (
     Undecided,
     Zero,
 )
-from ttmbench.results.samples import wrong_number
 from ttmbench.types import Track
 
 _BY_TASK = "by task"

@@ -13,9 +13,8 @@ from ttmbench._util.text import read_json_lines
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError
 from ttmbench.results.document import ResultsDocument, mapping
-from ttmbench.results.labels import AT
+from ttmbench.results.labels import AT, sample_value
 from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
-from ttmbench.results.samples import sample_value
 from ttmbench.results.tag_means import TagMean
 
 NO_SAMPLES = "its run wrote no samples, so there are no groups to compare; use --log_samples"

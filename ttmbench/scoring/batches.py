@@ -16,8 +16,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 
-from ttmbench._util.console import warn
-from ttmbench._util.progress import step_done
+from ttmbench._util.console import step_done, warn
 from ttmbench.errors import TtmbenchError
 
 DEFAULT = 64

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import torch
 
-from ttmbench._util.progress import progress_bar
+from ttmbench._util.console import progress_bar
 from ttmbench.errors import TtmbenchError, phase
 from ttmbench.protocols import DualEncoder, StoredFeatures
 from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, load, save, spans

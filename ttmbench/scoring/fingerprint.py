@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
+from ttmbench._util.console import progress_iter
 from ttmbench._util.images import BadImage, as_rgb, quiet_decoding, quiet_thread
-from ttmbench._util.progress import progress_iter
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.types import Group, ImageRef
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
 
 Job = TypeVar("Job")
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import torch
 
+from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages
-from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PreparedPairScorer
 from ttmbench.scoring.batches import PAIRS, BatchSizer, BlockStore, load, own_spans, save

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ttmbench._annotations import Int
-from ttmbench._util.progress import progress_bar
+from ttmbench._util.console import progress_bar
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.ranks import Ranks
 

@@ -16,7 +16,7 @@ from typing import Literal
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
-from ttmbench.cache.location import CACHE_VARIABLE, LIMIT_VARIABLE, cache_folder
+from ttmbench.cache.entry import CACHE_VARIABLE, LIMIT_VARIABLE, cache_folder
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Event, Finished, Progress, Watch, WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from ttmbench._util.progress import steps_told
+from ttmbench._util.console import steps_told
 from ttmbench._util.rate_limit import sharing_pauses
-from ttmbench.cache.location import SCORES, cache_folder
+from ttmbench.cache.entry import SCORES, cache_folder
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Signs
 from ttmbench.evaluator.local_executor import OWN

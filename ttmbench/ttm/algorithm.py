@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ttmbench._arrays.scores import fewer_first
-from ttmbench._util.progress import progress_bar
+from ttmbench._util.console import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.matching import match_global, match_groups

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ttmbench._util.progress import step_done
+from ttmbench._util.console import step_done
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts

@@ -26,9 +26,8 @@ from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, NamedTuple
 
-from ttmbench._util.console import DEVICES, plain
+from ttmbench._util.console import DEVICES, plain, progress_bar
 from ttmbench._util.limits import limit
-from ttmbench._util.progress import progress_bar
 from ttmbench.errors import DataError
 
 CHUNK = 1 << 20

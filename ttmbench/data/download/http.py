@@ -22,9 +22,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
+from ttmbench._util.console import progress_bar
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.progress import progress_bar
 from ttmbench._version import __version__
 from ttmbench.data.download.drive import confirmed, direct, is_drive
 from ttmbench.data.download.part import RANGE, PartialFile, TryAgain, digits, forget, validator

@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote
 
+from ttmbench._util.console import progress_bar, progress_iter
 from ttmbench._util.images import as_rgb, open_image, quiet_thread
 from ttmbench._util.limits import limit
-from ttmbench._util.progress import progress_bar, progress_iter
 from ttmbench._util.redact import scrub, secrets_in_environment
 from ttmbench._util.text import read_json_lines
 from ttmbench.data.availability import amount, count_of_images

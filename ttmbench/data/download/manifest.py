@@ -12,9 +12,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ttmbench._util.console import warn
+from ttmbench._util.console import step_done, warn
 from ttmbench._util.files import write_atomically
-from ttmbench._util.progress import step_done
 from ttmbench.errors import DataError, UsageError
 
 NAME = "downloads.json"

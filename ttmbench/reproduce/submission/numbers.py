@@ -12,6 +12,7 @@ from ttmbench._util.arrays import read_arrays
 from ttmbench._util.text import read_json_lines
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.run_key import groups_digest
 from ttmbench.reproduce.submission.lines import check_choice_lines, check_rank_lines, check_sample_lines, choices_of
 from ttmbench.reproduce.submission.task import MOST_RESAMPLES, SubmittedTask, metrics_of
 from ttmbench.results.breakdown import breakdowns
@@ -22,7 +23,6 @@ from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import Summary, summarise
 from ttmbench.results.tag_means import tag_means
-from ttmbench.scoring.data_identity import groups_digest
 from ttmbench.scoring.forced_choice.arrays import summarise_choices
 from ttmbench.types import Group, MetricSpec
 

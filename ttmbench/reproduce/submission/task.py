@@ -14,13 +14,20 @@ from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.settings import filters_of
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import CHOICE, RAW, TRACK_OF_FILTER, UNRANKED, key_of, numbers_in, supervised_tracks
+from ttmbench.results.labels import (
+    CHOICE,
+    FRACTIONS,
+    RAW,
+    TRACK_OF_FILTER,
+    UNRANKED,
+    key_of,
+    numbers_in,
+    supervised_tracks,
+)
 from ttmbench.results.records import Samples
-from ttmbench.results.samples import FRACTIONS
-from ttmbench.results.shaped_metric import metric_for
 from ttmbench.scoring.forced_choice.arrays import choice_chance
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Group, MetricSpec

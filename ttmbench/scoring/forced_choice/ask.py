@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from ttmbench._util.console import progress_bar
 from ttmbench._util.images import KEPT, LazyImages, side_by_side
-from ttmbench._util.progress import progress_bar
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of
