@@ -16,8 +16,8 @@ from ttmbench.report.terminal import p_value
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of
 from ttmbench.results.labels import SLASH, key_of, name_of
-from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.reader import NOT_A_DOCUMENT
+from ttmbench.results.settings import names_of_runs
 from ttmbench.results.stored_runs import StoredRun, read_run, runs_in
 
 Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
@@ -50,9 +50,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def compare(options: argparse.Namespace) -> int:
     """Compares the first run with every other one, or the filters of a single run; prints a table a pair."""
     runs, pairs = _runs(options)
-    called = dict(
-        zip((str(run.path) for run in runs), tell_apart([stated_model(run.document) for run in runs]), strict=True)
-    )
+    names = names_of_runs([(run.path, run.document) for run in runs])
+    called = {str(run.path): name.words for run, name in zip(runs, names, strict=True)}
     comparisons: list[dict[str, Any]] = []
     tracks: list[Tracks] = []
     for baseline, other in pairs:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ttmbench._annotations import pd
-from ttmbench.errors import UsageError
 from ttmbench.evaluator.single_groups import groups_by_task
 from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.results.document import ResultsDocument
@@ -32,6 +31,8 @@ class EvalResults(Mapping[str, Any]):
         path: the results file, if there is one.
         earlier: task -> single groups, of tasks that an earlier run of the same command had done.
         address: where the results file lies, if the run wrote to an address (``s3://...``); then there is no ``path``.
+        setting: what tells it from others that were read with it: in a sweep the setting's name, else the arguments
+            that differ.
     """
 
     typed: ResultsDocument
@@ -39,6 +40,7 @@ class EvalResults(Mapping[str, Any]):
     path: Path | None = None
     earlier: Mapping[str, TaskGroups] = field(default_factory=dict)
     address: str | None = None
+    setting: str = ""
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]
@@ -118,12 +120,6 @@ class EvalResults(Mapping[str, Any]):
         """Whether a task failed."""
         return bool(self.document["errors"])
 
-    def check_baseline(self) -> None:
-        """UsageError if the run was to be compared with something that cannot be."""
-        baseline = self.typed.baseline
-        if baseline is not None and baseline.refused:
-            raise UsageError(baseline.refused)
-
     def to_dict(self) -> dict[str, Any]:
         """The document."""
         return self.document
@@ -134,13 +130,15 @@ class EvalResults(Mapping[str, Any]):
         Returns:
             One row a task, metric and filter, and behind these what adapted models are on other tasks (task ``adapted
             to@measured on``, and ``adapted_to``): ``model``, ``task``, ``metric``, ``filter``, ``method`` (in words),
-            ``track``, ``value`` (a fraction) and everything that belongs to it: interval, chance, ties, seeds, groups.
+            ``track``, ``setting``, ``value`` (a fraction) and everything that belongs to it: interval, chance, ties,
+            seeds, groups.
 
         Raises:
             DataError: the document contradicts itself.
         """
         file = str(self.path or "")
-        return to_frame([*numbers_of(self.typed, file), *numbers_elsewhere(self.typed, file)])
+        numbers = [*numbers_of(self.typed, file), *numbers_elsewhere(self.typed, file)]
+        return to_frame(replace(number, setting=self.setting) for number in numbers)
 
 
 def _count(number: int, what: str) -> str:

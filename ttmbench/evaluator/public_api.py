@@ -31,6 +31,7 @@ from ttmbench.results.labels import RAW
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
 from ttmbench.results.score_lines import StoredScores
+from ttmbench.results.settings import names_of_runs, setting_in_sweep
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Scores
@@ -57,16 +58,17 @@ def read_results(path: PathLike) -> list[EvalResults]:
     if not place.is_dir():
         if not place.exists():
             raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
-        return [EvalResults(read_document(place), path=place)]
+        return [EvalResults(read_document(place), path=place, setting=setting_in_sweep(place))]
     found = []
     for file, document in walk_documents(place):
         if not isinstance(document, str):
-            found.append(EvalResults(document, path=file))
+            found.append((file, document))
         elif "has no schema_version" not in document:
             warn(f"{file} is left out: it {document}")
     if not found:
         raise UsageError(f"{place} holds no results document")
-    return found
+    names = names_of_runs(found)
+    return [EvalResults(run, path=file, setting=name.setting) for (file, run), name in zip(found, names, strict=True)]
 
 
 def compare(

@@ -1,8 +1,8 @@
 """Results of many runs merged into one table per track: newest valid row of each model and task, nothing mixed.
 
-A row is one model on one task under one filter. Rows of different tracks never share a table, and rows of another
-task version or other data are a conflict that is listed, not averaged. A row of a part of a task is marked, stands
-after those of whole tasks, and takes the place of none of them.
+A row is one model with one setting on one task under one filter. Rows of different tracks never share a table, and
+rows of another task version or other data are a conflict that is listed, not averaged. A row of a part of a task is
+marked, stands after those of whole tasks, and takes the place of none of them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from ttmbench.results.labels import (
     SEEN_MARK,
     TRACK_TITLES,
 )
-from ttmbench.results.models import UNKNOWN, stated_model, tell_apart
+from ttmbench.results.models import UNKNOWN
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
+from ttmbench.results.settings import RunName, names_of_runs
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.forced_choice.arrays import choice_chance
 
@@ -109,10 +110,11 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
         documents[name] = document
     if not documents:
         raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
-    models = [one_line(name, CELL) for name in tell_apart([stated_model(one) for one in documents.values()])]
+    names = names_of_runs([(folder / name, document) for name, document in documents.items()])
+    names = [replace(called, model=one_line(called.model, CELL)) for called in names]
     runs = [
-        MergedRun(model, file, document, tuple(_rows(document, file, model)))
-        for model, (file, document) in zip(models, documents.items(), strict=True)
+        MergedRun(called.words, file, document, tuple(_rows(document, file, called)))
+        for called, (file, document) in zip(names, documents.items(), strict=True)
     ]
     skipped |= {run.file: f"has no finished task (status {run.document.status})" for run in runs if not run.rows}
     newest, superseded = _newest(row for run in runs for row in run.rows)
@@ -172,8 +174,9 @@ def as_document(board: Leaderboard) -> dict[str, object]:
 
 
 def as_row(one: Number) -> dict[str, object]:
-    """A number as a row of ``leaderboard.json`` and of the CSV."""
-    return {key: getattr(one, "file" if key == "source" else key) for key in ROW}
+    """A number as a row of ``leaderboard.json`` and of the CSV, with its setting where runs have several."""
+    row = {key: getattr(one, "file" if key == "source" else key) for key in ROW}
+    return row | {"model": one.own_model, "setting": one.setting} if one.setting else row
 
 
 def tables(rows: Iterable[Number]) -> dict[str, dict[tuple[str, str], dict[str, Number]]]:
@@ -245,12 +248,12 @@ def extent_of_line(line: Mapping[str, Number]) -> Extent:
     return together({row.task: row.extent for row in line.values()}.values())
 
 
-def _rows(document: ResultsDocument, file: str, model: str) -> Iterator[Number]:
+def _rows(document: ResultsDocument, file: str, called: RunName) -> Iterator[Number]:
     """The numbers that rank, their names fit for a cell."""
     for one in numbers_of(document, file):
         if one.track is not None and one.value is not None:
             texts = {name: _shown(getattr(one, name) or "") for name in ("task", "metric", "method", "data")}
-            yield replace(one, model=model, **texts)  # type: ignore[arg-type]
+            yield replace(one, model=called.words, setting=called.setting, **texts)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=10_000)  # documents name the same tasks, metrics and data again and again
@@ -292,7 +295,8 @@ def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
 
 def to_csv(board: Leaderboard) -> str:
     """One line a row, fractions."""
-    return text_table.to_csv(ROW, map(as_row, board.rows))
+    columns = (*ROW, "setting") if any(row.setting for row in board.rows) else ROW
+    return text_table.to_csv(columns, ({"setting": "", **as_row(row)} for row in board.rows))
 
 
 def to_markdown(board: Leaderboard) -> str:

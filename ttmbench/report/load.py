@@ -9,10 +9,10 @@ from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.models import stated_model, tell_apart
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
 from ttmbench.results.records import Artifact
+from ttmbench.results.settings import names_of_runs
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ReportedRun:
 
     Attributes:
         index: from 1, the position on the page.
-        model: what tables call its model: a name that tells it from those of the other runs.
+        model: what tables call its model: a name that tells it, and its setting, from those of the other runs.
         name: of the file, from the folder that was searched.
         path: the file.
         document: its content.
@@ -72,13 +72,14 @@ def gather(place: Path) -> Gathered:
         if isinstance(why, str) and not is_something_else(path)
     }
     documents = [(path, document) for path, document in files.items() if isinstance(document, ResultsDocument)]
-    models = tell_apart([stated_model(document) for _, document in documents])
+    names = names_of_runs(documents)
     runs: list[ReportedRun] = []
-    in_order = sorted(zip(models, documents, strict=True), key=lambda one: (one[0], str(one[1][0])))
-    for index, (model, (path, document)) in enumerate(in_order, start=1):
+    in_order = sorted(zip(names, documents, strict=True), key=lambda one: (one[0].words, str(one[1][0])))
+    for index, (called, (path, document)) in enumerate(in_order, start=1):
         name = path.relative_to(folder).as_posix()
         numbers = [*numbers_of(document, name), *means_of(document, name)]
-        run = ReportedRun(index, model, name, path, document, tuple(replace(one, model=model) for one in numbers))
+        named = tuple(replace(one, model=called.words, setting=called.setting) for one in numbers)
+        run = ReportedRun(index, called.words, name, path, document, named)
         for file, artifact in document.artifacts.items():
             _take(run, file, artifact)
         skipped |= {(Path(name).parent / file).as_posix(): why for file, why in run.damaged.items()}

@@ -25,8 +25,9 @@ from ttmbench.results.labels import (
     seed_std_key,
     stderr_key,
 )
-from ttmbench.results.models import stated_model, tell_apart, training_data
+from ttmbench.results.models import stated_model, training_data
 from ttmbench.results.reader import read_document, walk_documents
+from ttmbench.results.settings import RunName, names_of_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +66,7 @@ class Number:
         cells: combinations of values of tags that this is the mean over; None for a mean over groups.
         disagrees: of a published number, what other sources print under the same name of the model; None if they agree.
         from_file: of stored scores, ranks or answers: nothing is known of the images and captions.
+        setting: of the run (`ttmbench.results.settings`), which ``model`` has in brackets; empty where all are alike.
         adapted_to: the task that the model was adapted to where ``task`` (``adapted to@measured on``) is no own one.
     """
 
@@ -96,10 +98,19 @@ class Number:
     adapted_to: str | None = None
     disagrees: str | None = None
     from_file: bool = False
+    setting: str = ""
 
     def row(self) -> dict[str, Any]:
-        """Every attribute by name, the ends of the interval and the counts of groups each on its own."""
-        return {name: getattr(self, name) for name in _COLUMNS}
+        """Every attribute by name, the ends of the interval and the counts of groups each on its own.
+
+        ``model`` is without the setting, which has a place of its own.
+        """
+        return {name: getattr(self, name) for name in _COLUMNS} | {"model": self.own_model}
+
+    @property
+    def own_model(self) -> str:
+        """Name of the model without the setting of the run."""
+        return self.model.removesuffix(f" [{self.setting}]") if self.setting else self.model
 
     @property
     def own_task(self) -> str:
@@ -139,20 +150,31 @@ class Number:
 
 @dataclass(frozen=True)
 class DocumentFile:
-    """A results document and where it lies; ``called`` is the name that tells its model from those of others."""
+    """A results document and where it lies; ``called`` tells its model and setting from those of others.
+
+    ``file`` is its path below the folder that was read; of one that was named, as it was named.
+    """
 
     path: Path
     document: ResultsDocument
-    called: str | None = None
+    called: RunName | None = None
+    file: str = ""
 
     @property
     def model(self) -> str:
         """What tables call it."""
-        return self.called or self.document.model_name
+        return self.called.words if self.called else self.document.model_name
 
     def numbers(self) -> list[Number]:
         """The numbers of its tasks."""
-        return [replace(one, model=self.model) for one in numbers_of(self.document, self.path.name)]
+        return [self._named(one) for one in numbers_of(self.document, self.file or self.path.name)]
+
+    def numbers_elsewhere(self) -> list[Number]:
+        """The numbers of its adapted models on other tasks."""
+        return [self._named(one) for one in numbers_elsewhere(self.document, self.file or self.path.name)]
+
+    def _named(self, number: Number) -> Number:
+        return replace(number, model=self.model, setting=self.called.setting if self.called else "")
 
 
 def numbers_of(document: ResultsDocument, file: str = "") -> list[Number]:
@@ -225,9 +247,9 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
-    """One number a model, task, metric and filter: that of the newest run of the whole task; the order is kept.
+    """One number a model with its setting, task, metric and filter: that of the newest run of the whole task.
 
-    A run of a part counts only where there is none of the whole.
+    The order is kept. A run of a part counts only where there is none of the whole.
     """
     found: dict[tuple[str, ...], Number] = {}
     for one in numbers:
@@ -238,7 +260,7 @@ def newest(numbers: Iterable[Number]) -> list[Number]:
 
 
 def takes_place_of(one: Number, other: Number) -> bool:
-    """Whether a number replaces another of the same model, task, metric and filter that was seen before it.
+    """Whether a number replaces another of the same model, setting, task, metric and filter that was seen before it.
 
     The whole task goes before a part, of two parts the larger one, and then the newer run.
     """
@@ -259,12 +281,16 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], dict[Path, str
         for path, document in walk_documents(given) if given.is_dir() else [(given, read_document(given))]:
             if isinstance(document, str):
                 skipped[path] = document
-            else:
-                runs.append(DocumentFile(path, document))
+                continue
+            below = path.relative_to(given if given.is_dir() else given.parent) if len(paths) == 1 else path
+            runs.append(DocumentFile(path, document, file=below.as_posix()))
     if not any(run.document.results for run in runs):
         raise UsageError(f"{', '.join(map(str, paths))}: there is no finished task to export")
-    names = tell_apart([stated_model(run.document) for run in runs])
-    return [replace(run, called=name) for run, name in zip(runs, names, strict=True)], skipped
+    names = names_of_runs([(run.path, run.document) for run in runs])
+    named = [replace(run, called=name) for run, name in zip(runs, names, strict=True)]
+    if any(name.setting for name in names):
+        named.sort(key=lambda run: run.model)  # a model's settings stand together
+    return named, skipped
 
 
 def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number]:
@@ -350,7 +376,7 @@ _RATES = ("value", "stderr", "ci_low", "ci_high", "chance", "ties", "seed_std")
 _COLUMNS = (
     *("task", "metric", "filter", "method", "track", *_RATES, "seeds", "groups", "groups_of_task", "version", "data"),
     *("model", "date", "file", "of_tasks", "published", "limited", "fingerprint", "seen", "trained_on"),
-    *("higher_is_better", "cells", "adapted_to", "disagrees", "from_file"),
+    *("higher_is_better", "cells", "adapted_to", "disagrees", "from_file", "setting"),
 )
 
 

@@ -19,7 +19,7 @@ from ttmbench.results.labels import (
     TRACK_TITLES,
     TTM_COLUMN,
 )
-from ttmbench.results.numbers import DocumentFile, Number, newest, numbers_elsewhere
+from ttmbench.results.numbers import DocumentFile, Number, newest
 from ttmbench.results.transfer_deltas import transfers_of
 
 _COLUMNS = (
@@ -51,13 +51,15 @@ def export_latex(
 def to_csv(runs: Sequence[DocumentFile]) -> str:
     """One line a number, of every run and filter; fractions; what is undefined is empty.
 
+    Runs of several settings have a column ``setting``.
+
     Behind a run's own numbers stand those of its adapted models on other tasks, of tasks ``adapted to@measured on``.
     """
     numbers = []
     for run in runs:
-        elsewhere = numbers_elsewhere(run.document, run.path.name)
-        numbers += [*run.numbers(), *(replace(number, model=run.model) for number in elsewhere)]
-    return text_table.to_csv(_COLUMNS, (number.row() for number in numbers))
+        numbers += [*run.numbers(), *run.numbers_elsewhere()]
+    columns = ("model", "setting", *_COLUMNS[1:]) if any(number.setting for number in numbers) else _COLUMNS
+    return text_table.to_csv(columns, (number.row() for number in numbers))
 
 
 def to_latex(runs: Sequence[DocumentFile]) -> str:
@@ -79,7 +81,7 @@ def to_latex(runs: Sequence[DocumentFile]) -> str:
         for name in dict.fromkeys(one.filter for one in shown):
             mine = [one for one in shown if one.filter == name]
             tables.append(_every_metric(mine, f"{about} ({mine[0].method})"))
-    transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document, run.path.name)]
+    transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document, run.file)]
     tables += [transfer_table(transfers)] if transfers else []
     return "\n".join(map(text_table.to_latex, tables))
 
