@@ -13,10 +13,16 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
-from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.options import BlindOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel, full_precision
-from ttmbench.model_adapters._shared.pretrained import find, load_config, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.pretrained import (
+    describe_model,
+    find,
+    load_config,
+    load_part,
+    load_weights,
+    locate,
+)
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
-from ttmbench.model_adapters._shared.pretrained import find, locate
+from ttmbench.model_adapters._shared.pretrained import describe_model, find, locate
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:

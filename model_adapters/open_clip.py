@@ -43,8 +43,8 @@ from ttmbench.model_adapters._shared.contrastive import (
     multiply_patches,
     random_crop,
 )
-from ttmbench.model_adapters._shared.fingerprints import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
+from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.repository import quiet_hub
 from ttmbench.types import ModelFiles
 

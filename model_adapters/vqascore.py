@@ -11,8 +11,6 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared import options
-from ttmbench.model_adapters._shared.device import pick_device
-from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.image_text import (
     EncodedImage,
     ImageTextModel,
@@ -23,7 +21,8 @@ from ttmbench.model_adapters._shared.image_text import (
 )
 from ttmbench.model_adapters._shared.options import takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
-from ttmbench.model_adapters._shared.pretrained import find, load_config, locate
+from ttmbench.model_adapters._shared.placement import pick_device
+from ttmbench.model_adapters._shared.pretrained import describe_model, find, load_config, locate
 from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
 
 if TYPE_CHECKING:

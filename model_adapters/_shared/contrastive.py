@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.device import TORCH_DTYPES, arithmetic, pick_device, plain_attention
+from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, arithmetic, pick_device, plain_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

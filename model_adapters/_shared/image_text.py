@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.device import pick_device
-from ttmbench.model_adapters._shared.fingerprints import describe_model
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
-from ttmbench.model_adapters._shared.placement import Placement, settle, with_weights
-from ttmbench.model_adapters._shared.pretrained import Pretrained, load_config, load_part, load_weights
+from ttmbench.model_adapters._shared.placement import Placement, pick_device, settle, with_weights
+from ttmbench.model_adapters._shared.pretrained import Pretrained, describe_model, load_config, load_part, load_weights
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:

@@ -14,10 +14,12 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name
-from ttmbench.model_adapters._shared.device import TORCH_DTYPES, arithmetic, pick_device
 from ttmbench.model_adapters._shared.options import HubModel
 from ttmbench.model_adapters._shared.placement import (
+    TORCH_DTYPES,
+    arithmetic,
     own_parameters,
+    pick_device,
     replace_forward,
     settle,
     untrainable,

@@ -1,6 +1,7 @@
-"""Models too large for one device: spread over devices, memory and disk by accelerate, or packed by quantisation.
+"""Where a model computes, and in which precision: float32, or half precision as autocast has it.
 
-Both are transformers' own; here is what adapters have to know of it.
+Models too large for one device are spread over devices, memory and disk by accelerate, or packed by quantisation: both
+are transformers' own, and here is what adapters have to know of it.
 """
 
 from __future__ import annotations
@@ -14,19 +15,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import DTYPES
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.device import pick_device
 from ttmbench.model_adapters._shared.options import ChatOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
+    """A context in which matrix products are computed in ``dtype``, which is that of the weights or half precision."""
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
+def plain_attention(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[None]:
+    """A context in which attention in bf16 on a CPU is matrix products and a softmax.
+
+    The backward pass of torch's fused kernel is slow there: it takes more time than all the rest of a training run.
+    """
+    if device.type == "cpu" and dtype == torch.bfloat16:
+        return sdpa_kernel(SDPBackend.MATH)
+    return nullcontext()
+
+
+def pick_device(device: str) -> str:
+    """The device that ``auto`` means here; UsageError for one that is not here."""
+    if "," in device:
+        raise UsageError(f"device {device} names several devices, and only `run` divides its work among them; name one")
+    if device != "auto":
+        kind, _, number = device.partition(":")
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise UsageError(f"device {device} was asked for, but torch sees no CUDA device; use --device cpu")
+        if kind == "cuda" and number.isdecimal() and int(number) >= torch.cuda.device_count():
+            last = torch.cuda.device_count() - 1
+            raise UsageError(f"device {device} was asked for, but the last that torch sees is cuda:{last}")
+        if kind == "mps" and not torch.backends.mps.is_available():
+            raise UsageError("device mps was asked for, but torch has none here; use --device cpu")
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 _AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 _ELSEWHERE = ("cpu", "disk", "meta")
-_TORCH_DTYPES = {ours: torch_name for torch_name, ours in DTYPES.items() if torch_name not in ("float", "half")}
+_TORCH_NAMES = {ours: torch_name for torch_name, ours in DTYPES.items() if torch_name not in ("float", "half")}
 _INPUTS = "_ttmbench_inputs_go_to"
 
 
@@ -237,7 +273,7 @@ def _checked(packed: dict[str, object]) -> dict[str, object]:
         raise UsageError("quantization_config needs load_in_4bit=true or load_in_8bit=true, or a quant_method")
     _need("bitsandbytes", "load_in_4bit" if packed.get("load_in_4bit") else "load_in_8bit", "quantized")
     return {
-        name: _TORCH_DTYPES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
+        name: _TORCH_NAMES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
         for name, value in packed.items()
     }
 

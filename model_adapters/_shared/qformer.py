@@ -13,10 +13,9 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import PIXELS
-from ttmbench.model_adapters._shared.fingerprints import tokenizer_digest
 from ttmbench.model_adapters._shared.image_text import EncodedImage, PreparedImage, Row, padded
 from ttmbench.model_adapters._shared.pair_model import full_precision
-from ttmbench.model_adapters._shared.pretrained import Pretrained, load_part, load_weights
+from ttmbench.model_adapters._shared.pretrained import Pretrained, load_part, load_weights, tokenizer_digest
 from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.model_adapters._shared import placement as module
-from ttmbench.model_adapters._shared.fingerprints import quantization_of
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.placement import Placement, untrainable
+from ttmbench.model_adapters._shared.pretrained import quantization_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 pytest.importorskip("accelerate")

@@ -21,11 +21,6 @@ from ttmbench.errors import UsageError
 RUN = ["-m", "tiny-clip", "--device", "cpu", "--bootstrap_iters", "20"]
 
 
-def plan_of(capsys, *words: str) -> dict:
-    assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
-
-
 def refused(capsys, *words: str) -> str:
     assert main(list(words)) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -251,7 +251,7 @@ def test_two_states_of_ttmbench_itself_are_two_commands(monkeypatch):
 def test_a_changed_version_of_a_package_is_named_too(monkeypatch):
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
     now = choose(config).key(config)
-    monkeypatch.setattr("ttmbench.results.environment.packages", lambda: {**now.content["packages"], "numpy": "1.0"})
+    monkeypatch.setattr("ttmbench._util.digests.packages", lambda: {**now.content["packages"], "numpy": "1.0"})
     then = choose(config).key(config)
     document = {"run_key": then.sha256, "code": then.code, "packages": then.content["packages"]}
     assert now.changes_since(document) == f"numpy 1.0 became {np.__version__}"

@@ -7,13 +7,13 @@ import json
 
 import pytest
 
+from ttmbench._util import digests
 from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.evaluator import run_key as module
 from ttmbench.evaluator.run_key import INDIFFERENT, RunKey, stated_key
 from ttmbench.plugins.registry import build_registry
-from ttmbench.results import environment
 
 BASE = {"model": "tiny-clip", "tasks": ["shapes_color"], "ttm": True}
 # Of every setting another value; `samples` and `ttm_also` name files, whose content counts.
@@ -128,10 +128,10 @@ def test_the_content_of_a_samples_file_counts(key, tmp_path):
 
 
 def test_packages_count(key, monkeypatch):
-    before, packages = key(), environment.packages()
+    before, packages = key(), digests.packages()
     for name in packages:
         with monkeypatch.context() as patched:
-            patched.setattr(module.environment, "packages", lambda name=name: {**packages, name: "0"})
+            patched.setattr(module.digests, "packages", lambda name=name: {**packages, name: "0"})
             assert key() != before, name
 
 
@@ -156,7 +156,7 @@ def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):
 def document_of(config, tasks, names):
     configs = {name: tasks[name].spec.model_dump(mode="json") for name in names}
     return json.loads(
-        json.dumps({"config": config.model_dump(mode="json"), "packages": environment.packages(), "configs": configs})
+        json.dumps({"config": config.model_dump(mode="json"), "packages": digests.packages(), "configs": configs})
     )
 
 
@@ -226,9 +226,9 @@ def test_an_older_document_states_no_code(run):
 
 
 def test_packages_that_changed_are_named_with_their_versions(run, monkeypatch):
-    packages = environment.packages()
+    packages = digests.packages()
     with monkeypatch.context() as patched:
-        patched.setattr(module.environment, "packages", lambda: {**packages, "numpy": "1.0"})
+        patched.setattr(module.digests, "packages", lambda: {**packages, "numpy": "1.0"})
         older = run({"ttmbench": "a"})
     now = packages["numpy"]
     assert run({"ttmbench": "a"}).changes_since(stored(older)) == f"numpy 1.0 became {now}"

@@ -201,12 +201,12 @@ def fuzz(one: Any, count: int, seed: int) -> dict[str, Any]:
     Returns:
         The counts of the table, the slowest file's seconds, and what was found.
     """
-    from ttmbench.results import environment
+    from ttmbench._util import digests
 
     tally: Counter[str] = Counter(dict.fromkeys(COLUMNS, 0))
     faults: list[str] = []
     slowest = 0.0
-    environment.git_hash, kept = (lambda: None), environment.git_hash  # the one process that a run starts itself
+    digests.git_hash, kept = (lambda: None), digests.git_hash  # the one process that a run starts itself
     try:
         with grounds() as base:
             watch = Watch(base)
@@ -244,7 +244,7 @@ def fuzz(one: Any, count: int, seed: int) -> dict[str, Any]:
                     tally[name] += bool(what)
                     faults += [f"{name}: file {number} ({kind}): {text}" for text in what[:1]]
     finally:
-        environment.git_hash = kept
+        digests.git_hash = kept
     return {**tally, "slowest": slowest, "faults": faults}
 
 

@@ -14,9 +14,9 @@ from kills import differing
 from kills import numbers as without_times
 from support.sweeps import Told, cells_of
 
+from ttmbench._util import digests
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.run import run
-from ttmbench.results import environment
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor_options import RayOptions
 
@@ -155,8 +155,8 @@ def test_without_a_common_folder_files_travel_and_an_interrupted_sweep_goes_on(
 
 
 def test_a_node_that_lacks_something_says_so_in_one_line(two_nodes, planned, tmp_path, monkeypatch, capsys):
-    own = environment.packages()
-    monkeypatch.setattr(environment, "packages", lambda: {**own, "torch": "1.0"})
+    own = digests.packages()
+    monkeypatch.setattr(digests, "packages", lambda: {**own, "torch": "1.0"})
     with pytest.raises(TtmbenchError, match=r"no node of the cluster can be used: node .* and 1.0 is asked for"):
         sweep(two_nodes, tmp_path / "out", planned[:1])
     assert f"it has torch {own['torch']}, and 1.0 is asked for" in capsys.readouterr().err

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 from support.sweeps import SMALL, TTM, Told, cells_of
 
+from ttmbench._util import digests
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator import executor as watch
 from ttmbench.evaluator.executor import WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, UnitResult
-from ttmbench.results import environment
 from ttmbench.sweep import ray_cluster, ray_executor
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor_options import RayOptions, read_options
@@ -388,7 +388,7 @@ def greeting(tmp_path, monkeypatch):
         "token": "t",
         "cwd": str(tmp_path),
         "cache": str(tmp_path / "cache"),
-        "packages": environment.packages(),
+        "packages": digests.packages(),
         "payload": Payload({}, {}, ()),
         "variables": {},
         "threads": 1,
@@ -415,7 +415,7 @@ def test_a_worker_that_sees_the_folder_works_there(greeting, tmp_path, capsys):
 
 def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
     given, _ = greeting
-    worker = RayWorker(Greeting(**{**given, "packages": {**environment.packages(), "torch": "1.0"}}))
+    worker = RayWorker(Greeting(**{**given, "packages": {**digests.packages(), "torch": "1.0"}}))
     assert not worker.common and worker._cache == tmp_path / "node"
     assert [line.startswith("it has torch ") and line.endswith("and 1.0 is asked for") for line in worker.lacks] == [
         True

@@ -1,4 +1,4 @@
-"""Digests of the source of packages and of tensors, and files of tensors that hold a digest over their own bytes."""
+"""What numbers were computed by: versions or source of packages, tensors, hardware; sealed files of tensors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import importlib.util
 import inspect
 import json
 import os
+import platform
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.text import Unreadable, parse_json
+from ttmbench._version import __version__
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +33,7 @@ METHODS = {
 """What numbers are made with; an object in which one of them was replaced is no longer what its class says."""
 OWN = "ttmbench"
 _OWN_PARTS = (OWN, f"{OWN}.tasks", f"{OWN}.model_adapters")  # in an editable install these lie side by side
-_VERSIONED = {"PIL", "datasets", "numpy", "open_clip", "scipy", "torch", "transformers"}  # `environment.PACKAGES`
+_VERSIONED = {"PIL", "datasets", "numpy", "open_clip", "scipy", "torch", "transformers"}  # in `PACKAGES`
 
 _ABOUT, _SEAL = "ttmbench", "sha256"
 _BLANK = "0" * 64
@@ -250,3 +254,48 @@ def _file_digest(path: Path, start: int) -> str:
         while block := file.read(_CHUNK):
             digest.update(block)
     return digest.hexdigest()
+
+
+PACKAGES = (
+    *("ttmbench", "torch", "torchvision", "transformers", "numpy", "scipy", "datasets", "open_clip_torch", "pillow"),
+)
+
+
+def packages() -> dict[str, str]:
+    """Versions of what changes numbers; absent packages are left out."""
+    found = {"python": platform.python_version()}
+    versions = ((name, __version__ if name == "ttmbench" else _version(name)) for name in PACKAGES)
+    return found | {name: one for name, one in versions if one is not None}
+
+
+@functools.cache  # what is imported stays what it is; reading metadata takes longer than scoring a few groups
+def _version(name: str) -> str | None:
+    """Version of an installed package, None if it is absent."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """Processor, and torch's threads and accelerator where the run used torch."""
+    torch = sys.modules.get("torch")
+    return {
+        "platform": platform.platform(terse=True),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability() if torch else None,
+        "torch_threads": torch.get_num_threads() if torch else None,
+        "accelerator": torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None,
+    }
+
+
+def git_hash() -> str | None:
+    """Commit of the working folder, None outside a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=Path.cwd(), check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

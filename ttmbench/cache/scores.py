@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from ttmbench._util.digests import hardware
 from ttmbench.cache.entry import ENDING, SCORES, Entry, Store, cache_folder, prepared_limit
 from ttmbench.cache.images import PixelDigestCache, PreparedImageCache
 from ttmbench.cache.key import Identity, model_description, prepared_key, score_identity, why_not_kept
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Adapter, Debiasable
-from ttmbench.results.environment import hardware
 from ttmbench.scoring.batches import FEATURES, BlockStore
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import Likelihoods

@@ -114,12 +114,12 @@ def run(options: argparse.Namespace) -> int:
         show(results_of(error))
         raise
     show(results)
-    results.check_baseline()
+    results.typed.check_baseline()
     if config.assertions:
         from ttmbench.results.assertions import check_assertions
 
         check_assertions(config.assertions, results.typed)
-    return 1 if results.failed or results.typed.undecided_tasks() else 0
+    return 1 if results.typed.errors or results.typed.undecided_tasks() else 0
 
 
 def show(results: EvalResults | None) -> None:
@@ -128,7 +128,7 @@ def show(results: EvalResults | None) -> None:
 
     if results is None:
         return
-    print_results(results.document)
+    print_results(results.typed)
     if results.address is not None:
         echo(f"results: {results.address}")
     elif results.path is not None and results.path.exists():

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from ttmbench._util import digests
 from ttmbench._util.console import warn
 from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
@@ -19,7 +20,6 @@ from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry, metric_for
-from ttmbench.results import environment
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.capabilities import Capabilities, capabilities_of
@@ -130,7 +130,7 @@ def _analyses(
             "source": scored.data.source,
             "data_sha256": scored.data.fingerprint,
         }
-        packages = environment.packages()
+        packages = digests.packages()
         yield _document(analysis, config, started, command, about, model_info(model), detail, packages)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ttmbench._util import digests
 from ttmbench.errors import TtmbenchError
-from ttmbench.results import environment
 
 THREADS = 1  # another number adds in another order; one is the only number that every machine has
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -85,7 +85,7 @@ def conditions(batch_size: int | str) -> dict[str, Any]:
         "batch_size": batch_size,
         "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
         "accelerator": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
-        "packages": environment.packages(),
+        "packages": digests.packages(),
     }
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._annotations import pd
-from ttmbench.errors import UsageError
 from ttmbench.evaluator.single_groups import groups_by_task
 from ttmbench.evaluator.task_result import TaskResult
 from ttmbench.results.document import ResultsDocument
@@ -120,12 +119,6 @@ class EvalResults(Mapping[str, Any]):
     def failed(self) -> bool:
         """Whether a task failed."""
         return bool(self.document["errors"])
-
-    def check_baseline(self) -> None:
-        """UsageError if the run was to be compared with something that cannot be."""
-        baseline = self.typed.baseline
-        if baseline is not None and baseline.refused:
-            raise UsageError(baseline.refused)
 
     def to_dict(self) -> dict[str, Any]:
         """The document."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import filelock
 
+from ttmbench._util import digests
 from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
 from ttmbench._util.files import take_lock, write_atomically
@@ -41,7 +42,6 @@ from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import cache_of, check_config, model_settings, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.protocols import Savable
-from ttmbench.results import environment
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Trained, capabilities_of
@@ -227,9 +227,9 @@ class _Work:
             "date": self.started.timestamp(),
             "deterministic": config.deterministic,
             "ttmbench": __version__,
-            "git_hash": environment.git_hash(),
-            "packages": environment.packages(),
-            "hardware": environment.hardware(),
+            "git_hash": digests.git_hash(),
+            "packages": digests.packages(),
+            "hardware": digests.hardware(),
             "command": redact(self.command),
         }
         scrubbed: dict[str, Any] = scrub_values(record, secrets_of(config.model_args))

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ttmbench._util import digests
 from ttmbench._util import redact as secrets
 from ttmbench._util.console import one_line
 from ttmbench._util.third_party_errors import describe, error_line
@@ -20,7 +21,6 @@ from ttmbench.evaluator.run_key import RunKey, groups_digest
 from ttmbench.evaluator.single_groups import sample_lines
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.protocols import Reporting
-from ttmbench.results import environment
 from ttmbench.results.breakdown import aggregates, shared_images_note
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
@@ -65,7 +65,7 @@ class RunRecord:
         self.baseline: dict[str, Any] | None = None
         self._command = secrets.redact(command)
         self._started = started
-        self._git_hash, self._packages = environment.git_hash(), environment.packages()
+        self._git_hash, self._packages = digests.git_hash(), digests.packages()
 
     def describe_model(
         self, model: Capabilities, trained_on: Sequence[str] | None = None, finetuning: Mapping[str, Any] | None = None
@@ -138,7 +138,7 @@ class RunRecord:
             "git_hash": self._git_hash,
             "packages": self._packages,
             **({} if self._key is None else {"code": self._key.code}),
-            "hardware": environment.hardware(),
+            "hardware": digests.hardware(),
             "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - clock,
             "command": self._command,
             "artifacts": dict(files.artifacts) if files is not None else {},
@@ -234,7 +234,7 @@ def _notes_on_hardware(earlier: Sequence[Mapping[str, Any]]) -> list[str]:
         parts = (hardware.get(name) for name in ("cpu_capability", "machine", "accelerator"))
         return " ".join(str(one) for one in parts if one is not None)
 
-    own = words(environment.hardware())
+    own = words(digests.hardware())
     others = dict.fromkeys(one for one in map(words, earlier) if one != own)
     if not others:
         return []

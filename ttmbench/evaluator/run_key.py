@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ttmbench._util import digests
 from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object
 from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
-from ttmbench.results import environment
 from ttmbench.scoring.capabilities import Model
 from ttmbench.types import Group
 
@@ -70,7 +70,7 @@ class RunKey:
             config.run_seeds,
             {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
             {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
-            environment.packages(),
+            digests.packages(),
             {name: one.spec.model_dump(mode="json") for name, one in also.items()},
             _bits_depend_on(config) | ({"once": uuid4().hex} if None in code.values() else {}),
             code,
@@ -139,7 +139,7 @@ def stated_key(document: Mapping[str, Any], config: RunConfig, settings: Mapping
         ValueError: a document does not hold all that goes in; the reason.
     """
     asked, packages = document["config"], document["packages"]
-    if packages.get("ttmbench") != environment.packages()["ttmbench"]:
+    if packages.get("ttmbench") != digests.packages()["ttmbench"]:
         raise ValueError(f"it is of ttmbench {packages.get('ttmbench')}, whose settings and tasks are others")
     for is_so, why in (
         (asked.get("deterministic"), "with --deterministic it hangs on the processor, too"),

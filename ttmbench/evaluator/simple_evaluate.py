@@ -138,6 +138,6 @@ def simple_evaluate(
     config = make_run_config(given)
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
     with carrying(results):
-        results.check_baseline()
+        results.typed.check_baseline()
         check_assertions(config.assertions, results.typed)
     return results

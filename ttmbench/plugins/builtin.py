@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from ttmbench import metrics, schedules
 from ttmbench.hookspecs import hookimpl
+from ttmbench.metrics import METRICS
 from ttmbench.results.ranks import RANK_METRICS
+from ttmbench.schedules import SCHEDULES
 from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def ttmbench_register_sources() -> Iterable[SourceSpec]:
 @hookimpl
 def ttmbench_register_metrics() -> Iterable[MetricSpec]:
     """`METRICS` of `ttmbench.metrics`, and those of ranks."""
-    return (*metrics.METRICS, *RANK_METRICS)
+    return (*METRICS, *RANK_METRICS)
 
 
 @hookimpl
 def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
     """`SCHEDULES` of `ttmbench.schedules`."""
-    return schedules.SCHEDULES
+    return SCHEDULES

@@ -293,11 +293,6 @@ def _conflicts(rows: Sequence[Number]) -> list[dict[str, Any]]:
     return found
 
 
-def _rank(track: str) -> int:
-    known = tuple(TRACK_TITLES)
-    return known.index(track) if track in known else len(known)
-
-
 def to_csv(board: Leaderboard) -> str:
     """One line a row, fractions."""
     columns = (*ROW, "setting") if any(row.setting for row in board.rows) else ROW

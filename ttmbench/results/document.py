@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from ttmbench.errors import UsageError
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, wrong_number
 from ttmbench.results.records import (
@@ -225,6 +226,11 @@ class ResultsDocument(Part):
             for task, found in self.undecided.items()
             if found.pairs > MOST_UNDECIDED * found.of
         }
+
+    def check_baseline(self) -> None:
+        """UsageError if the run was to be compared with something that cannot be."""
+        if self.baseline is not None and self.baseline.refused:
+            raise UsageError(self.baseline.refused)
 
     @model_validator(mode="after")
     def _is_consistent(self) -> ResultsDocument:

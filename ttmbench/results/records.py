@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import add
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
@@ -28,7 +30,7 @@ def _distinct(values: list[Any]) -> list[Any]:
 
 
 # A whole number stays one: JSON has but one kind, and files say 0 where 0 was meant. No table should show -0.0.
-Real = Annotated[int | float, AfterValidator(lambda value: value + 0), WithJsonSchema({"type": "number"})]
+Real = Annotated[int | float, AfterValidator(partial(add, 0)), WithJsonSchema({"type": "number"})]
 Positive = Annotated[int | float, Field(gt=0), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
 Fraction = Annotated[int | float, Field(ge=0, le=1), WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1})]
 Share = Annotated[

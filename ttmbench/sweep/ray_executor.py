@@ -13,6 +13,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Literal
 
+from ttmbench._util import digests
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
@@ -21,7 +22,6 @@ from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Event, Finished, Progress, Watch, WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Cell, Unit
-from ttmbench.results import environment
 from ttmbench.sweep.executor_options import RayOptions
 from ttmbench.sweep.payload import Payload, files_of, gather, take_in
 from ttmbench.sweep.ray_cluster import Node, Untyped, board_class, connect, first_line, import_ray, nodes, silence
@@ -174,7 +174,7 @@ class RayExecutor:
             token=token,
             cwd=str(Path.cwd()),
             cache=None if cache is None else str(cache.absolute()),
-            packages=environment.packages(),
+            packages=digests.packages(),
             payload=payload,
             variables={name: os.environ[name] for name in _VARIABLES if os.environ.get(name)},
             threads=self._options.threads,

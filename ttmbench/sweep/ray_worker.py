@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from ttmbench._util import digests
 from ttmbench._util.console import steps_told
 from ttmbench._util.rate_limit import sharing_pauses
 from ttmbench.cache.entry import SCORES, cache_folder
@@ -27,7 +28,6 @@ from ttmbench.evaluator.executor import Signs
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.evaluator.worker import Worker
-from ttmbench.results import environment
 from ttmbench.sweep.payload import Changes, Payload, missing_plugins, put_files, relocated
 from ttmbench.sweep.ray_cluster import BoardPauses, Untyped
 
@@ -243,7 +243,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _other_packages(wanted: Mapping[str, str]) -> Iterator[str]:
-    here = environment.packages()
+    here = digests.packages()
     for name in sorted(wanted.keys() | here.keys()):
         if here.get(name) != wanted.get(name):
             yield f"it has {name} {here.get(name, 'not')}, and {wanted.get(name, 'none')} is asked for"
