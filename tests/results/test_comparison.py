@@ -78,10 +78,26 @@ def test_holm_is_over_all_models_of_what_is_shown(tmp_path, capsys):
     rows = [row for found in json.loads((tmp_path / "x.json").read_text())["comparisons"] for row in found["rows"]]
     assert [row["p_holm"] for row in rows] == pytest.approx([3 * rows[0]["p"], 2 * rows[1]["p"], rows[2]["p"]])
     assert [row["holm_tests"] for row in rows] == [3, 3, 3]
-    says = "p (Holm) is adjusted over all tasks of the 3 tables, for each metric and filter apart: at most 3 tests"
+    says = (
+        "p (Holm) is adjusted over all of the 3 tables: every model, setting, task, metric and filter: at most 3 tests"
+    )
     assert says in capsys.readouterr().out
     assert main(["compare", *paths, "-o", str(tmp_path / "x.md"), "--bootstrap_iters", "20"]) == 0
     assert says in (tmp_path / "x.md").read_text()
+
+
+def test_holm_is_over_all_metrics_of_several_models(tmp_path, capsys):
+    paths = []
+    for name, ones in (("a", 0), ("b", 12), ("c", 8)):
+        values = [1.0] * ones + [0.0] * (12 - ones)
+        paths.append(str(write_run(tmp_path, name, {"t": {"none": {"group_match": values, "group_score": values}}})))
+    assert main(["compare", *paths, "-o", str(tmp_path / "x.json"), "--bootstrap_iters", "20"]) == 0
+    assert "at most 4 tests" in capsys.readouterr().out
+    rows = [row for found in json.loads((tmp_path / "x.json").read_text())["comparisons"] for row in found["rows"]]
+    assert [row["holm_tests"] for row in rows] == [4] * 4
+    assert [row["p_holm"] for row in rows] == pytest.approx([4 * rows[0]["p"]] * 2 + [2 * rows[2]["p"]] * 2)
+    assert main(["compare", *paths[:2], "--bootstrap_iters", "20"]) == 0
+    assert "all tasks of this table, for each metric and filter apart: at most 1 test" in capsys.readouterr().out
 
 
 def test_a_folder_is_compared_with_its_first_run(tmp_path, capsys):

@@ -72,7 +72,7 @@ def compare(options: argparse.Namespace) -> int:
         )
         tracks.append(baseline.document.tracks)
     shown = [row for comparison in comparisons for row in comparison["rows"]]
-    adjust_for_several(shown)
+    adjust_for_several(shown, whole_table=len(comparisons) > 1)
     for comparison, of in zip(comparisons, tracks, strict=True):
         _print(comparison, of)
     echo()
@@ -123,11 +123,12 @@ def _names(baseline: StoredRun, other: StoredRun, called: Mapping[str, str]) -> 
 def _adjusted(rows: Sequence[Mapping[str, Any]], tables: int) -> str:
     """What the adjusted p takes into account."""
     most = max(row["holm_tests"] for row in rows)
-    runs = "this table" if tables == 1 else f"the {tables} tables"
-    return (
-        f"p (Holm) is adjusted over all tasks of {runs}, for each metric and filter apart: at most {most} "
-        f"{'test' if most == 1 else 'tests'}"
-    )
+    of = "all tasks of this table, for each metric and filter apart"
+    if tables > 1:
+        of = f"all of the {tables} tables: every model, setting, task, metric and filter"
+    clustered = sum((row["clusters"] or row["groups"]) < row["groups"] for row in rows)
+    how = f"; {clustered} of the rows have tests by clusters of groups that share images" if clustered else ""
+    return f"p (Holm) is adjusted over {of}: at most {most} {'test' if most == 1 else 'tests'}{how}"
 
 
 def _compare(baseline: StoredRun, other: StoredRun, options: argparse.Namespace) -> list[dict[str, Any]]:

@@ -82,13 +82,15 @@ def compare_runs(
     return rows
 
 
-def adjust_for_several(rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+def adjust_for_several(rows: Sequence[dict[str, Any]], whole_table: bool = False) -> Sequence[dict[str, Any]]:
     """Rows that are shown together, with Holm's adjusted p (``p_holm``) and for how many tests (``holm_tests``).
 
-    One family of tests is every row of one metric and filter: all tasks, and all runs that are compared. Means over
-    values of tags (``task/name``) and other tasks (``adapted to@measured on``) are families of their own.
+    One family of tests is every row of one metric and filter: all tasks, and all runs that are compared; with
+    ``whole_table`` those of all metrics and filters are one. Means over values of tags (``task/name``) and other tasks
+    (``adapted to@measured on``) are families of their own.
     """
-    families = [(row["metric"], row["filter"], SLASH in row["task"], AT in row["task"]) for row in rows]
+    alike = [("", "") if whole_table else (row["metric"], row["filter"]) for row in rows]
+    families = [(one, SLASH in row["task"], AT in row["task"]) for one, row in zip(alike, rows, strict=True)]
     for key in dict.fromkeys(families):
         family = [row for row, of in zip(rows, families, strict=True) if of == key]
         for row, adjusted in zip(family, stats.holm([row["p"] for row in family]), strict=True):

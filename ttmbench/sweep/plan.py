@@ -100,6 +100,7 @@ class SweepPlan(_Strict):
         models: names, or mappings with ``model`` and any of ``name`` (what results call it), ``shards`` and options.
         tasks: names, tags, globs or files.
         settings: mappings with ``name`` and options; without any there is one setting, which has no name.
+        grid: settings of TTM, or options, each with values: every setting is there with each combination of them.
         options: of every cell.
         overrides: options of some cells.
         include: only cells that one of these fits; none for all.
@@ -110,6 +111,7 @@ class SweepPlan(_Strict):
     models: list[PlannedModel] = Field(min_length=1)
     tasks: Names = Field(min_length=1)
     settings: list[PlannedSetting] = []
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
     options: dict[str, object] = {}
     overrides: list[Override] = []
     include: list[Match] = []
@@ -185,11 +187,11 @@ def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = (
     registry = build_registry([str(folder) for folder in {**shared, **over}.get("include_path", [])])
     tasks = _tasks(plan, registry, origin)
     of_model = [_options(model.model_extra or {}, f"{origin}: models: {model.model}") for model in plan.models]
-    settings = [(one.name, _options(one.model_extra or {}, f"{origin}: settings: {one.name}")) for one in plan.settings]
+    settings = _settings(plan, origin)
     overrides = [(one, _options(one.options, f"{origin}: overrides")) for one in plan.overrides]
     cells: dict[str, PlannedCell] = {}
     for (model, own), (task, word), (setting, options) in product(
-        zip(plan.models, of_model, strict=True), tasks.values(), settings or [("", {})]
+        zip(plan.models, of_model, strict=True), tasks.values(), settings
     ):
         name, names = task.spec.task, [name for name in (model.name, model.model) if name is not None]
         named = (names, [name, *task.spec.tag], setting)
@@ -215,6 +217,27 @@ def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = (
     if not cells:
         raise UsageError(f"{origin}: include and exclude leave no cell")
     return list(cells.values())
+
+
+def _settings(plan: SweepPlan, origin: str) -> list[tuple[str, Given]]:
+    """Name and options of every setting; with a grid one for each combination, whose values the name has."""
+    named = [(one.name, _options(one.model_extra or {}, f"{origin}: settings: {one.name}")) for one in plan.settings]
+    settings: list[tuple[str, Given]] = []
+    for (name, options), values in product(named or [("", {})], product(*plan.grid.values())):
+        chosen = dict(zip(plan.grid, values, strict=True))
+        of_ttm = {key: value for key, value in chosen.items() if key in TTMConfig.model_fields}
+        given = _options({key: value for key, value in chosen.items() if key not in of_ttm}, f"{origin}: grid")
+        stages = ("ttm", "simple_match", "oracle")
+        if of_ttm and not any(stage in each for each in (plan.options, options, given) for stage in stages):
+            given["ttm"] = True
+        given |= {"ttm_args": of_ttm} if of_ttm else {}
+        parts = [*([name] if name else []), *(f"{key}{value}" for key, value in chosen.items())]
+        settings.append((safe_name("-".join(parts)) if chosen else name, _merged([options, given])))
+    names = [name for name, _ in settings]
+    for name in names:
+        if plan.grid and names.count(name) > 1:
+            raise UsageError(f"{origin}: grid: two combinations are called {name}; give each value once")
+    return settings
 
 
 def _path(*parts: str) -> str:
