@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import pytest
 from support.documents import trained, write_run
@@ -135,6 +136,18 @@ def test_files_are_named_by_their_path_below_the_folder(board):
     assert {number.file for run in read_runs([board])[0] for number in run.numbers()} == {
         f"{setting}/{model}/{task}/results.json" for setting in RATES for model in MODELS for task in TASKS
     }
+
+
+def test_latex_has_the_chosen_columns_with_the_best_in_bold(board, capsys):
+    words = ["export", str(board), "--to", "latex", "--columns", "raw,TTM", "--metrics", "group_match", "--mark_best"]
+    assert main(words) == 0
+    summary, *others = capsys.readouterr().out.split("\\end{tabular}\n")
+    assert "model & task & raw & TTM & groups \\\\" in summary and "group\\_score" not in "".join(others)
+    bold = [line for line in summary.splitlines() if re.search(r"& \\textbf\{\d+\.\d\d\} & 10", line)]
+    assert [line.split(" & ")[0] for line in bold] == ["other [cov]", "other [cov]"], "the largest of each task"
+    assert main([*words[:4], "--metrics", "group_mach"]) == 2
+    assert "--metrics: there is no group_mach in these results; there are group_score" in capsys.readouterr().err
+    assert main(["export", str(board), "--to", "csv", "--mark_best"]) == 2
 
 
 def test_a_model_card_of_several_settings_is_refused(board, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ttmbench._util.console import csv_cell, latex, markdown
@@ -25,12 +25,14 @@ class TextTable:
         heads: its heads, one or more rows.
         rows: of cells; a number is one in percent, with its spread and marks.
         texts: how many columns are text; the others are numbers.
+        bold: positions (row, column) of cells that LaTeX prints in bold.
     """
 
     title: str
     heads: Sequence[Sequence[str]]
     rows: Sequence[Sequence[str]]
     texts: int = 2
+    bold: Collection[tuple[int, int]] = ()
 
 
 def to_markdown(table: TextTable) -> str:
@@ -43,8 +45,11 @@ def to_markdown(table: TextTable) -> str:
 def to_latex(table: TextTable) -> str:
     """A ``tabular`` for the booktabs package, with its title as comment."""
 
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(map(_latex_cell, cells)) + r" \\"
+    def line(cells: Sequence[str], bold: Collection[int] = ()) -> str:
+        written = (
+            rf"\textbf{{{_latex_cell(cell)}}}" if at in bold else _latex_cell(cell) for at, cell in enumerate(cells)
+        )
+        return " & ".join(written) + r" \\"
 
     lines = [
         f"% {table.title}",
@@ -52,7 +57,7 @@ def to_latex(table: TextTable) -> str:
         r"\toprule",
         *map(line, table.heads),
         r"\midrule",
-        *map(line, table.rows),
+        *(line(row, {column for of, column in table.bold if of == at}) for at, row in enumerate(table.rows)),
         r"\bottomrule",
         r"\end{tabular}",
     ]
