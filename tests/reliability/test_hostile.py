@@ -557,7 +557,7 @@ def test_published_numbers_that_are_refused(tmp_path, capsys, percent):
         f"source,table,task,model,method,metric,percent,track\na,b,mine,clip,raw,group_score,{percent},zero_shot\n"
     )
     message = refused(capsys, "leaderboard", tmp_path / "runs", "--published", table, code=4)
-    assert "p.csv: line 2: " in message and ("no percentage" in message or "is no number" in message)
+    assert "p.csv: line 2: " in message and "percent and std_percent must be " in message
 
 
 # ---- archives

@@ -680,9 +680,9 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
         ({}, "a,b\n1,2\n", "no column 'source'"),
         ({}, HEAD + "s,t,k,m,guess,x,1,\n", "line 2: unknown method 'guess'"),
         ({}, HEAD + "s,t,k,m,raw,x,1,\ns,t,k,n,raw,x,1,\n", "line 3: model 'n' is not in the table's 'models'"),
-        ({}, HEAD + "s,t,k,m,raw,x,much,\n", "line 2: percent or std_percent is no number"),
-        ({}, HEAD + "s,t,k,m,raw,x,nan,\n", "line 2: nan or its spread is no percentage"),
-        ({}, HEAD + "s,t,k,m,raw,x,101,\n", "line 2: 101.0 or its spread is no percentage"),
+        ({}, HEAD + "s,t,k,m,raw,x,much,\n", "line 2: percent and std_percent must be numbers, got 'much'"),
+        ({}, HEAD + "s,t,k,m,raw,x,nan,\n", "line 2: percent and std_percent must be from 0 to 100, got nan"),
+        ({}, HEAD + "s,t,k,m,raw,x,101,\n", "line 2: percent and std_percent must be from 0 to 100, got 101.0"),
     ],
 )
 def test_wrong_tables_are_told_by_file_and_place(tmp_path, change, numbers, message):

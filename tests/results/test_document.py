@@ -163,7 +163,7 @@ def test_the_model_takes_nothing_that_its_schema_refuses(verdicts):
     [
         ({"t": {"group_match,none": 1.5}}, {}, "1.5 for 'group_match,none' of task 't', which is no fraction"),
         ({"t": {"mine_stderr,none": -0.1}}, {}, "which is a negative spread"),
-        ({"t": {"mine,none": 1e301}}, {}, "which is no finite number"),
+        ({"t": {"mine,none": 1e301}}, {}, "which is not a finite number"),
         ({"t": {"mine,none": float("nan")}}, {}, "finite number"),
         ({"t": {"mine,none": True}}, {}, "valid"),
         ({"t": {}}, {"versions": {}}, "'versions' lacks task 't'"),

@@ -146,7 +146,7 @@ def test_latex_has_the_chosen_columns_with_the_best_in_bold(board, capsys):
     bold = [line for line in summary.splitlines() if re.search(r"& \\textbf\{\d+\.\d\d\} & 10", line)]
     assert [line.split(" & ")[0] for line in bold] == ["other [cov]", "other [cov]"], "the largest of each task"
     assert main([*words[:4], "--metrics", "group_mach"]) == 2
-    assert "--metrics: there is no group_mach in these results; there are group_score" in capsys.readouterr().err
+    assert "--metrics: these results have no group_mach; choose from group_score" in capsys.readouterr().err
     assert main(["export", str(board), "--to", "csv", "--mark_best"]) == 2
 
 

@@ -44,7 +44,7 @@ def as_floats(scores: np.ndarray) -> np.ndarray:
     """Numbers as floats: whole ones become float64.
 
     Raises:
-        ValueError: what is no number, or no float tells apart from its neighbours, or is larger than any logit.
+        ValueError: the array is not of numbers, or has whole ones beyond 2**53 or scores larger than any logit.
     """
     array = np.asarray(scores)
     if array.dtype.kind in "iub":

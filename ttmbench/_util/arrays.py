@@ -39,7 +39,7 @@ NPY = b"\x93NUMPY"  # how an npy file begins
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Every array of an npz, npy or safetensors file, told apart by content; the array of an npy is called ``array``.
+    """Every array of an npz, npy or safetensors file, recognised by its content; that of an npy is ``array``.
 
     Raises:
         DataError: it cannot be read, is damaged or too large, or holds something else than numbers.

@@ -212,5 +212,5 @@ def parse_size(text: str, what: str) -> int:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), flags=re.IGNORECASE)
     if found is None:
-        raise UsageError(f"{what}: {text!r} is no size; write it like 500MB or 2.5GB")
+        raise UsageError(f"{what}: {text!r} must be a size such as 500MB or 2.5GB")
     return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))

@@ -43,7 +43,7 @@ def export(options: argparse.Namespace) -> int:
     choices = {name: getattr(options, name) for name in ("metrics", "columns", "mark_best")}
     if any(choices.values()) and not exporter.takes_choices:
         raise UsageError(
-            f"--{next(name for name in choices if choices[name])}: {options.to} has all numbers; latex takes it"
+            f"--{next(name for name in choices if choices[name])}: --to must be latex for this option, got {options.to}"
         )
     runs, skipped = read_runs([Path(name) for name in options.runs])
     for path, why in skipped.items():

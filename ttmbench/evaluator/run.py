@@ -281,7 +281,7 @@ class _Work:
             with phase("save"):
                 self._place.files.write_results(document.to_dict())
                 self._place.publish(self._place.files)
-            while self._states:  # what these tasks would have gone on from
+            while self._states:  # these tasks are done, so nothing resumes from their checkpoints
                 shutil.rmtree(self._states.pop(), ignore_errors=True)
         self._unsaved, self._saving = 0.0, time.perf_counter() - began
         return document

@@ -42,7 +42,7 @@ class ReportedRun:
 
 @dataclass(frozen=True)
 class Gathered:
-    """All runs of a report, and what was left out: file -> why."""
+    """All runs of a report, and the files that were skipped: file -> why."""
 
     runs: tuple[ReportedRun, ...]
     skipped: dict[str, str]
@@ -96,7 +96,7 @@ def _read(path: Path) -> ResultsDocument | str:
 
 
 def is_something_else(path: Path) -> bool:
-    """Whether a file that is no results document is whole and was never meant as one: an analysis, a card, settings."""
+    """Whether a file is a complete document of another kind: an analysis, a model card, settings."""
     if path.name.startswith("results_"):
         return False
     try:

@@ -122,9 +122,9 @@ def _fraction(where: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise DataError(f"{where}: percent or std_percent is no number") from None
+        raise DataError(f"{where}: percent and std_percent must be numbers, got {text!r:.40}") from None
     if not 0 <= value <= 100:
-        raise DataError(f"{where}: {value} or its spread is no percentage")
+        raise DataError(f"{where}: percent and std_percent must be from 0 to 100, got {value}")
     if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{0,20})?", text):
-        raise DataError(f"{where}: percent or std_percent is no number")
+        raise DataError(f"{where}: percent and std_percent must be written like 71.5, got {text!r:.40}")
     return value / 100

@@ -97,7 +97,7 @@ class ResultsDocument(Part):
     ttm: ByTask[TtmRecord]
     simple_match: ByTask[SimpleMatchRecord]
     oracle: ByTask[OracleRecord] = Field(
-        {}, description="TTM that keeps exactly the right matchings: a skyline that reads labels, never a result."
+        {}, description="TTM that trains on correct matchings only: an upper bound that reads labels, never a result."
     )
     ttm_also: ByTask[dict[str, AlsoRecord]] = Field(
         {},

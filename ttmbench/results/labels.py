@@ -191,7 +191,7 @@ def wrong_number(key: str, value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
-        return "which is no finite number"
+        return "which is not a finite number"
     metric = key.partition(",")[0]
     if (base_metric(metric) in FRACTIONS or _RANKED.fullmatch(base_metric(metric))) and not 0 <= value <= 1:
         return "which is no fraction"

@@ -274,7 +274,7 @@ def takes_place_of(one: Number, other: Number) -> bool:
 def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], dict[Path, str]]:
     """Reads results documents, named or in folders, and says why other files of folders were skipped.
 
-    DataError if a file that was named is no results document; UsageError if there is none.
+    DataError if a named file is not a results document; UsageError if no file has a finished task.
     """
     runs, skipped = [], dict[Path, str]()
     for given in paths:

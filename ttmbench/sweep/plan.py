@@ -252,7 +252,8 @@ def _options(given: Mapping[str, object], origin: str) -> Given:
             raise UsageError(f"{origin}: there is no '{key}' here: {NOT_OF_A_CELL[key]}")
         if key not in RunConfig.model_fields or key in ("model", "model_name"):
             near = get_close_matches(key, RunConfig.model_fields, n=1)
-            raise UsageError(f"{origin}: unknown key '{key}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+            known = "it must be an option of `ttmbench run` or, in a grid, a setting of TTM"
+            raise UsageError(f"{origin}: unknown key '{key}'; " + (f"did you mean '{near[0]}'?" if near else known))
         if key in PAIRS:
             options[key] = parse_pairs(value) if isinstance(value, str) else value
             if not isinstance(options[key], Mapping):

@@ -16,8 +16,9 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError
 from ttmbench.evaluator.unit import Cell
+from ttmbench.results.settings import SWEEP_FILE
 
-SUMMARY = "sweep.json"
+SUMMARY = SWEEP_FILE
 VERSION: Literal["1.0"] = "1.0"
 CellStateName = Literal["waiting", "running", "done", "failed", "skipped"]
 """How a cell stands. ``waiting``: to be done by the same command. ``skipped``: not begun, since another cell failed and

@@ -91,7 +91,7 @@ def model_card_data(
         source_url: where the results can be seen.
 
     Returns:
-        The metadata, and what was left out: task -> why.
+        The metadata, and the tasks that were skipped: task -> why.
 
     Raises:
         UsageError: the runs are of several models, or nothing is left.

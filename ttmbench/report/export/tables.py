@@ -153,7 +153,7 @@ def _chosen(option: str, tables: Sequence[TextTable], names: Sequence[str]) -> l
     known = dict.fromkeys(name for table in tables for name in table.heads[-1][table.texts :])
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise UsageError(f"--{option}: there is no {', '.join(unknown)} in these results; there are {', '.join(known)}")
+        raise UsageError(f"--{option}: these results have no {', '.join(unknown)}; choose from {', '.join(known)}")
     found = []
     for table in tables:
         places = [table.heads[-1].index(name) for name in names if name in table.heads[-1]]
