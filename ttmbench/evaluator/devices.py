@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -27,7 +26,7 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import LocalExecutor, desk_on
-from ttmbench.evaluator.plan import Run
+from ttmbench.evaluator.plan import Ahead, Run
 from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.scoring.capabilities import Model
@@ -113,8 +112,8 @@ class Devices:
         """Folder of a task's checkpoints for a run without an output path."""
         return RunFiles.of(str(self._document), self._config.model_name, "").state_of(task)
 
-    def joined(self, run: Run, document: Path | None) -> Run:
-        """The run with what divides its work; waits until every process has its model.
+    def join(self, run: Run, document: Path | None) -> Ahead:
+        """What divides the work of the run; waits until every process has its model.
 
         Args:
             run: as it is on one device.
@@ -142,13 +141,13 @@ class Devices:
                 elif isinstance(event, Finished | WorkerLost):
                     why = event.result.error if isinstance(event, Finished) else event.why
                     raise TtmbenchError(f"device {self._workers[event.worker]}: {why}")
-        return replace(run, ahead=self._ahead)
+        return self._ahead
 
     def _cell(self, task: str) -> Cell:
         config, of = self._config, len(self._names)
         return Cell(1, task, config.model_name, task, "", config, of, path=str(self._document))
 
-    def _ahead(self, kind: Literal["groups", "seed"], task: str, do: Callable[[Unit], object]) -> list[Unit]:
+    def _ahead(self, kind: Literal["groups", "seed"], task: str, do: Callable[[int, int], object]) -> list[int]:
         """Deals out the units of a kind in turn, the first to this process; a `ttmbench.evaluator.plan.Ahead`."""
         cell = self._cell(task)
         units = [
@@ -160,7 +159,7 @@ class Devices:
             others = pool.submit(self._give_out, {worker: left for worker, left in dealt.items() if left})
             try:
                 for unit in units[::count]:
-                    do(unit)
+                    do(unit.part, cell.shards)
             except BaseException:
                 self._given_up = True
                 raise
@@ -169,7 +168,7 @@ class Devices:
             except TtmbenchError as error:  # lost ones cannot be replaced
                 warn(f"the other devices did not do their part ({error}); {self._names[0]} does it")
                 self._workers.clear()
-        return [unit for place, unit in enumerate(units) if place % count]
+        return [unit.part for place, unit in enumerate(units) if place % count]
 
     def _give_out(self, dealt: dict[str, deque[Unit]]) -> None:
         """Gives the other processes their units, in a thread; what one cannot do is done here later, and said."""

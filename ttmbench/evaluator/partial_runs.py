@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,15 +16,15 @@ from ttmbench._util.console import each_note_once
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import RunConfig
-from ttmbench.errors import DivergedError, UsageError, phase
+from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_place
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
-from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, usual_rate
-from ttmbench.evaluator.task import adapt_ahead, one_seed, with_others
+from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
+from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
@@ -57,15 +56,11 @@ def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memo
     with _part(config, chosen, adapter, name) as run:
         _make_way(config, chosen.key(config))
         folders = adapted_folders(config, list(chosen.tasks), new=False)
-        run = with_others(replace(one_seed(run, unit.part), folders=folders), chosen.also)
+        run = one_seed(run, unit.part)
         plan = plan_task(run, chosen.tasks[name], chosen.settings[name])
-        if not plan.adapts:
-            return
-        try:
-            adapt_ahead(memory.score(plan, run), run, chosen.settings[name], _state_of(config, name))
-        except DivergedError as error:
-            error.usual = usual_rate(chosen.registry, config, plan.spec)
-            raise
+        if plan.adapts:
+            methods = Methods(run, folders, chosen.also)
+            methods.run_ahead(memory.score(plan, run), chosen.settings[name], _state_of(config, name))
 
 
 def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:

@@ -23,7 +23,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, phase
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
-from ttmbench.results.summary import MethodScores, Summary, difference_of, differences, summarise
+from ttmbench.results.summary import MethodScores, Summary, difference_of, differences
 from ttmbench.stats import seed_std
 from ttmbench.types import Scores
 
@@ -103,7 +103,7 @@ class Beside:
                     found = self._run.score(self._run.tasks[name], True)
                 numbers, seconds = found.summary, math.fsum(found.seconds.values())
                 kept = {one: dict(getattr(numbers, one)) for one in ("results", "ci", "chance", "ties")}
-                scores = found.body.columns[0].scores[0] if isinstance(found.body, Scored) else None
+                scores = found.raw if isinstance(found, Scored) else None
                 self._made[seed, name] = Measurement(kept, scores, seconds)
                 self._keep(seed, name)
 
@@ -118,8 +118,11 @@ class Beside:
             made = [one for one in (self._known(seed, name) for seed in seeds) if one is not None]
             assert len(made) == len(seeds), "every seed is complete"
             scores = [one.scores for one in made if one.scores is not None]
-            whole = len(scores) == len(made) and isinstance(raw.body, Scored)
-            outcome, gains = _with_scores(raw, scores, self._run.config) if whole else _with_numbers(raw, made)
+            outcome: TaskResult
+            if isinstance(raw, Scored) and len(scores) == len(made):
+                outcome, gains = _with_scores(raw, scores, self._run.config)
+            else:
+                outcome, gains = _with_numbers(raw, made)
             found[name] = TransferResult(outcome, list(seeds), gains, math.fsum(one.seconds for one in made))
         return found
 
@@ -170,16 +173,11 @@ def elsewhere_config(config: RunConfig) -> RunConfig:
     return config.model_copy(update=off)
 
 
-def _with_scores(
-    raw: TaskResult, adapted: Sequence[Scores], config: RunConfig
-) -> tuple[TaskResult, dict[str, dict[str, Any]]]:
+def _with_scores(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> tuple[Scored, dict[str, dict[str, Any]]]:
     """Numbers of score arrays: as those of every task, and differences group by group."""
-    before = raw.scored.columns[0]
-    resampling = config.bootstrap_iters, config.seed, config.interval
-    body = Scored([before, MethodScores(TTM, list(adapted))])
-    summary = summarise(body.scores, raw.metrics, *resampling, raw.data.clusters)
-    gains = differences(raw.metrics, before.scores[0], adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
-    return replace(raw, body=body, summary=summary), gains
+    whole = replace(raw, columns=[raw.columns[0], MethodScores(TTM, list(adapted))])
+    gains = differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
+    return whole.summarised((config.bootstrap_iters, config.seed, config.interval)), gains
 
 
 def _with_numbers(raw: TaskResult, made: Sequence[Measurement]) -> tuple[TaskResult, dict[str, dict[str, Any]]]:
