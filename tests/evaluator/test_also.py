@@ -242,7 +242,7 @@ def test_other_tasks_are_part_of_what_makes_commands_the_same(tmp_path):
 
 def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
     assert main([*WORDS[:2], "--tasks", "shapes_color", "--ttm_also", "shapes_place"]) == 2
-    assert "ttm_also says something about TTM, so it needs ttm" in capsys.readouterr().err
+    assert "ttm_also is for TTM, so it needs ttm" in capsys.readouterr().err
     with pytest.raises(UsageError, match="names no task but shapes_color"):
         evaluate(ttm_also="shapes_color")
     with pytest.raises(UsageError, match=r"unknown task 'shapes_colour'.*did you mean"):
