@@ -65,7 +65,7 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     return Loaded(remaining, record | ({"dropped": dropped} if dropped else {}))
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
+def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
     """A dataset of the hub, or a local folder of one."""
     options = read_hub_options(HuggingfaceOptions, request)
     own = options.local_copy(request.data_dir or data_folder())
