@@ -44,7 +44,7 @@ from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.protocols import Savable
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities, Trained, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Trained
 from ttmbench.scoring.inputs import DECODED
 from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.checkpoint import read_state, training_parts, training_tensors, write_state
@@ -127,7 +127,7 @@ def _finetune(
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
     _check_tasks(tasks)
-    model = capabilities_of(make_adapter(registry, config.model, config.model_args, model_settings(config)))
+    model = Capabilities(make_adapter(registry, config.model, config.model_args, model_settings(config)))
     adapter, savable = _check_model(config, model)
     loss = loss_of(adapter)
     settings = settings_of(preset, loss, changes)

@@ -29,7 +29,7 @@ from ttmbench.evaluator.task import adapt_ahead, one_seed, with_others
 from ttmbench.evaluator.unit import Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
-from ttmbench.scoring.capabilities import Model, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.pairs import score_task_pairs
 from ttmbench.ttm.checkpoint import is_finished
@@ -95,7 +95,7 @@ def _part(config: RunConfig, chosen: Chosen, adapter: Model, task: str) -> Itera
     with each_note_once(), fixed_bits(config.seed) if config.deterministic else nullcontext():
         samples = read_samples(config.samples) if config.samples else None
         key = chosen.key(config).sha256
-        run = Run(chosen.registry, config, capabilities_of(adapter), cache_of(config), key, samples)
+        run = Run(chosen.registry, config, Capabilities(adapter), cache_of(config), key, samples)
         with foreign_errors(f"task '{task}' with model '{config.model}'"), naming_what_cannot():
             yield run
 

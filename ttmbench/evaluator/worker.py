@@ -19,7 +19,7 @@ from ttmbench.evaluator.score_task import TaskMemory
 from ttmbench.evaluator.settings import Chosen, choose, model_settings
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
-from ttmbench.scoring.capabilities import Model, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.types import IterationRecord
 
 Report = Callable[[str], None]
@@ -90,7 +90,7 @@ class Worker:
         try:
             yield adapter
         finally:
-            if capabilities_of(adapter).reporting is not None:
+            if Capabilities(adapter).reporting is not None:
                 self._forget()
 
     def _forget(self) -> None:
