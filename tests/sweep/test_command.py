@@ -62,7 +62,7 @@ def test_cells_one_by_one_make_the_same_board_and_the_sweep_finds_them_done(plan
     assert capsys.readouterr().out == "cell 1 is already done: board/tiny-clip/shapes_color/results.json\n"
     assert main(["sweep", plan, "-o", "board"]) == 0
     said = capsys.readouterr()
-    assert "2 of 2 cells are done already" in said.err and "2 cells: 2 done" in said.out
+    assert "2 of 2 cells are already done" in said.err and "2 cells: 2 done" in said.out
     assert not Path("board/.sweep/logs").exists()  # nothing to do, so nobody was asked to
     assert main(["sweep", plan, "-o", "board", "--dry_run"]) == 0
     said = capsys.readouterr().out

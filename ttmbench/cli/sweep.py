@@ -102,15 +102,16 @@ def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Pa
 def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
     """Run one cell in this process."""
     from ttmbench.cli.run import show
-    from ttmbench.sweep.single_cell import SingleCell
+    from ttmbench.sweep.folder import stages_left
+    from ttmbench.sweep.single_cell import run_cell
 
-    cell = SingleCell(root, options.plan, planned, options.cell)
-    if cell.done:
-        echo(f"cell {options.cell} is already done: {cell.document}")
+    one = planned[options.cell - 1]
+    if not stages_left(root, one):
+        echo(f"cell {options.cell} is already done: {root / one.cell.document}")
         return 0
     try:
         with terminated_like_interrupted():
-            results = cell.run()
+            results = run_cell(root, options.plan, planned, options.cell)
     except KeyboardInterrupt as stop:
         show(results_of(stop))
         warn("interrupted; finished tasks are saved; run the same command again to resume")
@@ -131,12 +132,12 @@ def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 
         ray_options = read_options(RayOptions, {"workers": options.workers, **given})
         return RayExecutor(root, ray_options, [one.cell for one in planned], units)
-    from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, desks_for
+    from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, worker_slots
 
     stall = read_options(LocalOptions, given).stall
     # A cell with a numbered device has to see all devices.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
-    return LocalExecutor(root, desks_for(options.workers, accelerators() if any_device else (), units), stall)
+    return LocalExecutor(root, worker_slots(options.workers, accelerators() if any_device else (), units), stall)
 
 
 def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
@@ -151,7 +152,7 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
     for one in planned:
         stages = units_of(one.cell) if root is None else stages_left(root, one)
         work = work_of(one)
-        seconds = seconds_of(work, rate_of.get(one.cell.model))
+        seconds = seconds_of(work, rate_of.get(one.cell.config.model_name))
         if stages:
             times.append(seconds)
         counts = ["-" if value is None else str(value) for value in (work.groups, work.images, work.captions)]

@@ -1,7 +1,7 @@
-"""The test-time stage on disk while it runs, so that a run that was stopped goes on where it was.
+"""Checkpoints of the test-time stage, so that a stopped run resumes.
 
-A folder for every variant and seed holds each finished iteration, where training stands after the last of them, and,
-once the seed is over, its final scores. Every file carries a digest; one that does not fit is never used.
+A folder for every variant and seed holds each finished iteration, the state of training after the last of them, and,
+once the seed is done, its final scores. Every file has a digest; one that does not match is never used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
 
 @dataclass(frozen=True)
 class SeedProgress:
-    """Where a seed stands.
+    """Progress of a seed.
 
     Attributes:
         steps: finished iterations, in order.
-        state: of training after the last of them; None before the first, and once the seed is over.
+        state: of training after the last of them; None before the first, and once the seed is done.
         final: scores that the seed ended with; None while it runs.
     """
 
@@ -44,12 +44,12 @@ class SeedProgress:
 
 
 class SeedCheckpoint:
-    """One variant and seed of a task. Without a folder it keeps nothing.
+    """Files of one variant and seed of a task. Without a folder nothing is stored.
 
     Args:
         folder: where its files go.
-        start: digest of what the seed starts from; what was kept of another start is thrown away.
-        warn: told once if files cannot be written; the run goes on without them.
+        start: digest of what the seed starts from; files of another start are removed.
+        warn: called once if files cannot be written; the run goes on without them.
     """
 
     def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ class SeedCheckpoint:
         self._writer: threading.Thread | None = None
 
     def read(self) -> SeedProgress:
-        """Where an earlier run left off; the beginning, if anything there is damaged or of another start."""
+        """Progress of an earlier run; the beginning, if anything there is damaged or of another start."""
         if self._folder is None or not self._folder.is_dir():
             return SeedProgress()
         try:
@@ -70,10 +70,10 @@ class SeedCheckpoint:
         return SeedProgress()
 
     def keep(self, step: Step, state: TrainingState) -> None:
-        """Takes down a finished iteration and where training stands after it.
+        """Stores a finished iteration and the state of training after it.
 
-        Weights of an accelerator are copied from it at once and written while it trains on: a file of some hundred
-        megabytes takes seconds. Until it is whole, the one before it counts.
+        Weights of an accelerator are copied at once and written while training goes on, since a file of some hundred
+        megabytes takes seconds. Until it is complete, the one before it counts.
         """
         about = {
             "iteration": step.iteration,
@@ -84,23 +84,23 @@ class SeedCheckpoint:
         }
         arrays = {"captions": step.captions, "selected": step.selected, "tie": step.tie}
         tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
-        self._write(_step_name(step.iteration), {**tensors, **_score_tensors(step.scores)}, about)
+        self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, about)
         tensors = training_tensors(state.model, state.optimizer, state.random)
         elsewhere = any(tensor.device.type != "cpu" for tensor in tensors.values())
         self._write(_TRAINING, tensors, {"iteration": state.iteration}, meanwhile=elsewhere)
 
     def finish(self, final: Scores, steps: int) -> None:
-        """The seed is over: keeps its scores and lets go of the training state."""
+        """Stores the scores of a seed that is done and removes the training state."""
         self.finish_writing()
         if self._folder is None:
             return
-        self._write(_FINAL, _score_tensors(final), {"steps": steps})
+        self._write(_FINAL, score_tensors(final), {"steps": steps})
         (self._folder / _TRAINING).unlink(missing_ok=True)
 
     def _read(self, folder: Path) -> SeedProgress:
         if (folder / _FINAL).exists():
             tensors, about = self._load(folder / _FINAL)
-            return SeedProgress(self._steps(folder, about["steps"]), None, _scores_of(tensors))
+            return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors))
         tensors, about = self._load(folder / _TRAINING)
         steps = self._steps(folder, about["iteration"])
         return SeedProgress(steps, _state_of(tensors, about["iteration"], steps[-1].scores))
@@ -118,7 +118,7 @@ class SeedCheckpoint:
                     tie=tensors["tie"].numpy(),
                     loss=tuple(about["loss"]),
                     learning_rate=about["learning_rate"],
-                    scores=_scores_of(tensors),
+                    scores=scores_of(tensors),
                     seconds=about["seconds"],
                 )
             )
@@ -148,7 +148,7 @@ class SeedCheckpoint:
             self._folder = None
 
     def finish_writing(self) -> None:
-        """Waits until what was kept last is on the disk."""
+        """Waits until the last state is on the disk."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -167,16 +167,16 @@ class SeedCheckpoint:
         return tensors, about
 
     def _place(self, name: str) -> str:
-        """A file's own name, with its seed and variant: one that was put in another's place is not used."""
+        """A file's name with its seed and variant, so that a file in another's place is not used."""
         assert self._folder is not None
         return "/".join((*self._folder.parts[-2:], name))
 
 
 class TaskCheckpoint:
-    """The test-time stage of one task on disk.
+    """Checkpoints of one task.
 
     Args:
-        folder: of the task; None to keep nothing.
+        folder: of the task; None to store nothing.
         data: fingerprint of the data; part of what every seed starts from.
         run: key of the run (`ttmbench.evaluator.run_key.RunKey`); likewise.
     """
@@ -187,7 +187,7 @@ class TaskCheckpoint:
     def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
         """The files of one variant and seed, which start from raw scores."""
         folder = None if self._folder is None or self._warned else self._folder / variant / f"seed_{seed}"
-        start = "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(_score_tensors(raw))}"
+        start = "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(score_tensors(raw))}"
         return SeedCheckpoint(folder, start, self._warn)
 
     def _warn(self, why: str) -> None:
@@ -197,13 +197,9 @@ class TaskCheckpoint:
 
 
 def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
-    """Whether a seed of a variant is over, as far as its last file says; whether all of it is sound shows on reading.
+    """Whether a seed of a variant is done, by its last file; damage of the others shows on reading.
 
-    Args:
-        folder: of the task, as for `TaskCheckpoint`.
-        variant: its name.
-        seed: the seed.
-        run: key of the run.
+    ``folder`` is of the task, ``run`` the key of the run.
     """
     try:
         about = load_sealed(folder / variant / f"seed_{seed}" / _FINAL)[1]
@@ -212,18 +208,42 @@ def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
     return str(about.get("start", "")).startswith(f"{run}:")
 
 
+def read_state(path: Path, consequence: str) -> tuple[Tensors, dict[str, Any]] | None:
+    """Tensors of a sealed file and what they are; None without one, and with a warning for a damaged one."""
+    try:
+        return load_sealed(path)
+    except FileNotFoundError:
+        return None
+    except (SealError, OSError) as error:
+        warn(f"cannot resume from {path}: {error}; {consequence}")
+        return None
+
+
+def write_state(path: Path, tensors: Tensors, about: Mapping[str, Any], consequence: str) -> bool:
+    """Replaces a sealed file in one step; False, with a warning of the consequence, if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda target: save_sealed(target, separated(tensors), about))
+    except (OSError, TtmbenchError) as error:
+        warn(f"{error}; {consequence}")
+        return False
+    return True
+
+
 def _step_name(iteration: int) -> str:
     return f"iteration_{iteration}.safetensors"
 
 
-def _score_tensors(scores: Scores) -> Tensors:
+def score_tensors(scores: Scores) -> Tensors:
+    """Score arrays as tensors of a file; `scores_of` reads them."""
     tensors = {"scores.groups": torch.from_numpy(np.array(scores.groups))}
     if scores.all_pairs is not None:
         tensors["scores.all_pairs"] = torch.from_numpy(np.array(scores.all_pairs))
     return tensors
 
 
-def _scores_of(tensors: Tensors) -> Scores:
+def scores_of(tensors: Tensors) -> Scores:
+    """The score arrays that `score_tensors` wrote."""
     pairs = tensors.get("scores.all_pairs")
     return Scores(tensors["scores.groups"].numpy(), None if pairs is None else pairs.numpy())
 
@@ -233,7 +253,7 @@ def training_tensors(
     optimizer: Mapping[int, Mapping[str, Any]] | None,
     random: Mapping[str, torch.Tensor],
 ) -> Tensors:
-    """Model, optimiser and random generators as tensors of one file; `training_parts` takes them apart again."""
+    """Model, optimiser and random generators as tensors of one file; `training_parts` is the inverse."""
     tensors = {f"model.{name}": tensor for name, tensor in model.items()}
     tensors |= {f"random.{device}": state for device, state in random.items()}
     for number, values in (optimizer or {}).items():
