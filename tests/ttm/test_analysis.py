@@ -21,7 +21,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.analyze import TRANSFER
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.ttm import analysis
 from ttmbench.ttm import learning_rates as learningrates
 from ttmbench.ttm.selection import PseudoLabels
@@ -164,7 +164,7 @@ def test_the_model_is_left_as_it_was():
     config = RunConfig(model="tiny-clip", tasks=["shapes_color"], limit=16, ttm=True, ttm_args={"iterations": 1})
     task = find_task(REGISTRY, "shapes_color")
     adapter = make_adapter(REGISTRY, "tiny-clip", {}, {"device": "cpu"})
-    context = Run(REGISTRY, config, capabilities_of(adapter))
+    context = Run(REGISTRY, config, Capabilities(adapter))
     scored = score_task(plan_task(context, task), context)
     stage = adaptation(scored, context, task_settings(REGISTRY, config, task.spec))
     asked = analysis.Question(replace(stage, seeds=[0, 0]), REGISTRY.metric("group_match"))

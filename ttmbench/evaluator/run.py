@@ -44,7 +44,7 @@ from ttmbench.evaluator.task import run_task, with_others
 from ttmbench.results.assertions import check_names
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.stored_runs import TaskGroups, stored_groups
-from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class _Work:
         config, registry = self._config, self._chosen.registry
         if adapter is None:
             adapter = make_adapter(registry, config.model, config.model_args, model_settings(config, True))
-        model = capabilities_of(adapter)
+        model = Capabilities(adapter)
         self._record.describe_model(
             model, trained_on(registry, config.model, config.model_args, adapter), finetuned(adapter)
         )

@@ -15,7 +15,7 @@ from ttmbench.protocols import Augmentable, DualEncoder, MayRefuse, PreparedPair
 from ttmbench.scoring.batches import BatchSizer, BlockStore
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
     ImageRows,
     Opened,
@@ -63,31 +63,29 @@ def prepare(
     if enlarge is not None and augmentable is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
     fingerprint = fingerprint or Fingerprint(groups)
-    images = ImageRows.of(adapter, groups, fingerprint, kept, batch_size)
-    parts: list[Batch] = []
-    larger: list[Batch] = []
-    wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
-    with progress_bar(len(images), "preparing", "images") as shown:
+    stored_in = kept if enlarge is None else None  # only decoded images can be enlarged
+    images = ImageRows(adapter, list(distinct_images(groups)), fingerprint, stored_in, batch_size)
+    made: list[tuple[Batch, Batch | None]] = []
+
+    def make(opened: Opened) -> tuple[Batch, Batch | None]:
+        batch = images.prepared(opened)
         if enlarge is None or augmentable is None:
-            with images.parts(wanted) as batches:
-                for batch in batches:
-                    parts.append(batch)
-                    shown.update(n_rows(batch))
-        else:
-            larger_size = enlarge
+            return batch, None
+        return batch, augmentable.prepare_enlarged(opened.new, enlarge)
 
-            def twice(opened: Opened) -> tuple[Batch, Batch]:
-                return adapter.prepare_images(opened.new), augmentable.prepare_enlarged(opened.new, larger_size)
-
-            with images.made_of(wanted, twice, reads=False) as pairs:
-                for pair in (pair for listed in pairs for pair in listed):
-                    parts.append(pair[0])
-                    larger.append(pair[1])
-                    shown.update(n_rows(pair[0]))
-    captions, rows = distinct_captions(groups), rows_of(groups)
-    enlarged = concatenate(larger) if larger else None
-    tokens = adapter.prepare_captions(captions)
-    return Prepared(concatenate(parts), tokens, rows, enlarged), fingerprint.hexdigest()
+    wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
+    with progress_bar(len(images), "preparing", "images") as shown, images.made_of(wanted, make) as pieces:
+        for listed in pieces:
+            made += listed
+            shown.update(sum(n_rows(batch) for batch, _ in listed))
+    larger = [enlarged for _, enlarged in made if enlarged is not None]
+    prepared = Prepared(
+        concatenate([batch for batch, _ in made]),
+        adapter.prepare_captions(distinct_captions(groups)),
+        rows_of(groups),
+        concatenate(larger) if larger else None,
+    )
+    return prepared, fingerprint.hexdigest()
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
