@@ -232,7 +232,7 @@ def test_a_share_above_one_is_refused(model):
     assert TTMConfig(threshold="share", tau_start=1, tau_end=0).by_share(is_global=False)
     assert TTMConfig(threshold="absolute", tau_start=2).by_share(is_global=True) is False
     stage, raw = phase_of(model, load("shapes_color", 4), is_global=True)
-    with pytest.raises(UsageError, match=r"tau_start must be a fraction .*threshold=share \(the default of the global variant\).*got 2"):
+    with pytest.raises(UsageError, match=r"tau_start must be .*share \(the default of the global variant\).*got 2"):
         next(adapt(stage, raw, config=TTMConfig(tau_start=2), schedule=LINEAR, learning_rate=1e-4, seed=0))
 
 
