@@ -191,7 +191,7 @@ def test_a_file_that_fails_does_not_stop_the_others(site, source, download):
     assert code == 4 and "not everything could be fetched for mine" in text
     assert said["mine/rows.json"].startswith("failed ") and "answers 404" in said["mine/rows.json"]
     assert said["mine/images"].startswith("fetched ") and said["shapes_place"] == "ready 200 groups"
-    assert said["mine"] == "missing mine/rows.json; `ttmbench download mine` goes on when that is mended"
+    assert said["mine"] == "missing mine/rows.json; `ttmbench download mine` resumes when that is fixed"
 
 
 def test_a_digest_that_differs_is_refused(source, download, data):

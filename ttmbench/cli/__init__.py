@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that spin for long while they wait stall a run as soon as another program wants a core.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    gc.set_threshold(50_000)  # by default it looks through what imports make again and again: a tenth of a small run
     if "_ARGCOMPLETE" in os.environ:
         from ttmbench.cli.complete import complete
 

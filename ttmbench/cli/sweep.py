@@ -113,15 +113,16 @@ def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Pa
 def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
     """One cell in this process, as ``ttmbench run`` does it."""
     from ttmbench.cli.run import show
-    from ttmbench.sweep.single_cell import SingleCell
+    from ttmbench.sweep.folder import stages_left
+    from ttmbench.sweep.single_cell import run_cell
 
-    cell = SingleCell(root, options.plan, planned, options.cell)
-    if cell.done:
-        echo(f"cell {options.cell} is done: {cell.document}")
+    one = planned[options.cell - 1]
+    if not stages_left(root, one):
+        echo(f"cell {options.cell} is done: {root / one.cell.document}")
         return 0
     try:
         with terminated_like_interrupted():
-            results = cell.run()
+            results = run_cell(root, options.plan, planned, options.cell)
     except KeyboardInterrupt as stop:
         show(results_of(stop))
         warn("interrupted; what was finished is saved, and the same command goes on")
@@ -142,12 +143,12 @@ def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 
         wanted = read_options(RayOptions, {"workers": options.workers, **given})
         return RayExecutor(root, wanted, [one.cell for one in planned], units)
-    from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, desks_for
+    from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, worker_slots
 
     stall = read_options(LocalOptions, given).stall
     # A cell that names a device by its number has to see all of them.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
-    return LocalExecutor(root, desks_for(options.workers, accelerators() if any_device else (), units), stall)
+    return LocalExecutor(root, worker_slots(options.workers, accelerators() if any_device else (), units), stall)
 
 
 def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
@@ -162,7 +163,7 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
     for one in planned:
         stages = units_of(one.cell) if root is None else stages_left(root, one)
         work = work_of(one)
-        seconds = seconds_of(work, known.get(one.cell.model))
+        seconds = seconds_of(work, known.get(one.cell.config.model_name))
         if stages:
             times.append(seconds)
         counted = ["-" if value is None else str(value) for value in (work.groups, work.images, work.captions)]

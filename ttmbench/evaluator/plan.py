@@ -15,7 +15,7 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.task_result import Data
-from ttmbench.evaluator.transfer_eval import Elsewhere
+from ttmbench.evaluator.transfer_eval import TransferTasks
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import Debiasable
 from ttmbench.scoring.batches import BatchSizer
@@ -62,7 +62,7 @@ class Run:
     key: str = ""
     samples: set[str] | None = None
     folders: Folders = field(default_factory=dict)
-    elsewhere: Elsewhere | None = None
+    elsewhere: TransferTasks | None = None
     ahead: Ahead | None = None
     _sizer: BatchSizer | None = None
 

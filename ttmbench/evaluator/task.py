@@ -24,7 +24,7 @@ from ttmbench.evaluator.ranking_task import run_ranking
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Scored, TaskResult, scored_result
-from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
+from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, unadapted_config
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, differences, summarise
@@ -121,14 +121,14 @@ def with_others(run: Run, others: Mapping[str, TaskFile]) -> Run:
     """The run with other tasks that each adapted model is measured on; the same without any."""
     if not others:
         return run
-    as_it_is = replace(run, config=elsewhere_config(run.config), samples=None, folders={})
+    as_it_is = replace(run, config=unadapted_config(run.config), samples=None, folders={})
     images = None if (cache := run.cache) is None else ScoreCache(cache.folder, cache.exact, images_alone=True)
     adapted = replace(as_it_is, cache=images)
 
     def score(task: TaskFile, is_adapted: bool) -> TaskResult:
         return run_task(adapted if is_adapted else as_it_is, task, TTMConfig(), told=False)
 
-    return replace(run, elsewhere=Elsewhere(others, score, run.config, run.key))
+    return replace(run, elsewhere=TransferTasks(others, score, run.config, run.key))
 
 
 def adaptation(
@@ -179,7 +179,7 @@ def _columns(
     run: Run,
     settings: TTMConfig,
     checkpoint: TaskCheckpoint,
-    beside: Beside | None,
+    beside: TransferEvaluation | None,
     told: frozenset[int] = frozenset(),
 ) -> Iterator[MethodScores]:
     """Every column of the test-time stage that the run asks for, in the order of the table, as each is finished.
@@ -208,15 +208,15 @@ def _columns(
         yield replace(column, seconds=time.perf_counter() - clock)
 
 
-def _beside(scored: ScoredTask, run: Run, state: Path | None) -> Beside | None:
+def _beside(scored: ScoredTask, run: Run, state: Path | None) -> TransferEvaluation | None:
     """The measurements on other tasks beside this one; None if there are none to make."""
     if run.elsewhere is None:
         return None
-    found = run.elsewhere.beside(scored.plan.spec.task, scored.data.fingerprint, scored.raw, state)
+    found = run.elsewhere.evaluation(scored.plan.spec.task, scored.data.fingerprint, scored.raw, state)
     return found if found.others else None
 
 
-def _ends_of_seeds(save: OnSeedDone | None, beside: Beside | None) -> OnSeedDone:
+def _ends_of_seeds(save: OnSeedDone | None, beside: TransferEvaluation | None) -> OnSeedDone:
     """What is done with the adapted model of each seed: it is saved, and measured on other tasks."""
 
     def finished(seed: int, about: dict[str, Any]) -> None:

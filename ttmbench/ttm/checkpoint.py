@@ -80,7 +80,7 @@ class SeedCheckpoint:
         """
         tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
         about = {name: getattr(step, name) for name in _STEP_VALUES}
-        self._write(_step_name(step.iteration), {**tensors, **_score_tensors(step.scores)}, about)
+        self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, about)
         tensors = training_tensors(state.model, state.optimizer, state.random)
         self._write(_TRAINING, tensors, {"iteration": state.iteration})
 
@@ -89,13 +89,13 @@ class SeedCheckpoint:
         self.finish_writing()
         if self._folder is None:
             return
-        self._write(_FINAL, _score_tensors(final), {"steps": steps})
+        self._write(_FINAL, score_tensors(final), {"steps": steps})
         (self._folder / _TRAINING).unlink(missing_ok=True)
 
     def _read(self, folder: Path) -> SeedProgress:
         if (folder / _FINAL).exists():
             tensors, about = self._load(folder / _FINAL)
-            return SeedProgress(self._steps(folder, about["steps"]), None, _scores_of(tensors))
+            return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors))
         tensors, about = self._load(folder / _TRAINING)
         steps = self._steps(folder, about["iteration"])
         return SeedProgress(steps, _state_of(tensors, about["iteration"], steps[-1].scores))
@@ -106,7 +106,7 @@ class SeedCheckpoint:
             tensors, about = self._load(folder / _step_name(iteration))
             values: Header = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
             values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
-            steps.append(Step(**values, scores=_scores_of(tensors)))
+            steps.append(Step(**values, scores=scores_of(tensors)))
         return tuple(steps)
 
     def _write(self, name: str, tensors: Tensors, about: Header) -> None:
@@ -169,7 +169,7 @@ class TaskCheckpoint:
     def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
         """The files of one variant and seed, which start from raw scores."""
         folder = None if self._folder is None or self._warned else self._folder / variant / f"seed_{seed}"
-        start = "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(_score_tensors(raw))}"
+        start = "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(score_tensors(raw))}"
         return SeedCheckpoint(folder, start, self._warn)
 
     def _warn(self, why: str) -> None:
@@ -190,18 +190,42 @@ def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
     return str(about.get("start", "")).startswith(f"{run}:")
 
 
+def read_state(path: Path, consequence: str) -> tuple[Tensors, dict[str, Any]] | None:
+    """Tensors of a sealed file and what they are; None without one, and with a warning for a damaged one."""
+    try:
+        return load_sealed(path)
+    except FileNotFoundError:
+        return None
+    except (SealError, OSError) as error:
+        warn(f"cannot resume from {path}: {error}; {consequence}")
+        return None
+
+
+def write_state(path: Path, tensors: Tensors, about: Mapping[str, Any], consequence: str) -> bool:
+    """Replaces a sealed file in one step; False, with a warning of the consequence, if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda target: save_sealed(target, separated(tensors), about))
+    except (OSError, TtmbenchError) as error:
+        warn(f"{error}; {consequence}")
+        return False
+    return True
+
+
 def _step_name(iteration: int) -> str:
     return f"iteration_{iteration}.safetensors"
 
 
-def _score_tensors(scores: Scores) -> Tensors:
+def score_tensors(scores: Scores) -> Tensors:
+    """Score arrays as tensors of a file; `scores_of` reads them."""
     tensors = {"scores.groups": torch.from_numpy(np.array(scores.groups))}
     if scores.all_pairs is not None:
         tensors["scores.all_pairs"] = torch.from_numpy(np.array(scores.all_pairs))
     return tensors
 
 
-def _scores_of(tensors: Tensors) -> Scores:
+def scores_of(tensors: Tensors) -> Scores:
+    """The score arrays that `score_tensors` wrote."""
     pairs = tensors.get("scores.all_pairs")
     return Scores(tensors["scores.groups"].numpy(), None if pairs is None else pairs.numpy())
 
