@@ -78,9 +78,7 @@ def test_holm_is_over_all_models_of_what_is_shown(tmp_path, capsys):
     rows = [row for found in json.loads((tmp_path / "x.json").read_text())["comparisons"] for row in found["rows"]]
     assert [row["p_holm"] for row in rows] == pytest.approx([3 * rows[0]["p"], 2 * rows[1]["p"], rows[2]["p"]])
     assert [row["holm_tests"] for row in rows] == [3, 3, 3]
-    says = (
-        "p (Holm) is adjusted over all 3 tables: every model, setting, task, metric and filter: at most 3 tests"
-    )
+    says = "p (Holm) is adjusted over all 3 tables: every model, setting, task, metric and filter: at most 3 tests"
     assert says in capsys.readouterr().out
     assert main(["compare", *paths, "-o", str(tmp_path / "x.md"), "--bootstrap_iters", "20"]) == 0
     assert says in (tmp_path / "x.md").read_text()
