@@ -199,7 +199,7 @@ def test_a_hub_that_falters_is_asked_again(hub, home):
     hub.misbehave("Questions.csv", 503)
     hub.misbehave("resolve/", 500, times=3, every=40)
     hub.misbehave("model.safetensors", 429)
-    hub.misbehave("/storage/", after=4_000_000)
+    hub.misbehave("/storage/", after=40_000)
     commands = ["download --model clip-b32 --tasks mmvp_vlm"]
     (done,) = run_commands(commands, hub.environment(home), home, timeout=300)
     check_done([done])

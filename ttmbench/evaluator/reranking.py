@@ -23,7 +23,7 @@ from ttmbench.evaluator.stored_pool import pool_ranks
 from ttmbench.protocols import Debiasable, DualEncoder
 from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import Capabilities, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import debias
 from ttmbench.scoring.dual_encoder import Features, caption_scores, encode_captions, encode_images, image_scores
 from ttmbench.scoring.fingerprint import distinct_images
@@ -119,7 +119,7 @@ def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | N
     if k is None:
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
-    can = capabilities_of(make_adapter(run.registry, name, arguments, model_settings(config)))
+    can = Capabilities(make_adapter(run.registry, name, arguments, model_settings(config)))
     if can.dual_encoder is None or can.stored_features is not None:
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
     for remark in remarks(can.adapter):

@@ -46,7 +46,7 @@ from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.results.assertions import check_names
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import TTM
-from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _load_model(
             devices.executor.start()
         if adapter is None:
             adapter = make_adapter(registry, config.model, config.model_args, model_settings(config, True))
-        model = capabilities_of(adapter)
+        model = Capabilities(adapter)
         record.describe_model(model, trained_on(registry, config.model, config.model_args, adapter))
         if config.assertions:
             check_names(config.assertions, metrics_by_task(chosen.tasks), filters_of(config, model))

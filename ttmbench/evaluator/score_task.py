@@ -24,7 +24,7 @@ from ttmbench.scoring.batches import BlockStore, Share
 from ttmbench.scoring.capabilities import Model, Trained
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, rows_of
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.scoring.prepare import PreparedTask, prepare, refusal_notes, stored, usable_scores
@@ -168,7 +168,7 @@ class _Scoring:
             self._look_up()
         with phase("score"):
             if cache.kept is None:
-                images = ImageRows.of(adapter, self.groups, cache.data, cache.prepared)
+                images = ImageRows(adapter, list(distinct_images(self.groups)), cache.data, cache.prepared)
                 encoded = encode_side(adapter, "images", images.parts, len(images), sizer, cache.image_blocks)
                 self.lap("prepare", images.seconds)
                 if not recognised:

@@ -24,7 +24,7 @@ from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
-from ttmbench.evaluator.transfer_eval import Beside, Elsewhere, elsewhere_config
+from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, unadapted_config
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, differences, summarise
@@ -103,7 +103,7 @@ class Methods:
         ahead: Ahead | None = None,
     ) -> None:
         self._run, self._folders, self._ahead = run, folders or {}, ahead
-        self._elsewhere = Elsewhere(others, self._score_elsewhere, run.config, run.key) if others else None
+        self._others = TransferTasks(others, self._score_elsewhere, run.config, run.key) if others else None
         cache = run.cache
         self._images = None if cache is None else ScoreCache(cache.folder, cache.exact, images_alone=True)
 
@@ -115,11 +115,11 @@ class Methods:
             return replace(scored, notes=[*scored.notes, *notes])
         columns, seconds, elsewhere, failure = list(scored.columns), dict(scored.seconds), {}, None
         try:
-            beside = self._beside(scored, state)
+            transfers = self._transfers(scored, state)
             others = self._seeds_ahead(scored, settings, state, seconds)
-            for column in self._columns(scored, settings, state, beside, others):
-                if column.name == TTM and beside is not None:
-                    elsewhere = beside.outcomes(run.config.run_seeds)
+            for column in self._columns(scored, settings, state, transfers, others):
+                if column.name == TTM and transfers is not None:
+                    elsewhere = transfers.outcomes(run.config.run_seeds)
                     iters, seed, clusters = run.config.bootstrap_iters, run.config.seed, scored.data.clusters
                     gains = differences(scored.metrics, scored.raw, column.scores, clusters, iters, seed)
                     column = replace(column, record={**column.record, "differences": gains})
@@ -132,7 +132,7 @@ class Methods:
 
     def run_ahead(self, scored: Scored, settings: TTMConfig, state: Path) -> None:
         """Runs the methods for the process that runs the task later, and leaves their checkpoints."""
-        for _ in self._columns(scored, settings, state, self._beside(scored, state)):
+        for _ in self._columns(scored, settings, state, self._transfers(scored, state)):
             pass
 
     def notify(self, scored: Scored, column: MethodScores) -> None:
@@ -146,7 +146,7 @@ class Methods:
         scored: Scored,
         settings: TTMConfig,
         state: Path | None,
-        beside: Beside | None,
+        transfers: TransferEvaluation | None,
         others: Sequence[int] = (),
     ) -> Iterator[MethodScores]:
         """Every column that the run asks for, in the order of the table; ``others`` are seeds of other processes."""
@@ -158,14 +158,14 @@ class Methods:
         def seed_finished(seed: int, about: dict[str, Any]) -> None:
             if save is not None:
                 save(seed, about)
-            if beside is not None:
-                beside.measure(seed)
+            if transfers is not None:
+                transfers.measure(seed)
 
         wanted: dict[str, Callable[[], MethodScores | list[MethodScores]]] = {}
         if config.simple_match:
             wanted[SIMPLE_MATCH] = partial(stage.simple_match, None if config.ttm else save)
         if config.ttm:
-            complete = None if beside is None else beside.complete
+            complete = None if transfers is None else transfers.complete
             wanted[TTM] = partial(stage.ttm, audit=config.audit_labels, finished=seed_finished, complete=complete)
             wanted |= {name: partial(stage.control, name) for name in config.ttm_controls}
             if config.ttm_holdout is not None:
@@ -199,16 +199,16 @@ class Methods:
         seconds["devices"] = time.perf_counter() - clock
         return others
 
-    def _beside(self, scored: Scored, state: Path | None) -> Beside | None:
-        """The measurements on other tasks beside this one; None if there are none to make."""
-        if self._elsewhere is None:
+    def _transfers(self, scored: Scored, state: Path | None) -> TransferEvaluation | None:
+        """The measurements on other tasks transfers this one; None if there are none to make."""
+        if self._others is None:
             return None
-        beside = self._elsewhere.beside(scored.spec.task, scored.data.fingerprint, scored.raw, state)
-        return beside if beside.others else None
+        transfers = self._others.evaluation(scored.spec.task, scored.data.fingerprint, scored.raw, state)
+        return transfers if transfers.others else None
 
     def _score_elsewhere(self, task: TaskFile, is_adapted: bool) -> TaskResult:
         """Scores another task with the model as it is now; an adapted one finds images in the cache, and no scores."""
-        cache, config = self._images if is_adapted else self._run.cache, elsewhere_config(self._run.config)
+        cache, config = self._images if is_adapted else self._run.cache, unadapted_config(self._run.config)
         return run_task(replace(self._run, config=config, samples=None, cache=cache), task, TTMConfig())
 
     def _saver(self, scored: Scored) -> Callable[[int, Mapping[str, Any]], None] | None:
