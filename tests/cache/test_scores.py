@@ -21,7 +21,7 @@ from support.counting import Counting, run
 
 from ttmbench.cache import entry as entryfile
 from ttmbench.cache import key as identity
-from ttmbench.cache.entry import DamagedError, Entry, cache_folder, read_entry, write_entry
+from ttmbench.cache.entry import DamagedError, Header, cache_folder, read_entry, write_entry
 from ttmbench.cache.maintenance import list_items, read_items
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
@@ -274,35 +274,42 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
 # --- files ---------------------------------------------------------------------------------------------------
 
 
+def header_of(path: Path) -> Header:
+    return read_entry(path, lambda about, arrays: about)
+
+
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    return read_entry(path, lambda about, arrays: arrays)
+
+
 def test_no_damage_to_a_file_goes_unnoticed(tmp_path):
     file = tmp_path / "x.safetensors"
-    entry = Entry({"kind": "scores", "n": 1}, {"groups": np.arange(8, dtype=np.float32).reshape(2, 2, 2)})
-    write_entry(file, entry)
+    about, arrays = {"kind": "scores", "n": 1}, {"groups": np.arange(8, dtype=np.float32).reshape(2, 2, 2)}
+    write_entry(file, about, arrays)
     whole = file.read_bytes()
-    same = read_entry(file)
-    assert same.about == entry.about and np.array_equal(same.arrays["groups"], entry.arrays["groups"])
+    assert header_of(file) == about and np.array_equal(arrays_of(file)["groups"], arrays["groups"])
     for position in range(len(whole)):
         for bit in (0, 3, 5, 7):
             damaged = bytearray(whole)
             damaged[position] ^= 1 << bit
             file.write_bytes(damaged)
             with pytest.raises(DamagedError):
-                read_entry(file)
+                arrays_of(file)
     for length in range(len(whole)):
         file.write_bytes(whole[:length])
         with pytest.raises(DamagedError):
-            read_entry(file)
+            arrays_of(file)
     for more in (b"\0", whole):
         file.write_bytes(whole + more)
         with pytest.raises(DamagedError):
-            read_entry(file)
+            arrays_of(file)
     assert list(tmp_path.iterdir()) == [file], "nothing is left aside"
 
 
 def test_others_may_read_a_shared_store(tmp_path):
     before = os.umask(0o022)
     try:
-        write_entry(tmp_path / "x.safetensors", Entry({}, {"a": np.zeros(1, dtype=np.float32)}))
+        write_entry(tmp_path / "x.safetensors", {}, {"a": np.zeros(1, dtype=np.float32)})
     finally:
         os.umask(before)
     assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644
@@ -314,15 +321,14 @@ def test_a_header_that_lies_about_sizes_allocates_nothing(tmp_path):
     for content in (len(header).to_bytes(8, "little") + header, (2**62).to_bytes(8, "little") + header, b""):
         file.write_bytes(content)
         with pytest.raises(DamagedError):
-            read_entry(file)
+            arrays_of(file)
 
 
 def rewritten(arrays) -> Callable[[Path, Path], object]:
     """Another entry in the place of one, with a digest that fits."""
 
     def write(path: Path, _: Path) -> None:
-        entry = read_entry(path)
-        write_entry(path, Entry(entry.about, arrays(entry.arrays["groups"])))
+        write_entry(path, header_of(path), arrays(arrays_of(path)["groups"]))
 
     return write
 
@@ -366,7 +372,7 @@ def test_secrets_are_in_no_file(tmp_path):
     run(Counting(tmp_path / "log", **declared), use_cache=str(tmp_path / "store"))
     for path in (tmp_path / "store").rglob("*"):
         assert secret not in str(path) and (path.is_dir() or secret.encode() not in path.read_bytes())
-    about = read_entry(entries(tmp_path / "store")[0]).about["made_of"]["model"]["fingerprint"]
+    about = header_of(entries(tmp_path / "store")[0])["made_of"]["model"]["fingerprint"]
     assert about["end_token"] is True and about["api_key"] == "<redacted>"
 
 
@@ -568,7 +574,7 @@ def test_two_processes_at_once(tmp_path):
     (path,) = entries(store)
     assert not list(store.glob("scores/*/*.blocks")) and not list(store.rglob("*.tmp"))
     plain = run(Counting(tmp_path / "plain"), limit=70, batch_size=30)
-    assert np.array_equal(read_entry(path).arrays["groups"], raw(plain))
+    assert np.array_equal(arrays_of(path)["groups"], raw(plain))
 
 
 # --- where scores were computed ------------------------------------------------------------------------------
