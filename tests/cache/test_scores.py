@@ -380,10 +380,10 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkey
     store = tmp_path / "store"
     run(model, use_cache=str(store))
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, write: object, to_disk: bool) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(entryfile, "write_aside", full)
+    monkeypatch.setattr(entryfile, "replace_file", full)
     before = model.calls
     result = run(model, "shapes_color,shapes_place", use_cache=str(store))
     assert "from_store" in result["datasets"]["shapes_color"], "what is there is still read"

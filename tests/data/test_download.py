@@ -156,7 +156,7 @@ def test_a_link_that_leads_nowhere_is_not_replaced(source, download, data):
     (data / "mine").mkdir(parents=True)
     (data / "mine" / "images").symlink_to(data / "nothing")
     code, _, text = download(source)
-    assert code == 4 and "is a link, and it is not there; mend what it leads to" in text
+    assert code == 4 and "is a link, and it is not there; fix its target" in text
     assert (data / "mine" / "images").is_symlink()
 
 

@@ -17,7 +17,7 @@ from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.origin import TagFile
 from ttmbench.data.paths import below, given_data_folder, is_local
-from ttmbench.data.task_file import COLUMN_KEYS, Defect, TaskFile, TaskSpec
+from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry, load_target
@@ -101,7 +101,7 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
 
 def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceRequest:
     spec = task.spec
-    columns = spec.group.model_dump(include=set(COLUMN_KEYS))
+    columns = spec.group.model_dump(include=Columns.model_fields.keys() - {"label"})
     if spec.group.label is not None:  # to sources, the label of an image stands in the place of its caption
         columns["captions"] = [spec.group.label]
     return SourceRequest(

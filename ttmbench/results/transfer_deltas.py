@@ -1,6 +1,6 @@
-"""What documents state of models that were adapted to one task and measured on another.
+"""Metrics of models that were adapted to one task and measured on another.
 
-They are no results of the other task: they have no track, and no table ranks them.
+They are not results of the other task: they have no track, and no table ranks them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Transfer:
         chance: of random scores.
         groups: that were scored.
         groups_of_task: that the task has.
-        shown: whether tables that have room for one metric of the task show this one.
+        shown: whether tables with room for one metric of the task show this one.
         model: as the run calls it.
-        fingerprint: by which the model is known.
+        fingerprint: of the model.
         date: of the run, seconds since 1970.
         file: the results document.
     """
@@ -82,7 +82,7 @@ class Transfer:
 
 
 def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
-    """What a results document says of adapted models on other tasks (``--ttm_also``), and beside it of their own.
+    """Metrics of adapted models on other tasks (``--ttm_also``), and for comparison of their own.
 
     By the task adapted to, its own first, then the other tasks in the document's order.
     """
@@ -110,7 +110,7 @@ def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
 
 
 def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:
-    """The metrics of a task that a table shows where there is no room for all: the match, else all there are.
+    """The metrics of a task that a table with room for few shows: the match, else all.
 
     >>> shown_metrics(["group_score", "group_match"], "group"), shown_metrics(["recall_at_1", "recall_at_5"], "group")
     (['group_match'], ['recall_at_1', 'recall_at_5'])

@@ -26,11 +26,11 @@ from ttmbench.protocols import (
 
 
 class TrainableDualEncoder(DualEncoder, Trainable, Protocol):
-    """What TTM adapts by matched pairs: every other pair of a batch is one that does not match."""
+    """A dual encoder that TTM adapts by matched pairs: all other pairs of a batch do not match."""
 
 
 class TrainablePairScorer(PreparedPairScorer, PairTrainable, Protocol):
-    """What TTM adapts by saying of every pair inside a group whether it matches."""
+    """A pair scorer that TTM adapts by saying of every pair inside a group whether it matches."""
 
 
 Trained: TypeAlias = TrainableDualEncoder | TrainablePairScorer
@@ -42,7 +42,7 @@ Model: TypeAlias = DualEncoder | PairScorer | ChoiceScorer
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a model adapter can do, asked once when it was loaded (`capabilities_of`).
+    """What a model adapter can do.
 
     Each field but the first is the adapter as the protocol types it, or None where it does not implement the protocol.
     """
@@ -74,7 +74,7 @@ class Capabilities:
 
     @property
     def loss(self) -> Literal["contrastive", "matching"] | None:
-        """What it is trained by: matched pairs in a batch, or which pairs of a group match; None if it cannot be."""
+        """How it is trained: by matched pairs in a batch, or by which pairs of a group match; None if it cannot be."""
         if self.dual_encoder is not None:
             return None if self.trainable is None else "contrastive"
         return None if self.prepared_pair_scorer is None or self.pair_trainable is None else "matching"
@@ -91,7 +91,7 @@ class Capabilities:
 
     @property
     def names(self) -> list[str]:
-        """Names of the protocols, as results have them."""
+        """Names of the protocols, as results list them."""
         views: dict[str, object] = {
             "DualEncoder": self.dual_encoder,
             "PairScorer": self.pair_scorer,

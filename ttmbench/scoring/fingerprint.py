@@ -1,4 +1,4 @@
-"""Images opened as every model gets them, in threads ahead of it; and a digest of what a task shows."""
+"""Images opened as every model gets them, in threads ahead of it; and a digest of a task's images and captions."""
 
 from __future__ import annotations
 
@@ -40,17 +40,14 @@ def threads_beside_the_model() -> int:
 def ahead(
     jobs: Sequence[Job], work: Callable[[Job], T], threads: int, held: int, apart: Callable[[Job], bool]
 ) -> Iterator[Iterator[T]]:
-    """Does jobs in threads; when the block is left, however that is, no thread goes on.
+    """Does jobs in threads and yields their results in order; no thread goes on once the block is left.
 
     Args:
         jobs: what to do.
-        work: does one of them.
-        threads: how many do.
-        held: jobs that are begun and whose results have not been taken, at most.
+        work: does one of them; its error is raised in place of its result.
+        threads: how many work.
+        held: jobs at most that are begun and whose results have not been taken.
         apart: whether a job may be done in another thread; else it is done when its result is asked for.
-
-    Yields:
-        The results, in the order of the jobs. What a job raised is raised in place of its result.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ttmbench-images", initializer=quiet_thread)
 
@@ -90,17 +87,9 @@ def distinct_captions(groups: Sequence[Group]) -> list[str]:
 
 
 def open_upright(image: ImageRef, group_id: str) -> Image:
-    """Opens an image and turns it upright (unless its source is to ignore that) and to RGB.
+    """Opens an image as RGB, turned upright unless its source ignores that.
 
-    Args:
-        image: the image.
-        group_id: for the message.
-
-    Returns:
-        An RGB image.
-
-    Raises:
-        DataError: it cannot be read; the message names image and group.
+    DataError, which names the image and the group, if it cannot be read.
     """
     try:
         return as_rgb(image.open(), turn=image.exif == "apply")
@@ -111,14 +100,14 @@ def open_upright(image: ImageRef, group_id: str) -> Image:
 
 
 class PixelDigests(Protocol):
-    """Where digests of decoded images are kept, by the digest of their files."""
+    """Stores digests of decoded images, by the digest of their files."""
 
     def get(self, image: ImageRef) -> str | None:
-        """The digest of an image whose file was decoded before; None if it is not known."""
+        """Digest of an image whose file was decoded before; None if it is unknown."""
         ...
 
     def put(self, image: ImageRef, digest: str) -> None:
-        """Keeps the digest of an image that was decoded."""
+        """Stores the digest of an image that was decoded."""
         ...
 
 
@@ -127,7 +116,7 @@ class Fingerprint:
 
     Args:
         groups: the data.
-        pixels: digests of images that were decoded before, if they are kept anywhere.
+        pixels: digests of images that were decoded before, if they are stored anywhere.
     """
 
     def __init__(self, groups: Sequence[Group], pixels: PixelDigests | None = None) -> None:
@@ -151,7 +140,7 @@ class Fingerprint:
         return self._digests[image.name]
 
     def opener(self) -> Callable[[str], Image]:
-        """What opens an image by name, anew at each call, and takes it in the first time."""
+        """A function that opens an image by name, anew at each call, and takes it in the first time."""
         by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self._groups)}
 
         def open_image(name: str) -> Image:
@@ -163,7 +152,7 @@ class Fingerprint:
         return open_image
 
     def add_remaining(self) -> None:
-        """Takes in every image that has not been added; opens those whose digest is not kept."""
+        """Takes in every image that has not been added; opens those whose digest is not stored."""
         images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._digests]
 
         def take_in(one: tuple[str, ImageRef]) -> None:
@@ -180,12 +169,12 @@ class Fingerprint:
                 pass
 
     def names(self) -> str:
-        """sha256 over the names of every group's images and over its captions: what is known before any is opened."""
+        """sha256 over the names of every group's images and over its captions, known before any image is opened."""
         named = [[[image.name for image in group.images], group.captions] for group in self._groups]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     def pixels_of(self, start: int, stop: int) -> str:
-        """sha256 over the pixels of some distinct images, by their places; all of them must have been added."""
+        """sha256 over the pixels of the distinct images from start to stop, which must all have been added."""
         names = self._names[start:stop]
         return hashlib.sha256("".join(self._digests[name] for name in names).encode()).hexdigest()
 

@@ -1,6 +1,6 @@
-"""What a model is given: each distinct image and caption of a task once, and where each one stands.
+"""Inputs of a model: each distinct image and caption of a task once, and where each one occurs.
 
-Images are rows of prepared inputs that are made when they are asked for, ahead and in threads, and not held here.
+Rows of images are prepared when they are asked for, ahead and in threads, and not held here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rows:
-    """Which distinct image and caption stands where: int [groups, images] and int [groups, captions]."""
+    """Which distinct image and caption is where: int [groups, images] and int [groups, captions]."""
 
     images: np.ndarray
     captions: np.ndarray
@@ -45,13 +45,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task as a dual encoder takes it: each distinct image and caption once, and where each one stands.
+    """A task as a dual encoder takes it.
 
     Attributes:
         images: one row per distinct image.
         captions: one row per distinct caption.
-        rows: where they stand.
-        enlarged: the images again, larger, for augmentation to cut from; only if that was asked for.
+        rows: where they occur.
+        enlarged: the images again, larger, for augmentation to cut from; None unless asked for.
     """
 
     images: Batch
@@ -61,15 +61,7 @@ class Prepared:
 
 
 def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
-    """Some groups of a prepared task, with only the images and captions that stand in them.
-
-    Args:
-        prepared: the task.
-        groups: their positions, int.
-
-    Returns:
-        The same for these groups alone.
-    """
+    """The groups at some positions (int) of a prepared task, with only the images and captions that occur in them."""
     images, image_rows = np.unique(prepared.rows.images[groups], return_inverse=True)
     captions, caption_rows = np.unique(prepared.rows.captions[groups], return_inverse=True)
     rows = Rows(
@@ -90,7 +82,7 @@ def take(batch: Batch, index: np.ndarray | slice) -> Batch:
 
 
 def _rows(tensor: torch.Tensor, index: np.ndarray | slice) -> torch.Tensor:
-    """Some rows of a tensor; of images twice as fast as by indexing, which goes number by number."""
+    """Some rows of a tensor; ``index_select`` is twice as fast on images as indexing."""
     if isinstance(index, slice):
         return tensor[index]
     rows = torch.from_numpy(np.ascontiguousarray(index)).to(tensor.device, non_blocking=True)
@@ -114,7 +106,7 @@ def n_rows(batch: Batch) -> int:
 
 
 def rows_of(groups: Sequence[Group]) -> Rows:
-    """Which distinct image and caption stands where."""
+    """Which distinct image and caption is where."""
     image_row = {image.name: row for row, (_, image) in enumerate(distinct_images(groups))}
     caption_row = {caption: row for row, caption in enumerate(distinct_captions(groups))}
     return Rows(
@@ -124,26 +116,20 @@ def rows_of(groups: Sequence[Group]) -> Rows:
 
 
 class PreparedImages(Protocol):
-    """Where prepared images are kept, by the digest of their files."""
+    """Stores prepared images, by the digest of their files."""
 
     def get(self, image: ImageRef) -> tuple[Batch, str] | None:
-        """A prepared image as one row, and the digest of its pixels; None if it is not there."""
+        """A prepared image as one row, and the digest of its pixels; None if it is not stored."""
         ...
 
     def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
-        """Keeps a prepared image and the digest of its pixels."""
+        """Stores a prepared image and the digest of its pixels."""
         ...
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Some images on their way.
-
-    Attributes:
-        images: in order, each with a group that has it.
-        rows: those that were kept prepared, by name.
-        new: the others, decoded.
-    """
+    """Images with the groups that have them; ``rows`` of those stored prepared, by name, the others decoded."""
 
     images: Sequence[tuple[str, ImageRef]]
     rows: dict[str, Batch]
@@ -152,17 +138,16 @@ class Opened:
 
 @dataclass
 class ImageRows:
-    """The distinct images of a task, opened and prepared ahead of who asks for them.
+    """The distinct images of a task, opened and prepared ahead of the model.
 
-    Decoding runs in threads, for images that have bytes of their own; what only a program can open is opened by the
-    thread that asks. The adapter is called from other threads only if its class says that it may be
-    (`PreparesInThreads`).
+    Images with a file are decoded in threads; those that only a program can open are opened by the thread that asks.
+    The adapter is called from other threads only if its class says that it may be (`PreparesInThreads`).
 
     Attributes:
         adapter: the model.
-        images: each with a group that has it, for messages; their places are the rows.
+        images: each with a group that has it, for messages; their positions are the rows.
         fingerprint: takes them in.
-        kept: where prepared images are kept, if anywhere.
+        kept: where prepared images are stored, if anywhere.
         decoded: images held decoded at a time.
         seconds: wall time spent waiting for images.
     """
@@ -191,13 +176,9 @@ class ImageRows:
 
     @contextmanager
     def parts(self, wanted: Sequence[np.ndarray]) -> Iterator[Iterator[Batch]]:
-        """Prepared rows for each of some lists of rows, in order; those of the next ones are made meanwhile.
+        """Prepared rows, a batch for each list of rows (int [n]), in order; the next ones are prepared meanwhile.
 
-        Args:
-            wanted: lists of rows, int [n] each.
-
-        Yields:
-            One batch for each list; DataError where an image cannot be read.
+        DataError where an image cannot be read.
         """
         with self.made_of(wanted, self._prepared) as made:
             yield map(_joined, made)  # which holds no part while the next one comes
@@ -206,15 +187,9 @@ class ImageRows:
     def made_of(
         self, wanted: Sequence[np.ndarray], make: Callable[[Opened], T], reads: bool = True
     ) -> Iterator[Iterator[list[T]]]:
-        """As `parts`, with anything that is made of opened images, in pieces of a few images.
+        """As `parts`, with what ``make`` makes of opened images: for each list of rows a list, one item a few images.
 
-        Args:
-            wanted: lists of rows.
-            make: makes something of some images.
-            reads: whether rows that are kept prepared serve.
-
-        Yields:
-            What is made of each list: one item a piece.
+        Unless ``reads``, images that are stored prepared are opened too.
         """
         threads = min(threads_beside_the_model(), max(1, self.decoded // 2))
         size = max(1, min(_TOGETHER, self.decoded // (2 * threads)))
@@ -267,12 +242,7 @@ class ImageRows:
 
 
 class Window:
-    """Prepared rows that are asked for from first to last, some of them again while they are at hand.
-
-    Args:
-        parts: batches of single lists of rows, in order.
-        rows: these lists.
-    """
+    """Prepared rows that are asked for in order, some of them again; ``parts`` are batches of the lists ``rows``."""
 
     def __init__(self, parts: Iterator[Batch], rows: Sequence[np.ndarray]) -> None:
         self._coming = zip(rows, parts, strict=True)

@@ -1,6 +1,6 @@
-"""The paper's analyses for any model and task (arXiv:2510.07632, Fig. 2 and 4): numbers as plain JSON, no figures.
+"""The paper's analyses for any model and task (arXiv:2510.07632, Fig. 2 and 4): numbers as JSON, no figures.
 
-Each reads labels to report precision or a metric; none of them steers anything but the oracle, which is named so.
+Each reads labels to report precision or a metric; only the oracle is steered by them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Question:
     Attributes:
         stage: the model on a task; its ``seeds`` are run one by one.
         metric: the metric that the curves show.
-        taus: values of tau_1 to compare, logits (shares under the share rule); None chooses by coverage.
+        taus: values of tau_1 to compare, logits (fractions under the share rule); None chooses by coverage.
         lrs: learning rates to compare; None takes `ttmbench.ttm.learning_rates.grid`.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: how intervals are made.
+        interval: kind of interval.
     """
 
     stage: Adaptation
@@ -51,14 +51,10 @@ class Question:
 
 
 def thresholds(question: Question) -> dict[str, Any]:
-    """Number of units that a threshold keeps, and the share of right ones among them (Fig. 2 left and middle).
+    """Number of units that a threshold selects, and the fraction of correct ones among them (Fig. 2 left and middle).
 
-    Args:
-        question: model and task; nothing is trained.
-
-    Returns:
-        ``threshold``, ``selected`` and ``accuracy`` (null where nothing is selected) as lists of equal length, and
-        ``band``: the thresholds that keep 30 % and 15 %.
+    Nothing is trained. Returns ``threshold``, ``selected`` and ``accuracy`` (null where nothing is selected) as lists
+    of equal length, and ``band``: the thresholds that select 30 % and 15 %.
     """
     confidence, tie, right = _confidence(question.stage)
     clear = confidence[~tie]
@@ -82,11 +78,7 @@ def thresholds(question: Question) -> dict[str, Any]:
 def supervision(question: Question) -> dict[str, Any]:
     """What the raw model scores by each way of assigning captions (Fig. 4 left): how good a teacher each would be.
 
-    Args:
-        question: model and task, scored over all pairs; nothing is trained.
-
-    Returns:
-        metric -> value, 95 % interval and chance; null where a metric is undefined.
+    Nothing is trained. Returns metric -> value, 95 % interval and chance; null where a metric is undefined.
     """
     bars = {}
     for metric in question.stage.metrics:
@@ -103,11 +95,7 @@ def supervision(question: Question) -> dict[str, Any]:
 def schedules(question: Question) -> dict[str, Any]:
     """TTM under every registered threshold schedule, from one tau_1 to one tau_T (Fig. 2 right).
 
-    Args:
-        question: model and task.
-
-    Returns:
-        ``baseline`` and, for each schedule, thresholds and the metric after every iteration.
+    Returns ``baseline`` and, for each schedule, thresholds and the metric after every iteration.
     """
     stage = question.stage
     names = list(stage.registry.schedules)
@@ -119,13 +107,9 @@ def schedules(question: Question) -> dict[str, Any]:
 
 
 def oracle(question: Question) -> dict[str, Any]:
-    """TTM beside its oracle variant, which keeps exactly the right matchings (Fig. 4 middle): a skyline.
+    """TTM beside its oracle variant, which trains on exactly the correct matchings (Fig. 4 middle): an upper bound.
 
-    Args:
-        question: model and task.
-
-    Returns:
-        ``baseline`` and the curves ``ttm`` and ``oracle``; the latter reads labels.
+    Returns ``baseline`` and the curves ``ttm`` and ``oracle``; the latter reads labels.
     """
     stage = question.stage
     return {
@@ -140,11 +124,8 @@ def oracle(question: Question) -> dict[str, Any]:
 def tau(question: Question) -> dict[str, Any]:
     """TTM from several values of tau_1 (Fig. 4 right): how much does the first threshold matter?
 
-    Args:
-        question: model and task; without ``taus`` the values keep 15, 20, 25 and 30 % of the groups at first.
-
-    Returns:
-        ``baseline`` and a curve for each tau_1, from the largest to the smallest.
+    Returns ``baseline`` and a curve for each tau_1, largest first; by default those that select 15, 20, 25 and 30 % of
+    the groups at first.
     """
     stage = question.stage
     taus = question.taus if question.taus is not None else _taus(stage)
@@ -158,12 +139,8 @@ def tau(question: Question) -> dict[str, Any]:
 def lr(question: Question) -> dict[str, Any]:
     """TTM at several learning rates: what each gives beside what can be seen of it without labels.
 
-    Args:
-        question: model and task; without ``lrs`` the rates lie around the one that would be used.
-
-    Returns:
-        ``baseline``, the rate that would be used (``default``) and one entry a rate, lists by seed. ``metric`` and
-        ``final`` read labels; nothing else does.
+    Returns ``baseline``, the rate that would be used (``default``) and one entry a rate (by default rates around that
+    one), lists by seed. ``metric`` and ``final`` read labels; nothing else does.
     """
     stage = question.stage
     rates = sorted(set(question.lrs or learningrates.grid(stage.learning_rate)))

@@ -1,7 +1,7 @@
-"""The test-time stage on disk while it runs, so that a run that was stopped goes on where it was.
+"""Checkpoints of the test-time stage, so that a stopped run resumes.
 
-A folder for every variant and seed holds each finished iteration, where training stands after the last of them, and,
-once the seed is over, its final scores. Every file carries a digest; one that does not fit is never used.
+A folder for every variant and seed holds each finished iteration, the state of training after the last of them, and,
+once the seed is done, its final scores. Every file has a digest; one that does not match is never used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
 
 @dataclass(frozen=True)
 class SeedProgress:
-    """Where a seed stands.
+    """Progress of a seed.
 
     Attributes:
         steps: finished iterations, in order.
-        state: of training after the last of them; None before the first, and once the seed is over.
+        state: of training after the last of them; None before the first, and once the seed is done.
         final: scores that the seed ended with; None while it runs.
     """
 
@@ -44,12 +44,12 @@ class SeedProgress:
 
 
 class SeedCheckpoint:
-    """One variant and seed of a task. Without a folder it keeps nothing.
+    """Files of one variant and seed of a task. Without a folder nothing is stored.
 
     Args:
         folder: where its files go.
-        start: digest of what the seed starts from; what was kept of another start is thrown away.
-        warn: told once if files cannot be written; the run goes on without them.
+        start: digest of what the seed starts from; files of another start are removed.
+        warn: called once if files cannot be written; the run goes on without them.
     """
 
     def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
@@ -57,7 +57,7 @@ class SeedCheckpoint:
         self._writer: threading.Thread | None = None
 
     def read(self) -> SeedProgress:
-        """Where an earlier run left off; the beginning, if anything there is damaged or of another start."""
+        """Progress of an earlier run; the beginning, if anything there is damaged or of another start."""
         if self._folder is None or not self._folder.is_dir():
             return SeedProgress()
         try:
@@ -70,10 +70,10 @@ class SeedCheckpoint:
         return SeedProgress()
 
     def keep(self, step: Step, state: TrainingState) -> None:
-        """Takes down a finished iteration and where training stands after it.
+        """Stores a finished iteration and the state of training after it.
 
-        Weights of an accelerator are copied from it at once and written while it trains on: a file of some hundred
-        megabytes takes seconds. Until it is whole, the one before it counts.
+        Weights of an accelerator are copied at once and written while training goes on, since a file of some hundred
+        megabytes takes seconds. Until it is complete, the one before it counts.
         """
         about = {
             "iteration": step.iteration,
@@ -90,7 +90,7 @@ class SeedCheckpoint:
         self._write(_TRAINING, tensors, {"iteration": state.iteration}, meanwhile=elsewhere)
 
     def finish(self, final: Scores, steps: int) -> None:
-        """The seed is over: keeps its scores and lets go of the training state."""
+        """Stores the scores of a seed that is done and removes the training state."""
         self.finish_writing()
         if self._folder is None:
             return
@@ -148,7 +148,7 @@ class SeedCheckpoint:
             self._folder = None
 
     def finish_writing(self) -> None:
-        """Waits until what was kept last is on the disk."""
+        """Waits until the last state is on the disk."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -167,16 +167,16 @@ class SeedCheckpoint:
         return tensors, about
 
     def _place(self, name: str) -> str:
-        """A file's own name, with its seed and variant: one that was put in another's place is not used."""
+        """A file's name with its seed and variant, so that a file in another's place is not used."""
         assert self._folder is not None
         return "/".join((*self._folder.parts[-2:], name))
 
 
 class TaskCheckpoint:
-    """The test-time stage of one task on disk.
+    """Checkpoints of one task.
 
     Args:
-        folder: of the task; None to keep nothing.
+        folder: of the task; None to store nothing.
         data: fingerprint of the data; part of what every seed starts from.
         run: key of the run (`ttmbench.evaluator.run_key.RunKey`); likewise.
     """
@@ -197,13 +197,9 @@ class TaskCheckpoint:
 
 
 def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
-    """Whether a seed of a variant is over, as far as its last file says; whether all of it is sound shows on reading.
+    """Whether a seed of a variant is done, by its last file; damage of the others shows on reading.
 
-    Args:
-        folder: of the task, as for `TaskCheckpoint`.
-        variant: its name.
-        seed: the seed.
-        run: key of the run.
+    ``folder`` is of the task, ``run`` the key of the run.
     """
     try:
         about = load_sealed(folder / variant / f"seed_{seed}" / _FINAL)[1]
@@ -233,7 +229,7 @@ def training_tensors(
     optimizer: Mapping[int, Mapping[str, Any]] | None,
     random: Mapping[str, torch.Tensor],
 ) -> Tensors:
-    """Model, optimiser and random generators as tensors of one file; `training_parts` takes them apart again."""
+    """Model, optimiser and random generators as tensors of one file; `training_parts` is the inverse."""
     tensors = {f"model.{name}": tensor for name, tensor in model.items()}
     tensors |= {f"random.{device}": state for device, state in random.items()}
     for number, values in (optimizer or {}).items():

@@ -1,4 +1,4 @@
-"""Runs of TTM at several learning rates, and what can be seen of them without a label (docs/learning-rate.md)."""
+"""Runs of TTM at several learning rates, and what can be seen of them without labels (docs/learning-rate.md)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Seen:
         matching: of the adapted model, or None if the run diverged.
         selected: units that each iteration trained on.
         loss: mean loss of the last epoch of every iteration; None where an iteration trained on nothing.
-        confident_kept: share of the units most certain at first whose matching is what it was; None if it diverged.
-        diverged: what went wrong, if training broke off.
+        confident_kept: fraction of the initially most confident units whose matching is unchanged; None if it diverged.
+        diverged: the error, if training diverged.
     """
 
     seed: int
@@ -57,7 +57,7 @@ def grid(rate: float) -> tuple[float, ...]:
 
 
 def matchings(scores: Scores, is_global: bool) -> PseudoLabels:
-    """The matching of every unit and how certain it is; ties are marked, since their captions mean nothing."""
+    """The matching of every unit, its confidence, and ties."""
     if is_global:
         assert scores.all_pairs is not None, "the global variant scores every pair"
         overall = match_global(scores.all_pairs)
@@ -67,17 +67,9 @@ def matchings(scores: Scores, is_global: bool) -> PseudoLabels:
 
 
 def observe(steps: Iterable[Step], raw: Scores, seed: int, is_global: bool, ended: Callable[[Step], object]) -> Seen:
-    """Goes through a run's iterations.
+    """Goes through the iterations of a run of `ttmbench.ttm.algorithm.adapt`, which may diverge without an error here.
 
-    Args:
-        steps: of `ttmbench.ttm.adapt`.
-        raw: scores that the run starts from.
-        seed: of the run.
-        is_global: units are images of one assignment.
-        ended: called with the last iteration, for whoever reports what the labels say of it.
-
-    Returns:
-        What was seen; training that diverges ends a run and is no error here.
+    ``raw`` are the scores that the run starts from; ``ended`` is called with the last iteration.
     """
     selected: list[int] = []
     loss: list[float | None] = []
@@ -100,7 +92,7 @@ def same(one: PseudoLabels, other: PseudoLabels) -> np.ndarray:
 
 
 def agreement(runs: Sequence[Seen]) -> float | None:
-    """Share of units that two seeds match alike, mean over pairs; None for fewer than two, or if one diverged."""
+    """Fraction of units that two seeds match alike, mean over pairs; None for fewer than two, or if one diverged."""
     found = [run.matching for run in runs]
     whole = [one for one in found if one is not None]
     if len(whole) < 2 or len(whole) < len(found):
@@ -109,7 +101,7 @@ def agreement(runs: Sequence[Seen]) -> float | None:
 
 
 def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:
-    """Of the quarter of units with the largest raw confidence, the share matched as before; None if all tie."""
+    """Fraction of the quarter of units with the largest raw confidence that are matched as before; None if all tie."""
     clear = np.flatnonzero(~before.tie)
     if len(clear) == 0:
         return None

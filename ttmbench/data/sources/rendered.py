@@ -44,6 +44,6 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
         yield Group(group.group_id, tuple(images), group.captions, group.tags)
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
+def locate_rendered(request: SourceRequest) -> list[DataLocation]:
     """Scenes are drawn: nothing is needed."""
     return [DataLocation("drawn on this machine", ())]

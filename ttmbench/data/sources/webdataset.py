@@ -134,7 +134,7 @@ def read_webdataset(request: SourceRequest) -> Loaded:
     return Loaded(list(islice(groups, request.limit)), record)
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
+def locate_webdataset(request: SourceRequest) -> list[DataLocation]:
     """Shards of a repository of the hub, or a local folder of them."""
     options = read_hub_options(WebdatasetOptions, request)
     own = options.local_copy(request.data_dir or data_folder())

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
-from ttmbench.data.sources.first_of import first_available, locations_of_all
+from ttmbench.data.sources.combined import first_available, locate_each
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest
 
@@ -126,9 +126,9 @@ def read_whatsup(request: SourceRequest) -> Loaded:
     return Loaded(list(islice(groups, request.limit)), record)
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
+def locate_whatsup(request: SourceRequest) -> list[DataLocation]:
     """The places of the photographs."""
-    return locations_of_all(read_options(WhatsupOptions, request).of, _photographs(request))
+    return locate_each(read_options(WhatsupOptions, request).of, _photographs(request))
 
 
 def _photographs(request: SourceRequest) -> SourceRequest:
