@@ -215,7 +215,7 @@ def test_a_plan_of_a_sweep_has_the_cells_that_it_says(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     cells = [one.cell for one in expand(read_plan(path), "plan.yaml", {})]
-    assert sorted((cell.model, cell.task, cell.setting) for cell in cells) == [
+    assert sorted((cell.config.model_name, cell.task, cell.setting) for cell in cells) == [
         (model, task, setting)
         for model, settings in (("second", ["raw"]), ("tiny-clip", ["raw", "ttm"]))
         for task in ("shapes_color", "shapes_place")

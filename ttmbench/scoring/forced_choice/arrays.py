@@ -98,14 +98,7 @@ def summarise_choices(
 ) -> Summary:
     """Metrics of the questions that were asked, without ties: an answer names one option, or is wrong.
 
-    Args:
-        choices: which were answered correctly.
-        shape: of the groups.
-        orders: how often each question was asked.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        seed: of the resampling.
-        interval: how intervals are made.
-        clusters: of the groups, where it is known which share images.
+    ``orders`` is how often each question was asked; ``bootstrap_iters`` is 0 for no interval of any kind.
     """
     summary = Summary()
     among = None if clusters is None else clusters.groups
