@@ -18,7 +18,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.testing import ContractError, check_adapter
 from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
@@ -183,9 +183,9 @@ def pickled(tmp_path, tiny_hf_clip):
 def test_a_pickle_is_read_as_tensors_alone(pickled, tiny_hf_clip):
     adapter, safe = hf.load(pretrained=str(pickled), device="cpu"), hf.load(pretrained=str(tiny_hf_clip), device="cpu")
     assert adapter.weights_sha256 == safe.weights_sha256
-    said = model_info(capabilities_of(adapter))["source"]
+    said = model_info(Capabilities(adapter))["source"]
     assert said == {"name": "pickled", "commit": None, "files": ["pytorch_model.bin"], "format": "pickle"}
-    assert model_info(capabilities_of(safe))["source"]["format"] == "safetensors"
+    assert model_info(Capabilities(safe))["source"]["format"] == "safetensors"
     assert "tensors alone are read" in remarks(adapter)[0] and not remarks(safe)
     with pytest.raises(DataError, match=r"pytorch_model\.bin and not as safetensors"):
         hf.load(pretrained=str(pickled), device="cpu", weights="safetensors")

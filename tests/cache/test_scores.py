@@ -26,7 +26,7 @@ from ttmbench.cache.maintenance import list_items, read_items
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
 from ttmbench.results.files import schema
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 
 
 class CountingClip:
@@ -263,7 +263,7 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.model_adapters import visualgpt
 
     adapter = visualgpt.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
-    context = Run(registry, config, capabilities_of(adapter), cache=ScoreCache(Path(store)))
+    context = Run(registry, config, Capabilities(adapter), cache=ScoreCache(Path(store)))
     plan = plan_task(context, find_task(registry, "shapes_color"), with_parts=True)
     opened = [score_task(plan, context) for _ in range(2)]
     assert opened[0].from_store is None and opened[1].from_store is not None
@@ -415,12 +415,12 @@ run({model}, use_cache={store!r}, limit={limit}, batch_size=30)
 """
 
 
-def start(model: str, store: Path, limit: int) -> subprocess.Popen | processes.Forked:
+def start(model: str, store: Path, limit: int) -> subprocess.Popen:
     code = STOPPED.format(tests=str(Path(__file__).parents[1]), model=model, store=str(store), limit=limit)
     return processes.start(["-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def wait_for_blocks(store: Path, count: int, process: subprocess.Popen | processes.Forked) -> list[Path]:
+def wait_for_blocks(store: Path, count: int, process: subprocess.Popen) -> list[Path]:
     for _ in range(1200):
         blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
         if len(blocks) >= count:

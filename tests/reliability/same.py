@@ -30,7 +30,7 @@ from ttmbench.protocols import StoredFeatures
 from ttmbench.results.labels import RAW, TTM
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import summarise
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import GroupShape, Scores
 
 LAYOUTS = {"pairs": ("color", (2, 2)), "one": ("replace", (1, 2)), "all": ("color", (2, 2))}
@@ -191,7 +191,7 @@ class Bench:
 
     def adapts(self, layout: str) -> bool:
         """Whether TTM adapts the model to this layout."""
-        loss = capabilities_of(self.model(layout, Order())).loss
+        loss = Capabilities(self.model(layout, Order())).loss
         return self._trains and loss is not None and not (loss == "matching" and layout == "all")
 
     def run(self, layout: str, order: Order | None = None, others: Sequence[str] = (), **settings: Any) -> Any:

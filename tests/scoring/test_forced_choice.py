@@ -22,7 +22,7 @@ from ttmbench.model_adapters.openai import load
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import ChoiceStyle
 from ttmbench.results.files import schema
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, read_caption_choice, read_image_choice, text_prompt
@@ -205,7 +205,7 @@ def test_the_order_of_options_is_drawn_by_the_seed_and_the_group_alone():
     groups = load_groups(registry, find_task(registry, "shapes_color"), 12)
 
     def orders(chosen, seed):
-        given = ask_choices(capabilities_of(Chooser(lambda *_: "A")), chosen, 5, seed).given
+        given = ask_choices(Capabilities(Chooser(lambda *_: "A")), chosen, 5, seed).given
         return {(chosen[one.asked.group].group_id, one.asked.side, one.asked.subject): one.asked.order for one in given}
 
     every = orders(groups, 0)
@@ -297,7 +297,7 @@ def test_more_captions_than_letters_are_refused():
 
     group = Group("g", (ImageRef("i", lambda: Image.new("RGB", (2, 2))),), tuple(f"caption {at}" for at in range(11)))
     with pytest.raises(UsageError, match="at most 10 options"):
-        ask_choices(capabilities_of(Chooser(None)), [group], 1, 0)
+        ask_choices(Capabilities(Chooser(None)), [group], 1, 0)
 
 
 def test_scores_are_not_asked_of_a_model_that_chooses():
@@ -306,7 +306,7 @@ def test_scores_are_not_asked_of_a_model_that_chooses():
     from ttmbench.evaluator.score_task import score_task
 
     registry = build_registry()
-    context = Run(registry, RunConfig(model="x", tasks=["shapes_color"]), capabilities_of(Chooser(None)))
+    context = Run(registry, RunConfig(model="x", tasks=["shapes_color"]), Capabilities(Chooser(None)))
     with pytest.raises(UsageError, match="answers in words"):
         score_task(plan_task(context, find_task(registry, "shapes_color")), context)
 

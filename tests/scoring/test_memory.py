@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from ttmbench.scoring import fingerprint
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.pairs import score_task_pairs
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
@@ -81,5 +81,5 @@ def test_scoring_pair_by_pair_holds_a_batch_or_two(opened_images):
                 [image.getpixel((0, 0))[0] + len(text) for image, text in zip(images, captions, strict=True)]
             )
 
-    score_task_pairs(capabilities_of(Brightness()), opened_images.groups(5 * BATCH), BATCH, all_pairs=False)
+    score_task_pairs(Capabilities(Brightness()), opened_images.groups(5 * BATCH), BATCH, all_pairs=False)
     assert opened_images.opened == 5 * BATCH and opened_images.most <= 2 * BATCH and opened_images.alive <= 1

@@ -17,9 +17,9 @@ import ttmbench
 from ttmbench.errors import DataError
 from ttmbench.evaluator.determinism import deterministic
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.dual_encoder import encode, encode_side
-from ttmbench.scoring.fingerprint import Fingerprint, ahead, threads_beside_the_model
+from ttmbench.scoring.fingerprint import Fingerprint, ahead, distinct_images, threads_beside_the_model
 from ttmbench.scoring.inputs import ImageRows
 from ttmbench.scoring.pairs import score_in_memory, score_task_pairs
 from ttmbench.scoring.prepare import prepare
@@ -157,7 +157,7 @@ def test_threads_are_no_more_than_torch_may_use():
 
 
 def streamed(model, data, batch_size=64, **about) -> torch.Tensor:
-    images = ImageRows.of(model, data, Fingerprint(data), **about)
+    images = ImageRows(model, list(distinct_images(data)), Fingerprint(data), **about)
     return encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
 
 
@@ -168,7 +168,7 @@ def test_what_is_streamed_equals_what_is_held_in_memory(kind, batch_size, four_t
     data, model, other = groups(600), kind(), kind()
     prepared, digest = prepare(other, data, 64)
     fingerprint = Fingerprint(data)
-    images = ImageRows.of(model, data, fingerprint)
+    images = ImageRows(model, list(distinct_images(data)), fingerprint)
     features = encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
     assert torch.equal(features, encode(other, prepared, batch_size).images.features)
     assert model.batches == other.batches and fingerprint.hexdigest() == digest and images.seconds > 0
@@ -261,7 +261,7 @@ class Pairs(OneThreaded):
 def test_pairs_are_streamed_to_the_same_bits_in_little_memory(four_threads):
     data, model, other = groups(500), Pairs(), Pairs()
     fingerprint = Fingerprint(data)
-    table = score_task_pairs(capabilities_of(model), data, 30, all_pairs=False, fingerprint=fingerprint)
+    table = score_task_pairs(Capabilities(model), data, 30, all_pairs=False, fingerprint=fingerprint)
     prepared, expected = prepare(other, data, 64)
     assert fingerprint.hexdigest() == expected and table.values is None
     assert np.array_equal(table.groups, score_in_memory(other, prepared, 30, all_pairs=False).groups)

@@ -235,7 +235,7 @@ def test_a_worker_may_join_late(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "no summary of a sweep"),
+        ("[]", "not the summary of a sweep"),
         ("{", "JSON"),
         ('{"kind": "sweep"}', "is missing"),
         ('{"kinds": 1}', "unknown key"),

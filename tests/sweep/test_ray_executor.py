@@ -147,7 +147,7 @@ def begun(tmp_path, monkeypatch):
     """Makes an executor on a fake cluster and starts it."""
     (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
     monkeypatch.setattr(ray_executor, "connect", lambda *_: None)
-    monkeypatch.setattr(ray_executor, "_LOOK", -1.0)
+    monkeypatch.setattr(ray_executor, "_CHECK", -1.0)
     clock = [0.0]
 
     def now():

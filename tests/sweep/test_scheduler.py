@@ -13,7 +13,7 @@ DONE, FAILED = UnitResult("done"), UnitResult("failed", "no good")
 
 
 def cell(number: int, model: str = "m") -> Cell:
-    return Cell(number, f"{model}/{number}", model, str(number), "", RunConfig(model=model, tasks=[str(number)]))
+    return Cell(number, f"{model}/{number}", str(number), "", RunConfig(model=model, tasks=[str(number)]))
 
 
 def whole(one: Cell):
@@ -40,7 +40,7 @@ def test_a_worker_stays_with_its_model_and_others_take_other_models():
         for name in models:
             unit = scheduler.next(name)
             if unit is not None:
-                models[name].append(unit.cell.model)
+                models[name].append(unit.cell.config.model)
                 scheduler.finish(name, unit, DONE)
     assert sorted(map(tuple, models.values())) == [("a",) * 4, ("b",) * 4]
 
@@ -48,15 +48,15 @@ def test_a_worker_stays_with_its_model_and_others_take_other_models():
 def test_a_worker_without_work_helps_with_another_model():
     scheduler = scheduled([*[whole(cell(number, "a")) for number in range(5)], whole(cell(9, "b"))])
     first, second = scheduler.next("x"), scheduler.next("y")
-    assert (first.cell.model, second.cell.model) == ("a", "a")  # 5 cells, and 1: half of 4 is still more
+    assert (first.cell.config.model, second.cell.config.model) == ("a", "a")  # 5 cells, and 1: half of 4 is still more
     scheduler.finish("x", first, DONE)
-    assert scheduler.next("x").cell.model == "a"
+    assert scheduler.next("x").cell.config.model == "a"
     scheduler.finish("y", second, DONE)
     rest = [scheduler.next("y")]
     while rest[-1] is not None:
         scheduler.finish("y", rest[-1], DONE)
         rest.append(scheduler.next("y"))
-    assert [unit.cell.model for unit in rest[:-1]] == ["a", "a", "b"]
+    assert [unit.cell.config.model for unit in rest[:-1]] == ["a", "a", "b"]
 
 
 def test_the_run_of_a_cell_comes_after_all_of_its_seeds():

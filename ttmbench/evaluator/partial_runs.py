@@ -1,7 +1,7 @@
-"""Parts of a run that can be done apart, each leaving what the run finds when it comes: as if it had been stopped.
+"""Parts of a run that another process can do first: a seed of the test-time stage, or some of the raw scores.
 
-A seed of the test-time stage leaves its folder of state, under the run's own key; a share of the raw scores leaves
-blocks in the cache. `ttmbench.evaluator.run.run` then computes neither again, and it alone writes numbers.
+A seed leaves its folder of state under the run's key, scores leave blocks in the cache. `ttmbench.evaluator.run.run`
+then computes neither again, and it alone writes numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,29 +16,29 @@ from ttmbench._util.console import each_note_once
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import RunConfig
-from ttmbench.errors import DivergedError, UsageError, phase
+from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_place
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
-from ttmbench.evaluator.settings import Chosen, cache_of, read_samples, usual_rate
-from ttmbench.evaluator.task import adapt_ahead, one_seed, with_others
+from ttmbench.evaluator.settings import Chosen, cache_of, read_samples
+from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
-from ttmbench.scoring.capabilities import Model, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.pairs import score_task_pairs
 from ttmbench.ttm.checkpoint import is_finished
 from ttmbench.ttm.variants import adapted_folders
 
-_PATIENCE = 60.0  # seconds for another process to move an earlier run's files aside
+_PATIENCE = 60.0  # seconds to wait while another process moves an earlier run's files aside
 
 
 def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
-    """Runs the test-time stage of one seed of a task, and leaves its state beside the run's document.
+    """Runs the test-time stage of one seed of a task, and leaves its state next to the run's document.
 
     Args:
         unit: names the task and the seed.
@@ -49,41 +48,26 @@ def run_seed(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memo
         memory: of the adapter.
 
     Raises:
-        DataError: data out of reach, or not what the task file says.
-        TtmbenchError: no usable scores, or training left the finite numbers.
+        DataError: data unreachable, or not what the task file says.
+        TtmbenchError: no usable scores, or training produced NaN or infinite numbers.
         UsageError: the model cannot be adapted to this task.
     """
     name = unit.cell.task
     with _part(config, chosen, adapter, name) as run:
-        _make_way(config, chosen.key(config))
+        _move_other_run_aside(config, chosen.key(config))
         folders = adapted_folders(config, list(chosen.tasks), new=False)
-        run = with_others(replace(one_seed(run, unit.part), folders=folders), chosen.also)
+        run = one_seed(run, unit.part)
         plan = plan_task(run, chosen.tasks[name], chosen.settings[name])
-        if not plan.adapts:
-            return
-        try:
-            adapt_ahead(memory.score(plan, run), run, chosen.settings[name], _state_of(config, name))
-        except DivergedError as error:
-            error.usual = usual_rate(chosen.registry, config, plan.spec)
-            raise
+        if plan.adapts:
+            methods = Methods(run, folders, chosen.also)
+            methods.run_ahead(memory.score(plan, run), chosen.settings[name], _state_of(config, name))
 
 
 def run_scores(unit: Unit, config: RunConfig, chosen: Chosen, adapter: Model, memory: TaskMemory) -> None:
-    """Computes a part of the raw scores of a task, and leaves it where the run looks for it.
+    """Computes a part of the raw scores of a task, and leaves it in the cache; without a cache it does nothing.
 
-    Of a model that scores pairs these are blocks of the cache; of one behind a server, which keeps its answers itself,
-    the answers on some of the groups; of any other the first part is everything. What nobody keeps is not computed.
-
-    Args:
-        unit: names the task and the part.
-        config: the whole run.
-        chosen: what the configuration's names stand for.
-        adapter: the model.
-        memory: of the adapter.
-
-    Raises:
-        DataError: data out of reach, or not what the task file says.
-        TtmbenchError: the model gave no usable scores.
+    A pair scorer computes some blocks of pairs; a server answers on some of the groups and stores its answers itself;
+    for any other model the first part is everything. Arguments and errors as for `run_seed`.
     """
     name, part, of = unit.cell.task, unit.part, unit.cell.shards
     if chosen.tasks[name].spec.kind != "groups":
@@ -106,13 +90,13 @@ def _part(config: RunConfig, chosen: Chosen, adapter: Model, task: str) -> Itera
     with each_note_once(), fixed_bits(config.seed) if config.deterministic else nullcontext():
         samples = read_samples(config.samples) if config.samples else None
         key = chosen.key(config).sha256
-        run = Run(chosen.registry, config, capabilities_of(adapter), cache_of(config), key, samples)
+        run = Run(chosen.registry, config, Capabilities(adapter), cache_of(config), key, samples)
         with foreign_errors(f"task '{task}' with model '{config.model}'"), naming_what_cannot():
             yield run
 
 
 def _ask(plan: TaskPlan, run: Run, part: int, of: int) -> None:
-    """A part of the groups, for a part of the costs: a server's answer to one depends on no other."""
+    """Asks a server about some of the groups, within a part of the allowed costs."""
     can, sizer = run.capabilities, run.sizer
     divide_costs = getattr(can.adapter, "divide_costs", None)
     if divide_costs is not None:
@@ -131,26 +115,26 @@ def _state_of(config: RunConfig, task: str) -> Path:
     return RunFiles.of(config.output_path, config.model_name, "").state_of(task)
 
 
-def _make_way(config: RunConfig, key: RunKey) -> None:
-    """Moves another run's document and state aside before anything is left in its place."""
-    path, waits_until = Path(config.output_path or ""), time.monotonic() + _PATIENCE
+def _move_other_run_aside(config: RunConfig, key: RunKey) -> None:
+    """Moves the document and state of another command aside before a seed is left there."""
+    path, deadline = Path(config.output_path or ""), time.monotonic() + _PATIENCE
     while path.exists():
         try:
             if read_json(path).get("run_key") == key.sha256:
                 return
         except (Unreadable, AttributeError):
-            return  # for the run to say
+            return  # which the run reports
         try:
             with open_place(config, key, datetime.now().astimezone()):
                 return
         except UsageError:
-            if time.monotonic() > waits_until:
+            if time.monotonic() > deadline:
                 raise
         time.sleep(0.1)
 
 
 def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
-    """Whether everything that a run does with a seed lies finished beside its document.
+    """Whether all methods that a run applies with a seed are finished on disk.
 
     Args:
         config: the whole run; its ``output_path`` is a ``.json`` file.
@@ -158,12 +142,7 @@ def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
         seed: one of its seeds.
         key: of the run (`ttmbench.evaluator.run_key.RunKey`).
     """
+    wanted = {SIMPLE_MATCH: config.simple_match, TTM: config.ttm, ORACLE: config.oracle}
+    wanted |= dict.fromkeys(config.ttm_controls, True) | {HOLDOUT: config.ttm_holdout is not None}
     state = _state_of(config, task)
-    wanted: dict[str, bool] = {
-        SIMPLE_MATCH: config.simple_match,
-        TTM: config.ttm,
-        **{name: True for name in config.ttm_controls},
-        HOLDOUT: config.ttm_holdout is not None,
-        ORACLE: config.oracle,
-    }
     return all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted)

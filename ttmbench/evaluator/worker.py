@@ -1,4 +1,4 @@
-"""A worker: does units one after the other and keeps what it has loaded. It knows of no process and no network."""
+"""A worker: does units one after the other, in any process, and keeps the model and the task it has loaded."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ttmbench.evaluator.score_task import TaskMemory
 from ttmbench.evaluator.settings import Chosen, choose, model_settings
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
-from ttmbench.scoring.capabilities import Model, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.types import IterationRecord
 
-Tell = Callable[[str], None]
-"""Takes a short line on what is being done."""
+Report = Callable[[str], None]
+"""Receives short lines on what is being done."""
 
 
 class Worker:
     """Does units; the same object from first to last, in one thread.
 
     Args:
-        root: the sweep's folder; of a worker that has none in common with the driver, one of its own.
+        root: the sweep's folder, or a folder of the worker's own where the driver's cannot be seen.
         cache: folder of raw scores in place of what the configurations say; None to leave that.
         device: of models, in place of what the configurations say; None to leave that.
     """
@@ -40,39 +40,35 @@ class Worker:
         self._loaded: tuple[str, Model] | None = None
         self._memory: tuple[int, TaskMemory] | None = None
 
-    def do(self, unit: Unit, tell: Tell = lambda line: None) -> UnitResult:
-        """Does a unit. Whatever goes wrong is in the result; KeyboardInterrupt is what asks it to stop.
-
-        Args:
-            unit: what to do.
-            tell: is told what is going on.
-
-        Returns:
-            How it ended.
-        """
+    def do(self, unit: Unit, report: Report = lambda line: None) -> UnitResult:
+        """Does a unit and returns how it ended, whatever went wrong; KeyboardInterrupt asks it to stop."""
         began = time.perf_counter()
         state: State = "done"
         error: str | None = None
         try:
-            self._do(unit, tell)
+            self._do(unit, report)
         except KeyboardInterrupt:
             state, error = "stopped", "stopped"
         except (Exception, SystemExit) as failure:
-            state = "unfit" if _lacks_something(failure) else "failed"
+            # Weights, data, a package or a plugin may be available in another place.
+            lacks_something = isinstance(failure, DataError) or phase_of(failure, "run") == "model"
+            state = "unfit" if lacks_something else "failed"
             error = str(failure) if isinstance(failure, TtmbenchError) else error_line(failure)
         if state != "done":
             self._forget()  # whatever state it is in
         return UnitResult(state, error, time.perf_counter() - began)
 
-    def _do(self, unit: Unit, tell: Tell) -> None:
+    def _do(self, unit: Unit, report: Report) -> None:
         config = unit.cell.config_at(self._root)
         if self._cache is not None:
             config = config.model_copy(update={"use_cache": self._cache})
         with phase("model"):
-            chosen = choose(config, plugins=[("sweep", _Listener(unit, tell))])
-        with self._adapter(unit, config, chosen, tell) as adapter:
-            memory = self._memory_of(unit)
-            tell(unit.name)
+            chosen = choose(config, plugins=[("sweep", _Listener(unit, report))])
+        with self._adapter(unit, config, chosen, report) as adapter:
+            if self._memory is None or self._memory[0] != unit.cell.number:
+                self._memory = (unit.cell.number, TaskMemory())
+            memory = self._memory[1]
+            report(unit.name)
             if unit.kind == "groups":
                 run_scores(unit, config, chosen, adapter, memory)
             elif unit.kind == "seed":
@@ -81,12 +77,12 @@ class Worker:
                 run(config, adapter=adapter, command=unit.cell.command, chosen=chosen, memory=memory)
 
     @contextmanager
-    def _adapter(self, unit: Unit, config: RunConfig, chosen: Chosen, tell: Tell) -> Iterator[Model]:
-        """The unit's model, loaded before or now; one that counts what it uses belongs to one unit alone."""
+    def _adapter(self, unit: Unit, config: RunConfig, chosen: Chosen, report: Report) -> Iterator[Model]:
+        """The unit's model, loaded before or now; one that counts its usage is loaded for each unit."""
         key = unit.cell.model_key
         if self._loaded is None or self._loaded[0] != key:
             self._forget()
-            tell(f"{unit.name}: loading the model")
+            report(f"{unit.name}: loading the model")
             settings = model_settings(config) | ({} if self._device is None else {"device": self._device})
             with phase("model"), deterministic(config.seed) if config.deterministic else nullcontext():
                 self._loaded = key, make_adapter(chosen.registry, config.model, config.model_args, settings)
@@ -94,17 +90,11 @@ class Worker:
         try:
             yield adapter
         finally:
-            if capabilities_of(adapter).reporting is not None:
+            if Capabilities(adapter).reporting is not None:
                 self._forget()
 
-    def _memory_of(self, unit: Unit) -> TaskMemory:
-        """The prepared task that units of one cell share."""
-        if self._memory is None or self._memory[0] != unit.cell.number:
-            self._memory = (unit.cell.number, TaskMemory())
-        return self._memory[1]
-
     def _forget(self) -> None:
-        """Lets go of the model, of the task that was prepared for it, and of the memory of both."""
+        """Releases the model, the task that was prepared for it, and the memory of both."""
         self._memory = None
         if self._loaded is None:
             return
@@ -117,22 +107,17 @@ class Worker:
 
 
 class _Listener:
-    """A plugin that passes on how far a unit is."""
+    """A plugin that reports the progress of a unit."""
 
-    def __init__(self, unit: Unit, tell: Tell) -> None:
-        self._unit, self._tell = unit, tell
+    def __init__(self, unit: Unit, report: Report) -> None:
+        self._unit, self._report = unit, report
 
     @hookimpl
     def ttmbench_task_scored(self, task: str, filter: str) -> None:
-        """Raw scores are there, or a variant is over."""
-        self._tell(f"{self._unit.name}: {'raw scores' if filter == 'none' else filter} done")
+        """Reports that raw scores or a method are done."""
+        self._report(f"{self._unit.name}: {'raw scores' if filter == 'none' else filter} done")
 
     @hookimpl
     def ttmbench_iteration_finished(self, task: str, record: IterationRecord) -> None:
-        """An iteration is over."""
-        self._tell(f"{self._unit.name}: seed {record.seed}, iteration {record.iteration} done")
-
-
-def _lacks_something(error: BaseException) -> bool:
-    """Whether a failure says something of the place: weights, data, a package or a plugin may be there elsewhere."""
-    return isinstance(error, DataError) or phase_of(error, "run") == "model"
+        """Reports a finished iteration."""
+        self._report(f"{self._unit.name}: seed {record.seed}, iteration {record.iteration} done")

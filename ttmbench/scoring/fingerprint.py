@@ -7,7 +7,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import islice
@@ -52,23 +52,19 @@ def ahead(
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ttmbench-images", initializer=quiet_thread)
 
     def results() -> Iterator[T]:
-        rest, begun = iter(jobs), deque[Future[T] | Callable[[], T]]()
+        rest, begun = iter(jobs), deque[Callable[[], T]]()
         while True:
             for job in islice(rest, held - len(begun)):
-                begun.append(pool.submit(work, job) if apart(job) else partial(work, job))
+                begun.append(pool.submit(work, job).result if apart(job) else partial(work, job))
             if not begun:
                 return
-            yield _result(begun.popleft())
+            yield begun.popleft()()
 
     try:
         with quiet_decoding():
             yield results()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _result(begun: Future[T] | Callable[[], T]) -> T:
-    return begun.result() if isinstance(begun, Future) else begun()
 
 
 def distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:
@@ -123,13 +119,15 @@ class Fingerprint:
         self._digests: dict[str, str] = {}
         self._groups, self._kept = groups, pixels
 
-    def add(self, image: ImageRef, opened: Image) -> None:
-        """Takes in one distinct image, which was opened."""
+    def open(self, group_id: str, image: ImageRef) -> Image:
+        """Opens an image as `open_upright` and takes it in."""
+        opened = open_upright(image, group_id)
         if image.name not in self._digests:
             head = f"{opened.width}x{opened.height}:".encode()
             self._digests[image.name] = hashlib.sha256(head + opened.tobytes()).hexdigest()
             if self._kept is not None:
                 self._kept.put(image, self._digests[image.name])
+        return opened
 
     def add_digest(self, image: ImageRef, pixels: str) -> None:
         """Takes in one distinct image by the digest of its pixels."""
@@ -142,29 +140,21 @@ class Fingerprint:
     def opener(self) -> Callable[[str], Image]:
         """A function that opens an image by name, anew at each call, and takes it in the first time."""
         by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self._groups)}
-
-        def open_image(name: str) -> Image:
-            group_id, image = by_name[name]
-            opened = open_upright(image, group_id)
-            self.add(image, opened)
-            return opened
-
-        return open_image
+        return lambda name: self.open(*by_name[name])
 
     def add_remaining(self) -> None:
         """Takes in every image that has not been added; opens those whose digest is not stored."""
-        images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._digests]
+        images = [item for item in distinct_images(self._groups) if item[1].name not in self._digests]
 
-        def take_in(one: tuple[str, ImageRef]) -> None:
-            group_id, image = one
-            known = self._kept.get(image) if self._kept is not None else None
+        def take_in(item: tuple[str, ImageRef]) -> None:
+            known = self._kept.get(item[1]) if self._kept is not None else None
             if known is None:
-                self.add(image, open_upright(image, group_id))
+                self.open(*item)
             else:
-                self.add_digest(image, known)
+                self.add_digest(item[1], known)
 
         threads = threads_beside_the_model()
-        with ahead(images, take_in, threads, 4 * threads, lambda one: one[1].read is not None) as done:
+        with ahead(images, take_in, threads, 4 * threads, lambda item: item[1].read is not None) as done:
             for _ in progress_iter(done, "looking at data", "images", total=len(images)):
                 pass
 
@@ -191,12 +181,3 @@ class Fingerprint:
             for caption in group.captions:
                 digest.update(hashlib.sha256(caption.encode()).digest())
         return digest.hexdigest()
-
-
-def open_all(images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint) -> list[Image]:
-    """Opens images, given with the groups that have them, and takes them in."""
-    opened = []
-    for group_id, image in images:
-        opened.append(open_upright(image, group_id))
-        fingerprint.add(image, opened[-1])
-    return opened

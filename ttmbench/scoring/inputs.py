@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from ttmbench.scoring.fingerprint import (
     ahead,
     distinct_captions,
     distinct_images,
-    open_all,
     threads_beside_the_model,
 )
 from ttmbench.types import Group, ImageRef
@@ -45,19 +44,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task as a dual encoder takes it.
+    """A task as a dual encoder takes it."""
 
-    Attributes:
-        images: one row per distinct image.
-        captions: one row per distinct caption.
-        rows: where they occur.
-        enlarged: the images again, larger, for augmentation to cut from; None unless asked for.
-    """
-
-    images: Batch
-    captions: Batch
-    rows: Rows
-    enlarged: Batch | None = None
+    images: Batch  # one row per distinct image
+    captions: Batch  # one row per distinct caption
+    rows: Rows  # where they occur
+    enlarged: Batch | None = None  # the images again, larger, for augmentation to cut from; None unless asked for
 
 
 def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
@@ -129,9 +121,9 @@ class PreparedImages(Protocol):
 
 @dataclass(frozen=True)
 class Opened:
-    """Images with the groups that have them; ``rows`` of those stored prepared, by name, the others decoded."""
+    """Some images: ``rows`` of those that are stored prepared, by name, and the others decoded."""
 
-    images: Sequence[tuple[str, ImageRef]]
+    images: Sequence[ImageRef]
     rows: dict[str, Batch]
     new: list[Image]
 
@@ -142,34 +134,14 @@ class ImageRows:
 
     Images with a file are decoded in threads; those that only a program can open are opened by the thread that asks.
     The adapter is called from other threads only if its class says that it may be (`PreparesInThreads`).
-
-    Attributes:
-        adapter: the model.
-        images: each with a group that has it, for messages; their positions are the rows.
-        fingerprint: takes them in.
-        kept: where prepared images are stored, if anywhere.
-        decoded: images held decoded at a time.
-        seconds: wall time spent waiting for images.
     """
 
-    adapter: DualEncoder | PreparedPairScorer
-    images: Sequence[tuple[str, ImageRef]]
-    fingerprint: Fingerprint
-    kept: PreparedImages | None = None
-    decoded: int = DECODED
-    seconds: float = field(default=0.0, init=False)
-
-    @classmethod
-    def of(
-        cls,
-        adapter: DualEncoder | PreparedPairScorer,
-        groups: Sequence[Group],
-        fingerprint: Fingerprint,
-        kept: PreparedImages | None = None,
-        decoded: int = DECODED,
-    ) -> ImageRows:
-        """Those of a task, in the order of rows."""
-        return cls(adapter, list(distinct_images(groups)), fingerprint, kept, decoded)
+    adapter: DualEncoder | PreparedPairScorer  # the model
+    images: Sequence[tuple[str, ImageRef]]  # each with a group that has it, for messages; their positions are the rows
+    fingerprint: Fingerprint  # takes them in
+    kept: PreparedImages | None = None  # where prepared images are stored, if anywhere
+    decoded: int = DECODED  # images held decoded at a time
+    seconds: float = field(default=0.0, init=False)  # wall time spent waiting for images
 
     def __len__(self) -> int:
         return len(self.images)
@@ -180,65 +152,62 @@ class ImageRows:
 
         DataError where an image cannot be read.
         """
-        with self.made_of(wanted, self._prepared) as made:
-            yield map(_joined, made)  # which holds no part while the next one comes
+        with self.made_of(wanted, self.prepared) as made:
+            # By map, which holds no part while the next one comes.
+            yield map(lambda parts: parts[0] if len(parts) == 1 else concatenate(parts), made)
 
     @contextmanager
-    def made_of(
-        self, wanted: Sequence[np.ndarray], make: Callable[[Opened], T], reads: bool = True
-    ) -> Iterator[Iterator[list[T]]]:
-        """As `parts`, with what ``make`` makes of opened images: for each list of rows a list, one item a few images.
-
-        Unless ``reads``, images that are stored prepared are opened too.
-        """
+    def made_of(self, wanted: Sequence[np.ndarray], make: Callable[[Opened], T]) -> Iterator[Iterator[list[T]]]:
+        """As `parts`, with what ``make`` makes of opened images: a list for each list of rows, an item a few images."""
         threads = min(threads_beside_the_model(), max(1, self.decoded // 2))
         size = max(1, min(_TOGETHER, self.decoded // (2 * threads)))
         pieces = [[rows[start : start + size] for start in range(0, len(rows), size)] for rows in wanted]
         jobs = [[self.images[row] for row in piece] for listed in pieces for piece in listed]
         inside = bool(getattr(type(self.adapter), "prepares_in_threads", False))
 
-        def work(some: Sequence[tuple[str, ImageRef]]) -> Any:
-            opened = self._open(some, reads)
-            return make(opened) if inside else opened
+        def work(some: Sequence[tuple[str, ImageRef]]) -> Callable[[], T]:
+            opened = self._open(some)
+            if not inside:
+                return lambda: make(opened)
+            made = make(opened)
+            return lambda: made
 
         def has_bytes(some: Sequence[tuple[str, ImageRef]]) -> bool:
             return all(image.read is not None for _, image in some)
 
         with ahead(jobs, work, threads, max(1, self.decoded // size), has_bytes) as results:
-            yield (self._listed(results, len(listed), None if inside else make) for listed in pieces)
+            yield (self._timed(results, len(listed)) for listed in pieces)
 
-    def _listed(self, results: Iterator[Any], count: int, make: Callable[[Opened], T] | None) -> list[T]:
+    def _timed(self, results: Iterator[Callable[[], T]], count: int) -> list[T]:
         clock = time.perf_counter()
-        found = [next(results) if make is None else make(next(results)) for _ in range(count)]
+        made = [next(results)() for _ in range(count)]
         self.seconds += time.perf_counter() - clock
-        return found
+        return made
 
-    def _open(self, some: Sequence[tuple[str, ImageRef]], reads: bool) -> Opened:
+    def _open(self, some: Sequence[tuple[str, ImageRef]]) -> Opened:
         rows: dict[str, Batch] = {}
-        if self.kept is not None and reads:
-            for _, image in some:
-                found = self.kept.get(image)
-                if found is not None:
-                    rows[image.name] = found[0]
-                    self.fingerprint.add_digest(image, found[1])
-        new = open_all([one for one in some if one[1].name not in rows], self.fingerprint)
-        return Opened(some, rows, new)
+        for _, image in some:
+            stored = None if self.kept is None else self.kept.get(image)
+            if stored is not None:
+                rows[image.name] = stored[0]
+                self.fingerprint.add_digest(image, stored[1])
+        new = [self.fingerprint.open(*item) for item in some if item[1].name not in rows]
+        return Opened([image for _, image in some], rows, new)
 
-    def _prepared(self, opened: Opened) -> Batch:
-        """One row an image."""
+    def prepared(self, opened: Opened) -> Batch:
+        """Opened images as prepared rows, one each; stores those that are new."""
         if not opened.rows and self.kept is None:
             return self.adapter.prepare_images(opened.new)
         rows = dict(opened.rows)
-        images = [image for _, image in opened.images]
         if opened.new:
             batch = self.adapter.prepare_images(opened.new)
-            for place, image in enumerate(image for image in images if image.name not in opened.rows):
+            for place, image in enumerate(image for image in opened.images if image.name not in opened.rows):
                 rows[image.name] = take(batch, slice(place, place + 1))
                 if self.kept is not None:
                     self.kept.put(image, rows[image.name], self.fingerprint.of(image))
             if not opened.rows:
                 return batch
-        return concatenate([rows[image.name] for image in images])
+        return concatenate([rows[image.name] for image in opened.images])
 
 
 class Window:
@@ -258,7 +227,3 @@ class Window:
                 if row >= first:
                     self._here[row] = take(batch, slice(place, place + 1))
         return concatenate([self._here[row] for row in wanted.tolist()])
-
-
-def _joined(parts: list[Batch]) -> Batch:
-    return parts[0] if len(parts) == 1 else concatenate(parts)

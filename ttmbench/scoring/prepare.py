@@ -15,7 +15,7 @@ from ttmbench.protocols import Augmentable, DualEncoder, MayRefuse, PreparedPair
 from ttmbench.scoring.batches import BatchSizer, BlockStore
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
     ImageRows,
     Opened,
@@ -63,43 +63,35 @@ def prepare(
     if enlarge is not None and augmentable is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
     fingerprint = fingerprint or Fingerprint(groups)
-    images = ImageRows.of(adapter, groups, fingerprint, kept, batch_size)
-    parts: list[Batch] = []
-    larger: list[Batch] = []
-    wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
-    with progress_bar(len(images), "preparing", "images") as shown:
+    stored_in = kept if enlarge is None else None  # only decoded images can be enlarged
+    images = ImageRows(adapter, list(distinct_images(groups)), fingerprint, stored_in, batch_size)
+    made: list[tuple[Batch, Batch | None]] = []
+
+    def make(opened: Opened) -> tuple[Batch, Batch | None]:
+        batch = images.prepared(opened)
         if enlarge is None or augmentable is None:
-            with images.parts(wanted) as batches:
-                for batch in batches:
-                    parts.append(batch)
-                    shown.update(n_rows(batch))
-        else:
-            larger_size = enlarge
+            return batch, None
+        return batch, augmentable.prepare_enlarged(opened.new, enlarge)
 
-            def twice(opened: Opened) -> tuple[Batch, Batch]:
-                return adapter.prepare_images(opened.new), augmentable.prepare_enlarged(opened.new, larger_size)
-
-            with images.made_of(wanted, twice, reads=False) as pairs:
-                for pair in (pair for listed in pairs for pair in listed):
-                    parts.append(pair[0])
-                    larger.append(pair[1])
-                    shown.update(n_rows(pair[0]))
-    captions, rows = distinct_captions(groups), rows_of(groups)
-    enlarged = concatenate(larger) if larger else None
-    tokens = adapter.prepare_captions(captions)
-    return Prepared(concatenate(parts), tokens, rows, enlarged), fingerprint.hexdigest()
+    wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
+    with progress_bar(len(images), "preparing", "images") as shown, images.made_of(wanted, make) as pieces:
+        for listed in pieces:
+            made += listed
+            shown.update(sum(n_rows(batch) for batch, _ in listed))
+    larger = [enlarged for _, enlarged in made if enlarged is not None]
+    prepared = Prepared(
+        concatenate([batch for batch, _ in made]),
+        adapter.prepare_captions(distinct_captions(groups)),
+        rows_of(groups),
+        concatenate(larger) if larger else None,
+    )
+    return prepared, fingerprint.hexdigest()
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
-    """Inputs of a model that reads precomputed embeddings, row by row, group by group, and their fingerprint.
+    """Inputs of a model that reads precomputed embeddings, of at most ``limit`` groups, and their fingerprint.
 
-    Args:
-        adapter: the model.
-        shape: images and captions per group, from the task.
-        limit: use no more groups than this.
-
-    Raises:
-        DataError: the rows make no whole groups of this shape, or more groups on one side than on the other.
+    DataError if the rows make no whole groups of this shape, or more groups on one side than on the other.
     """
     images, captions = adapter.stored_images(), adapter.stored_captions()
     groups, rest = divmod(n_rows(images), shape.images)
@@ -148,15 +140,8 @@ SHOWN = 8  # group ids in a message
 def usable_scores(adapter: MayRefuse | None, scores: Scores, groups: Sequence[Group]) -> Scores:
     """Scores without NaN: a group with a missing score (of a model whose refusals count as wrong) ties everywhere.
 
-    A tie is never correct.
-
-    Args:
-        adapter: the model; None for one that refuses nothing.
-        scores: its scores.
-        groups: in the order of the scores.
-
-    Raises:
-        TtmbenchError: a score is infinite or missing, and the model does not say that missing ones count as wrong.
+    A tie is never correct. ``adapter`` is None for a model that refuses nothing. TtmbenchError if a score is infinite
+    or missing, and the model does not say that missing ones count as wrong.
     """
     if adapter is not None:
         missing = np.isnan(scores.groups).any(axis=(1, 2))

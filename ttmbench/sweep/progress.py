@@ -1,4 +1,4 @@
-"""How a sweep goes, for a person: in a terminal a line a worker, drawn again, elsewhere a line a finished cell."""
+"""The progress of a sweep on stderr: a line per worker, redrawn, in a terminal; elsewhere a line per finished cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ttmbench._util.console import one_line, warn
 from ttmbench.sweep.summary import SweepSummary
@@ -16,54 +16,34 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _ROWS = 24  # workers that are shown; of more, their number
-_FREQUENCY = 4  # a second
+_FREQUENCY = 4  # redraws per second
 
 
-class Display(Protocol):
-    """What is shown of a sweep while it runs."""
+class Display:
+    """Shows how a sweep goes; ``live`` are lines of a terminal that can be redrawn, None in a file or pipe."""
 
-    def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
-        """How it stands: every cell, and what each worker is doing."""
-        ...
-
-    def tell(self, line: str) -> None:
-        """A line that stays."""
-        ...
-
-
-class PlainLines:
-    """Lines on stderr, for files and pipes: a log grows by what is over."""
-
-    def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
-        """Shows nothing."""
-
-    def tell(self, line: str) -> None:
-        """Prints a line."""
-        warn(line)
-
-
-class LiveLines:
-    """Lines that stay on the screen and are drawn again, below those that are told."""
-
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live | None = None) -> None:
         self._live, self._clock, self._drawn = live, Clock(), 0.0
 
     def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
-        """Draws them, a few times a second at most."""
+        """Redraws the states of cells and what each worker is doing, a few times a second at most."""
         now = time.monotonic()
-        if now - self._drawn < 1 / _FREQUENCY and workers:
+        if self._live is None or (now - self._drawn < 1 / _FREQUENCY and workers):
             return
         self._drawn = now
         counts: Counter[str] = Counter(entry.state for entry in summary.cells)
         self._live.update(overview(counts, self._clock.passed(), self._clock.left(counts), workers), refresh=True)
 
     def tell(self, line: str) -> None:
-        """Prints a line above them."""
-        self._live.console.print(f"ttmbench: {one_line(line)}", soft_wrap=True)
+        """Prints a line that stays."""
+        if self._live is None:
+            warn(line)
+        else:
+            self._live.console.print(f"ttmbench: {one_line(line)}", soft_wrap=True)
 
 
 class Clock:
-    """Time since a sweep began, and what is left of it by the cells that are over."""
+    """Time since a sweep began, and an estimate of what is left."""
 
     def __init__(self, now: float | None = None) -> None:
         self._began = time.monotonic() if now is None else now
@@ -83,7 +63,7 @@ class Clock:
 
 
 def overview(counts: Mapping[str, int], passed: float, left: float | None, workers: Mapping[str, str]) -> str:
-    """The lines: how many cells there are of each state, the time, and a line a worker.
+    """The lines to draw: numbers of cells by state, the time in seconds, and a line per worker.
 
     >>> print(overview({"done": 3, "waiting": 2}, 75, 50, {"worker-1": "a/b seed 1"}))
     3/5 cells done, 0 failed, 0 running, 2 waiting; 1:15 so far, about 0:50 left
@@ -101,16 +81,16 @@ def overview(counts: Mapping[str, int], passed: float, left: float | None, worke
 
 @contextmanager
 def display() -> Iterator[Display]:
-    """What fits stderr as it is."""
+    """The display that fits stderr."""
     if not sys.stderr.isatty():
-        yield PlainLines()
+        yield Display()
         return
     from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield LiveLines(live)
+        yield Display(live)
 
 
 def _clock(seconds: float) -> str:
