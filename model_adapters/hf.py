@@ -26,9 +26,9 @@ from ttmbench.model_adapters._shared.contrastive import (
     count_parameters,
     declared_name,
     longer_than,
-    multiply_patches,
     random_crop,
     trimmed,
+    use_cpu_layers,
 )
 from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_part, load_weights, locate
@@ -78,7 +78,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         self.is_sigmoid = self._bias() is not None
         self._parts = loaded.describe(self.device) | stated_activation(self.model.config)
         if not asked.compile:
-            multiply_patches(self.model)
+            use_cpu_layers(self.model)
         towers = self._towers()
         self._image_tower: Tower
         self._text_tower: Tower

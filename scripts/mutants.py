@@ -55,7 +55,7 @@ AREAS: tuple[tuple[str, Stages], ...] = (
 )
 """Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""
 
-NOT_CORE = ("analysis", "checkpoint", "learning_rates", "supervised")
+NOT_CORE = ("analysis", "checkpoint", "supervised")
 """Modules of `ttmbench/ttm` that do not decide what TTM trains on: reports, files, and finetuning on labels."""
 
 # Imported once, before the processes that run tests are forked.

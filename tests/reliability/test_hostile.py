@@ -396,7 +396,7 @@ def test_an_animated_image_gives_its_first_frame_and_validate_says_so(folder_tas
     folder = folder_task()
     (folder / "images" / "0_0.png").write_bytes(stream.getvalue())
     assert main(["validate", str(folder / "mine.yaml")]) == 0
-    assert "1 image is animated: its first frame is taken" in capsys.readouterr().out
+    assert "1 image is animated, and the first frame is used" in capsys.readouterr().out
 
 
 def test_modes_become_the_rgb_that_is_meant():

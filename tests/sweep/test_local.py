@@ -141,7 +141,7 @@ def test_ctrl_c_stops_in_seconds_and_the_same_command_goes_on(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "sweep.json says how every cell stands, and the same command goes on" in err
+    assert "sweep.json has the status of every cell; run the same command again to resume" in err
     summary = read_summary(root / "sweep.json")
     assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
 

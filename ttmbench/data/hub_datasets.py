@@ -23,20 +23,13 @@ T = TypeVar("T")
 
 
 class HubOptions(BaseModel):
-    """Options of every source of datasets on the Hub.
-
-    Attributes:
-        path: id of a dataset repository, or the absolute path of a local folder of its files.
-        revision: commit.
-        exif: whether images are turned upright by their EXIF data.
-        also: id of the repository -> folders of the data folder that may hold its files.
-    """
+    """Options of every source of datasets on the Hub."""
 
     model_config = ConfigDict(extra="forbid")
-    path: str
-    revision: str | None = None
-    exif: Exif = "apply"
-    also: Also = {}
+    path: str  # id of a dataset repository, or the absolute path of a local folder of its files
+    revision: str | None = None  # commit
+    exif: Exif = "apply"  # whether images are turned upright by their EXIF data
+    also: Also = {}  # id of the repository -> folders of the data folder that may hold its files
 
     @property
     def where(self) -> str:
@@ -66,19 +59,12 @@ def read_hub_options(model: type[Wanted], request: SourceRequest) -> Wanted:
 
 @dataclass(frozen=True)
 class HubRepository:
-    """Files of a dataset repository, as a `DataNeed`.
+    """Files of a dataset repository, as a `DataNeed`."""
 
-    Attributes:
-        options: which repository.
-        patterns: of the files to fetch; None for all.
-        lacking: folder -> why it cannot be used; None if it is complete.
-        damaged: folder -> its files to fetch again.
-    """
-
-    options: HubOptions
-    patterns: list[str] | None = None
-    lacking: Callable[[Path], str | None] = lambda folder: None
-    damaged: Callable[[Path], Iterable[str]] = lambda folder: ()
+    options: HubOptions  # which repository
+    patterns: list[str] | None = None  # of the files to fetch; None for all
+    lacking: Callable[[Path], str | None] = lambda folder: None  # folder -> why it cannot be used; None if complete
+    damaged: Callable[[Path], Iterable[str]] = lambda folder: ()  # folder -> its files to fetch again
 
     @property
     def name(self) -> str:

@@ -40,21 +40,13 @@ _SHARD = re.compile(
 
 
 class HuggingfaceOptions(HubOptions):
-    """Options of ``kind: huggingface``.
+    """Options of ``kind: huggingface``."""
 
-    Attributes:
-        split: of the dataset.
-        name: configuration of the dataset.
-        data_files: as in ``datasets.load_dataset``; a mapping of splits to their files fetches no other split.
-        drop_captions: true caption of a group to leave out -> why.
-        saved: its files are what ``save_to_disk`` writes, as in folders under ``also``, instead of parquet tables.
-    """
-
-    split: str = "test"
-    name: str | None = None
-    data_files: str | list[str] | dict[str, str | list[str]] | None = None
-    drop_captions: dict[str, str] = Field(default_factory=dict)
-    saved: bool = False
+    split: str = "test"  # of the dataset
+    name: str | None = None  # configuration of the dataset
+    data_files: str | list[str] | dict[str, str | list[str]] | None = None  # as in ``datasets.load_dataset``
+    drop_captions: dict[str, str] = Field(default_factory=dict)  # true caption of a group to leave out -> why
+    saved: bool = False  # its files are what ``save_to_disk`` writes, as in folders under ``also``, not parquet
 
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder holds the dataset as ``save_to_disk`` writes it."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ttmbench._util import text as textfile
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import read_json_lines
-from ttmbench.data.cells import Row, cell
+from ttmbench.data.cells import Row
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def read_rows(file: Path, fields: Sequence[str] = (), nested: bool = False) -> I
         yield from _json(dict(_leaves(value, "", name)) if nested else value, fields, name)
     else:
         for index, (_, cells) in enumerate(read_json_lines(file)):
-            yield Row(str(index), cells, index)
+            yield Row(str(index), cells, index, name)
 
 
 def rows_of_files(
@@ -72,9 +72,8 @@ def rows_of_files(
     for name, (file, cells) in files.items():
         for row in read_rows(file, fields, nested=nested):
             every = {**({NAME: name} if name else {}), **cells, **row.cells}
-            for column in literals:
-                every[column] = _listed(cell(row, column, str(file)), column, row, str(file))
-            yield Row(row.key, every, row.index, name)
+            every |= {column: _listed(row, column) for column in literals}
+            yield replace(row, cells=every, file=name)
 
 
 def joined(
@@ -94,7 +93,7 @@ def joined(
             if other is None:
                 raise DataError(f"{file}: has no row {row.index}, and '{name}' should have one beside every row")
             for column in same:
-                here, there = cell(row, column, str(file)), cell(other, column, str(file))
+                here, there = row.cell(column), other.cell(column)
                 if here != there:
                     raise DataError(
                         f"{file}: '{column}' of row {row.index} is {there!r:.80}, and {here!r:.80} in the row that it "
@@ -107,18 +106,19 @@ def joined(
             raise DataError(f"{others[name][0]}: has more rows than the file that '{name}' should stand beside")
 
 
-def _listed(value: object, column: str, row: Row, where: str) -> object:
-    """A list that may be written as a text."""
+def _listed(row: Row, column: str) -> object:
+    """The list in a cell, also if it is written as a text."""
+    value, where = row.cell(column), f"{row.where}: '{column}' of row {row.index}"
     if not isinstance(value, str):
         return value
     if len(value) > limit("caption_characters"):
-        raise DataError(f"{where}: '{column}' of row {row.index} has {len(value)} characters, too many for a list")
+        raise DataError(f"{where} has {len(value)} characters, too many for a list")
     try:
         items = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         items = None
     if not isinstance(items, list | tuple):
-        raise DataError(f"{where}: '{column}' of row {row.index} is {value!r:.80}, which is no list")
+        raise DataError(f"{where} is {value!r:.80}, which is no list")
     return list(items)
 
 
@@ -153,7 +153,7 @@ def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
         for index, cells in enumerate(reader):
             if None in cells or None in cells.values():
                 raise DataError(f"{name}: row {index} (line {reader.line_num}) has not as many cells as the header")
-            yield Row(str(index), cells, index)
+            yield Row(str(index), cells, index, name)
     except csv.Error as error:
         why = str(error).replace("\t", "\\t")
         why = f"TSV ({why}); quote a cell that begins with a quote, and double its quotes" if tabs else f"CSV ({why})"
@@ -199,7 +199,7 @@ def _json(value: object, fields: Sequence[str], name: str) -> Iterator[Row]:
             row = dict(zip(fields, row, strict=True))
         if not isinstance(row, dict):
             raise DataError(f"{name}: row {key} is {type(row).__name__}, not an object with named cells")
-        yield Row(str(key), row, index)
+        yield Row(str(key), row, index, name)
 
 
 def check_decoded(files: Iterable[Path]) -> None:

@@ -10,7 +10,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from ttmbench._util.console import each_note_once
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
-from ttmbench.errors import DataError, DivergedError, TtmbenchError, UsageError, phase, phase_of
+from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
 from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
@@ -26,8 +25,8 @@ from ttmbench.evaluator.resume import open_place
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
-from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples, usual_rate
-from ttmbench.evaluator.task import adapt_ahead, one_seed, with_others
+from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
+from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import RunFiles
@@ -157,15 +156,11 @@ def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None
     name, config = unit.cell.task, part.config
     _move_other_run_aside(config, chosen.key(config))
     folders = adapted_folders(config, list(chosen.tasks), new=False)
-    part = with_others(replace(one_seed(part, unit.part), folders=folders), chosen.also)
+    part = one_seed(part, unit.part)
     plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
-    if not plan.adapts:
-        return
-    try:
-        adapt_ahead(memory.score(plan, part), part, chosen.settings[name], _state_of(config, name))
-    except DivergedError as error:
-        error.usual = usual_rate(chosen.registry, config, plan.spec)
-        raise
+    if plan.adapts:
+        methods = Methods(part, folders, chosen.also)
+        methods.run_ahead(memory.score(plan, part), chosen.settings[name], _state_of(config, name))
 
 
 def _run_scores(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:

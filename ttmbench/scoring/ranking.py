@@ -99,18 +99,8 @@ def rank_chosen(
 ) -> Ranks:
     """Ranks queries among the candidates that a first stage chose; one without a true candidate there is never found.
 
-    Args:
-        score: gives scores of some queries with the candidates chosen for them.
-        chosen: positions of candidates, ascending.
-        queries: label of each query.
-        candidates: label of each candidate, also of those that were not chosen.
-        what: the queries, for messages.
-
-    Returns:
-        The ranks. Where no true candidate was chosen, all three are the number of candidates.
-
-    Raises:
-        TtmbenchError: a score is not finite, or there is not one for each query and candidate.
+    Arguments and errors as of `rank_queries`, but ``score`` gives scores of some queries with the candidates ``chosen``
+    for them (positions, ascending). Where no true candidate was chosen, all three ranks are the number of candidates.
     """
     total, k = chosen.shape
     labels, counts = np.unique(candidates, return_counts=True)

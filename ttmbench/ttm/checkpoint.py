@@ -25,7 +25,10 @@ from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import Scores
 
 Tensors = dict[str, torch.Tensor]
+Header = dict[str, Any]
 _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
+_STEP_ARRAYS = ("captions", "selected", "tie")
+_STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class SeedCheckpoint:
         except FileNotFoundError:
             pass  # stopped before its first iteration was over
         except Exception as error:
-            warn(f"{self._folder} cannot be gone on from ({error}); its seed starts again")
+            warn(f"cannot resume from {self._folder}: {error}; its seed starts again")
         shutil.rmtree(self._folder, ignore_errors=True)
         return SeedProgress()
 
@@ -75,19 +78,11 @@ class SeedCheckpoint:
         Weights of an accelerator are copied at once and written while training goes on, since a file of some hundred
         megabytes takes seconds. Until it is complete, the one before it counts.
         """
-        about = {
-            "iteration": step.iteration,
-            "threshold": step.threshold,
-            "loss": list(step.loss),
-            "learning_rate": step.learning_rate,
-            "seconds": step.seconds,
-        }
-        arrays = {"captions": step.captions, "selected": step.selected, "tie": step.tie}
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+        tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
+        about = {name: getattr(step, name) for name in _STEP_VALUES}
         self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, about)
         tensors = training_tensors(state.model, state.optimizer, state.random)
-        elsewhere = any(tensor.device.type != "cpu" for tensor in tensors.values())
-        self._write(_TRAINING, tensors, {"iteration": state.iteration}, meanwhile=elsewhere)
+        self._write(_TRAINING, tensors, {"iteration": state.iteration})
 
     def finish(self, final: Scores, steps: int) -> None:
         """Stores the scores of a seed that is done and removes the training state."""
@@ -109,42 +104,31 @@ class SeedCheckpoint:
         steps = []
         for iteration in range(1, count + 1):
             tensors, about = self._load(folder / _step_name(iteration))
-            steps.append(
-                Step(
-                    iteration=about["iteration"],
-                    threshold=about["threshold"],
-                    captions=tensors["captions"].numpy(),
-                    selected=tensors["selected"].numpy(),
-                    tie=tensors["tie"].numpy(),
-                    loss=tuple(about["loss"]),
-                    learning_rate=about["learning_rate"],
-                    scores=scores_of(tensors),
-                    seconds=about["seconds"],
-                )
-            )
+            values: Header = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
+            values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
+            steps.append(Step(**values, scores=scores_of(tensors)))
         return tuple(steps)
 
-    def _write(self, name: str, tensors: Tensors, about: Mapping[str, Any], *, meanwhile: bool = False) -> None:
+    def _write(self, name: str, tensors: Tensors, about: Header) -> None:
         self.finish_writing()
         if self._folder is None:
             return
         card = {**about, "file": self._place(name), "start": self._start}
         arguments = (self._folder / name, separated(tensors), card)
-        if meanwhile:
+        if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             self._writer = threading.Thread(target=self._put, args=arguments, name=f"writes {name}")
             self._writer.start()
         else:
             self._put(*arguments)
 
-    def _put(self, path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
+    def _put(self, path: Path, tensors: Tensors, card: Header) -> None:
         from safetensors import SafetensorError
 
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda place: save_sealed(place, tensors, card))
         except (OSError, SafetensorError, TtmbenchError) as error:
-            detail = isinstance(error, TtmbenchError)
-            self._warn(str(error) if detail else f"{path} cannot be written: {error}")
+            self._warn(str(error) if isinstance(error, TtmbenchError) else f"{path} cannot be written: {error}")
             self._folder = None
 
     def finish_writing(self) -> None:
@@ -153,9 +137,7 @@ class SeedCheckpoint:
             self._writer.join()
             self._writer = None
 
-    def _load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
-        if not path.exists():
-            raise FileNotFoundError(path)
+    def _load(self, path: Path) -> tuple[Tensors, Header]:
         try:
             tensors, about = load_sealed(path)
         except SealError as error:
@@ -250,7 +232,7 @@ def scores_of(tensors: Tensors) -> Scores:
 
 def training_tensors(
     model: Mapping[str, torch.Tensor],
-    optimizer: Mapping[int, Mapping[str, Any]] | None,
+    optimizer: Mapping[int, Mapping[str, object]] | None,
     random: Mapping[str, torch.Tensor],
 ) -> Tensors:
     """Model, optimiser and random generators as tensors of one file; `training_parts` is the inverse."""

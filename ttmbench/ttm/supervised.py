@@ -93,12 +93,10 @@ def settings_of(preset: str | None, loss: Loss, changes: Mapping[str, Any]) -> F
 
 
 def true_pairs(prepared: Prepared, loss: Loss) -> TrainingPairs:
-    """Pairs to train on, one a unit, so that batches are drawn over all groups.
+    """Pairs to train on, one a unit, so that batches are drawn over all groups; caption i is true for image i.
 
-    Args:
-        prepared: groups whose caption i is true for image i.
-        loss: for ``contrastive`` every image with its caption; for ``matching`` every image with every caption of its
-            group, and whether it is its own.
+    For ``contrastive`` every image with its caption; for ``matching`` every image with every caption of its group, and
+    whether it is its own.
     """
     images, captions = prepared.rows.images, prepared.rows.captions
     m, k = images.shape[1], captions.shape[1]

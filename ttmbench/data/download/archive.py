@@ -19,12 +19,12 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple, cast
 
 from ttmbench._util.console import DEVICES, plain, progress_bar
 from ttmbench._util.limits import limit
@@ -33,7 +33,7 @@ from ttmbench.errors import DataError
 CHUNK = 1 << 20
 MOST_AT_ONCE = 16 << 20
 _ZIP = (b"PK\3\4", b"PK\5\6")  # files follow; none does
-_OPENERS: dict[bytes, Callable[[Path], Any]] = {
+_OPENERS: dict[bytes, Callable[[Path], AbstractContextManager[object]]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
@@ -159,8 +159,7 @@ def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
         return
     opener = next(opener for start, opener in _OPENERS.items() if magic.startswith(start))
     with opener(archive) as stream:
-        short: Any = ShortReads(stream, archive)  # tarfile asks for less of a file than its type says
-        with tarfile.open(fileobj=short, mode="r:") as tar:
+        with tarfile.open(fileobj=cast("IO[bytes]", ShortReads(cast("IO[bytes]", stream), archive)), mode="r:") as tar:
             yield _tar_entries(tar)
 
 
@@ -197,7 +196,7 @@ def check_end(tar: tarfile.TarFile) -> None:
     tarfile takes a damaged or missing header, other than the first one, for the end of the archive. POSIX ends it with
     two blocks of zeros, and writers may add more. The checksum of a packed file comes last.
     """
-    stream: Any = tar.fileobj
+    stream = cast("IO[bytes]", tar.fileobj)
     stream.seek(tar.offset)
     zeros, other = 0, False
     while not other and zeros <= MOST_AT_ONCE and (block := stream.read(CHUNK)):

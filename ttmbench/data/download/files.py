@@ -27,16 +27,13 @@ class DataFile:
     user's arrangement and is never replaced.
 
     Attributes:
-        data_dir: the data folder.
-        name: path below it.
-        origin_of: where it comes from, if the task file states it.
         lacking: for a file of rows: which of its images are missing, and what to do. Images are not fetched into a
             folder of the user's own.
     """
 
-    data_dir: Path
-    name: str
-    origin_of: Origin | None
+    data_dir: Path  # the data folder
+    name: str  # path below it
+    origin_of: Origin | None  # where it comes from, if the task file states it
     lacking: Callable[[], str | None] = lambda: None
 
     @property

@@ -160,27 +160,17 @@ class _SafeRedirects(HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Web:
-    """How files are fetched.
+    """How files are fetched."""
 
-    Attributes:
-        tries: attempts in a row that bring nothing new before a file is given up.
-        pause: seconds before the second attempt; doubled each time.
-        longest_wait: a server that asks for more seconds than this is not waited for.
-        timeout: seconds without a byte.
-        patience: seconds in which at least ``least`` bytes have to come.
-        most: bytes that a file may have; None for the limits of this process.
-        shows: whether a bar is drawn for each file.
-    """
-
-    tries: int = 5
-    pause: float = 1.0
-    longest_wait: float = 120.0
-    timeout: float = 30.0
-    patience: float = 60.0
+    tries: int = 5  # attempts in a row that bring nothing new before a file is given up
+    pause: float = 1.0  # seconds before the second attempt; doubled each time
+    longest_wait: float = 120.0  # a server that asks for more seconds than this is not waited for
+    timeout: float = 30.0  # seconds without a byte
+    patience: float = 60.0  # seconds in which at least ``least`` bytes have to come
     least: int = 60_000
     sleep: Callable[[float], None] = time.sleep
-    most: int | None = None
-    shows: bool = True
+    most: int | None = None  # bytes that a file may have; None for the limits of this process
+    shows: bool = True  # whether a bar is drawn for each file
     _opener: OpenerDirector = field(
         default_factory=lambda: build_opener(HTTPCookieProcessor(), _SafeRedirects()), repr=False
     )

@@ -35,13 +35,9 @@ _SAFE = "%/:=&?~#+!$,;'@()*[]"  # in an address as it was written
 
 @dataclass(frozen=True)
 class EachImage(DataFile):
-    """A folder of images with an address each, all of which are needed.
+    """A folder of images with an address each, all of which are needed."""
 
-    Attributes:
-        addresses: name of each missing image -> its address.
-    """
-
-    addresses: Callable[[], Mapping[str, str]] = dict
+    addresses: Callable[[], Mapping[str, str]] = dict  # name of each missing image -> its address
 
     def missing(self) -> str | None:
         """Which images are missing."""

@@ -80,16 +80,11 @@ def _with_columns(source: Mapping[str, object], request: SourceRequest) -> tuple
 
 
 class RandomFoilsOptions(BaseModel):
-    """Options of ``kind: random_foils``.
-
-    Attributes:
-        of: the source of the pairs, alone in a list; its groups have as many images as captions.
-        seed: of the draw.
-    """
+    """Options of ``kind: random_foils``."""
 
     model_config = ConfigDict(extra="forbid")
-    of: list[dict[str, object]] = Field(min_length=1, max_length=1)
-    seed: int = Field(0, ge=0)
+    of: list[dict[str, object]] = Field(min_length=1, max_length=1)  # one source, of square groups
+    seed: int = Field(0, ge=0)  # of the draw
 
 
 def read_random_foils(request: SourceRequest) -> Loaded:

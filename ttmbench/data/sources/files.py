@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, LocalFile, count_of_images
-from ttmbench.data.cells import cell
 from ttmbench.data.download.files import DataFile
 from ttmbench.data.download.images import EachImage, ListedImages
 from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, read_hub_options, roots_of, snapshot
@@ -46,10 +45,10 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
     options, file, images = _own_paths(request)
 
     def image(cell: ImageCell) -> ImageRef:
-        path = inside(images, cell.name, f"{file}: '{cell.column}' of group {cell.group_id}")
+        path = inside(images, cell.name, cell.where)
         return stored_image(cell.name, path, options.exif, options.npy)
 
-    yield from groups_from_rows(read_rows(file), request, str(file), image)
+    yield from groups_from_rows(read_rows(file), request, image)
 
 
 def locate_folder(request: SourceRequest) -> list[DataLocation]:
@@ -64,13 +63,9 @@ def _own_paths(request: SourceRequest) -> tuple[FolderOptions, Path, Path]:
 
 
 class HubFilesOptions(FileOptions, HubOptions):
-    """Options of ``kind: hub_files``: how files are read, and of which repository.
+    """Options of ``kind: hub_files``: how files are read, and of which repository."""
 
-    Attributes:
-        allow: patterns of the files to fetch; all by default.
-    """
-
-    allow: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()  # patterns of the files to fetch; all by default
 
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder has the files of rows."""
@@ -119,15 +114,10 @@ def locate_hub_files(request: SourceRequest) -> list[DataLocation]:
 
 
 class AnnotationsOptions(FileOptions):
-    """Options of ``kind: annotations``.
+    """Options of ``kind: annotations``."""
 
-    Attributes:
-        get: path below the data folder -> where the file or folder comes from.
-        also: other names for these paths (`ttmbench.data.paths.Also`).
-    """
-
-    get: dict[str, Origin] = Field(default_factory=dict)
-    also: Also = Field(default_factory=dict)
+    get: dict[str, Origin] = Field(default_factory=dict)  # path below the data folder -> its origin
+    also: Also = Field(default_factory=dict)  # other names for these paths (`ttmbench.data.paths.Also`)
 
     @model_validator(mode="after")
     def _has_addresses(self) -> AnnotationsOptions:
@@ -222,7 +212,7 @@ def locate_annotations(request: SourceRequest) -> list[DataLocation]:
         """Addresses from the rows."""
         columns = request.columns["images"]
         beside = dict(zip([columns] if isinstance(columns, str) else columns, options.addresses, strict=True))
-        return {name: str(cell(image.row, beside[image.column], image.where)) for name, image in absent().items()}
+        return {name: str(image.row.cell(beside[image.column])) for name, image in absent().items()}
 
     def lacking() -> str | None:
         """Which images are missing of those that the rows name, once everything else is there."""
@@ -263,22 +253,14 @@ def _is_in(path: str, folders: Iterable[str]) -> bool:
 
 
 class ClassFoldersOptions(BaseModel):
-    """Options of ``kind: class_folders``.
-
-    Attributes:
-        path: folder below the data folder, with a folder for each class.
-        classes: how many folders there have to be; their order by name is that of the classes.
-        get: where the folder comes from.
-        also: other names for it (`ttmbench.data.paths.Also`).
-        exif: whether images are turned upright by their EXIF data.
-    """
+    """Options of ``kind: class_folders``."""
 
     model_config = ConfigDict(extra="forbid")
-    path: str
-    classes: int | None = Field(None, ge=2)
-    get: dict[str, Origin] = {}
-    also: Also = {}
-    exif: Exif = "apply"
+    path: str  # folder below the data folder, with a folder for each class
+    classes: int | None = Field(None, ge=2)  # number of folders; their order by name is that of classes
+    get: dict[str, Origin] = {}  # where the folder comes from
+    also: Also = {}  # other names for it (`ttmbench.data.paths.Also`)
+    exif: Exif = "apply"  # whether images are turned upright by their EXIF data
 
 
 def read_class_folders(request: SourceRequest) -> Loaded:

@@ -49,12 +49,11 @@ def read_huggingface(request: SourceRequest) -> Loaded:
             raise _no_images(where, cell.column, opened.rows.features, listed)
         item = cell.item or 0 if listed[cell.column] else None
         name = f"{cell.group_id}/{cell.column}" + (f"/{item}" if item else "")
-        what = f"{where}: '{cell.column}' of group {cell.group_id}"
-        raw = partial(_raw, table, cell.row.index, cell.column, item, roots, what)
+        raw = partial(_raw, table, cell, item, roots)
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
     texts = table.remove_columns(list(listed))
-    groups = groups_from_rows(_rows(texts, where), replace(request, limit=None), where, image)
+    groups = groups_from_rows(_rows(texts, where), replace(request, limit=None), image)
     dropped: list[dict[str, str]] = []
     remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
     record: dict[str, object] = {"revision": opened.revision, "exif": options.exif}
@@ -98,7 +97,7 @@ def _rows(table: Dataset, where: str) -> Iterator[Row]:
     index = -1
     try:
         for index, cells in enumerate(table):
-            yield Row(str(index), cells, index)
+            yield Row(str(index), cells, index, where)
     except UnicodeDecodeError:
         column = "?"
         with suppress(UnicodeDecodeError):
@@ -141,19 +140,19 @@ def _no_images(where: str, column: str, features: Features, listed: Mapping[str,
     )
 
 
-def _raw(table: Dataset, index: int, column: str, item: int | None, roots: list[Path], what: str) -> bytes | Path:
+def _raw(table: Dataset, named: ImageCell, item: int | None, roots: list[Path]) -> bytes | Path:
     """An encoded image of a table: its bytes, else its path, which must lead into the dataset's own folders."""
-    cell = table[index][column]
+    cell = table[named.row.index][named.column]
     if item is not None:
         cell = cell[item]
     if cell and cell.get("bytes"):
         content: bytes = cell["bytes"]
         return content
     if not cell or not cell.get("path"):
-        raise DataError(f"{what} holds no image")
+        raise DataError(f"{named.where} holds no image")
     path = Path(cell["path"]).resolve()
     if not any(path.is_relative_to(root.resolve()) for root in roots):
-        raise DataError(f"{what} names {cell['path']}, outside the dataset's own folders")
+        raise DataError(f"{named.where} names {cell['path']}, outside the dataset's own folders")
     return path
 
 

@@ -24,7 +24,7 @@ class RenderedOptions(BaseModel):
 
 
 def read_rendered(request: SourceRequest) -> Iterable[Group]:
-    """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`): the same images on every machine."""
+    """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`), the same on every machine."""
     from ttmbench.data.rendered import drawing, scenes
 
     options = read_options(RenderedOptions, request)
