@@ -352,7 +352,7 @@ def test_prepared_images_are_the_same_and_shared_by_checkpoints(tmp_path, groups
     other.image_processor.size = {"height": 16, "width": 16}
     assert store.prepared(hf.load(pretrained=str(tiny_siglip), device="cpu"))._key == store.prepared(model)._key
     asked = ContrastiveOptions(pretrained="x", device="cpu")
-    changed = hf.TransformersModel(LoadedModel(model.model, model.tokenizer, other.image_processor), asked)
+    changed = hf.TransformersModel(LoadedModel(model.model, None, model.tokenizer, other.image_processor), asked)
     assert store.prepared(changed)._key != store.prepared(model)._key
 
 

@@ -421,12 +421,12 @@ run({model}, use_cache={store!r}, limit={limit}, batch_size=30)
 """
 
 
-def start(model: str, store: Path, limit: int) -> subprocess.Popen | processes.Forked:
+def start(model: str, store: Path, limit: int) -> subprocess.Popen:
     code = STOPPED.format(tests=str(Path(__file__).parents[1]), model=model, store=str(store), limit=limit)
     return processes.start(["-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def wait_for_blocks(store: Path, count: int, process: subprocess.Popen | processes.Forked) -> list[Path]:
+def wait_for_blocks(store: Path, count: int, process: subprocess.Popen) -> list[Path]:
     for _ in range(1200):
         blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
         if len(blocks) >= count:
