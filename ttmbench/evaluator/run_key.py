@@ -85,7 +85,7 @@ class RunKey:
         packages, code = document.get("packages"), document.get("code", {})
         if not isinstance(packages, Mapping) or not isinstance(code, Mapping):
             return None
-        unread = [name for name, digest in self.code.items() if digest is None and code.get(name, "") is None]
+        unread = [name for name, digest in sorted(self.code.items()) if digest is None and code.get(name, "") is None]
         if unread:
             text = f"the source of {' and '.join(unread)} cannot be read, so it may have changed"
             return text if self._asks_the_same(document) else None
