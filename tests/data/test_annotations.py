@@ -13,7 +13,7 @@ from support import task_data
 from support.task_data import encoded, find, load, write
 
 import ttmbench
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -284,13 +284,6 @@ def test_the_data_folder(monkeypatch, tmp_path):
     assert data_folder(tmp_path / "given") == tmp_path / "given"
 
 
-def test_the_data_folder_of_the_environment_is_used(tmp_path, data, monkeypatch):
-    write(data / "rows.json", ROWS)
-    task = task_file(tmp_path, PLAIN, PAIR)
-    monkeypatch.setenv("TTMBENCH_DATA", str(data))
-    assert len(load_groups(build_registry(), task)) == 3
-
-
 def test_what_is_missing_is_named_with_where_to_get_it(tmp_path, data):
     get = {"rows.json": "https://example.org/rows.json", "images/extra": "https://example.org/extra.zip"}
     source = {"kind": "annotations", "file": "rows.json", "images": "images", "get": get}
@@ -439,6 +432,22 @@ def test_all_of_the_real_sugarcrepe_runs_and_has_a_mean(real_sugarcrepe, capsys)
     means = [run.results[name]["group_score,none"] for name in counts]
     assert run["groups"]["sugarcrepe"]["group_score,none"] == pytest.approx(sum(means) / 7)
     assert sorted(run["group_subtasks"]["sugarcrepe"]) == sorted(counts)
+
+
+@pytest.mark.parametrize("folder", ["sugarcrepe", "."])
+def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
+    for name in ("1.jpg", "2.jpg"):
+        write(tmp_path / folder / "val2017" / name, encoded(size=(8, 8)))
+    write(tmp_path / folder / "swap_att.json", {"0": {"filename": "1.jpg", "caption": "yes", "negative_caption": "no"}})
+    task = task_data.changed("sugarcrepe_swap_att", n_groups=1)
+    place = lambda: data_locations(build_registry(), task, tmp_path)[0][0]  # noqa: E731
+    loaded = load(task, tmp_path)
+    assert loaded.source["images"] == ("val2017" if folder == "." else "sugarcrepe/val2017")
+    assert loaded.groups[0].images[0].open().size == (8, 8) and loaded.source.get("revision") is None
+    assert place().missing() == {}
+    (tmp_path / folder / "val2017" / "1.jpg").unlink()
+    (why,) = place().missing().values()
+    assert why.startswith("image 1.jpg is not in ") and "fetches it whole" in why
 
 
 def test_an_older_copy_of_swap_obj_is_refused_with_the_reason(real_sugarcrepe, tmp_path):

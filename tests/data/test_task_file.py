@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.task_data import find, rewritten
 from support.task_data import write as written
 
 from ttmbench.cli import main
@@ -291,3 +293,50 @@ def test_a_parquet_file_under_kind_folder_names_the_kind_that_reads_it(folder_ta
     said = capsys.readouterr().out
     assert "rows.parquet: is a parquet file; rows are read from JSON lines, JSON or CSV here" in said
     assert "`source: {kind: huggingface, path: FOLDER, split: NAME}`" in said
+
+
+# --- what commands take ---------------------------------------------------------------------------------------
+
+
+def test_task_args_reach_the_sources_of_a_list():
+    task = find("whatsup_a")
+    sha = "0123456789abcdef0123456789abcdef01234567"
+    files, mirror = task.with_source({"revision": sha, "exif": "apply", "fix_labels": False}).spec.source["of"]
+    assert mirror["revision"] == sha and "revision" not in files and files["exif"] == mirror["exif"] == "apply"
+    assert task.with_source({"fix_labels": False}).spec.source["of"] == task.spec.source["of"]
+    own = task.with_source({"revision": sha, "fix_labels": False}).spec.source
+    assert own["fix_labels"] is False and "revision" not in own
+    assert task.spec.source["of"][1]["revision"] is None, "the task itself stays as it is"
+    assert find("winoground").with_source({"revision": sha}).spec.source["revision"] == sha
+
+
+def test_validate_and_doctor_take_what_run_takes(capsys, tmp_path):
+    assert main(["validate", "shapes_*", "--schema_only"]) == 0
+    out = capsys.readouterr().out
+    assert [line.partition(":")[0] for line in out.splitlines()] == [
+        "shapes_color",
+        *("shapes_color_global", "shapes_naming", "shapes_place", "shapes_replace", "shapes_retrieval"),
+        "shapes_spatial",
+    ]
+    assert main(["validate", "shapes_place,whatsup", "shapes_place", "--schema_only"]) == 0
+    names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
+    assert names[0] == "shapes_place" and len(names) == 11 and all(name.startswith("whatsup_") for name in names[1:])
+    assert main(["doctor", "--tasks", "builtin,shapes_p*"]) == 0
+    assert len(re.findall(r"(?m)^task +shapes_", capsys.readouterr().out)) == 5
+    assert main(["download", "builtin,shapes_place", "--dry_run", "--data_dir", str(tmp_path)]) == 0
+    for words in (["validate", "nothing_*"], ["doctor", "--tasks", "nothing_*"], ["download", "nothing_*"]):
+        assert main(words) == 2
+        captured = capsys.readouterr()
+        assert "unknown task 'nothing_*'; known:" in captured.out + captured.err, words
+
+
+def test_a_wrong_file_among_several_does_not_keep_validate_from_the_others(capsys, tmp_path):
+    (tmp_path / "bad.yaml").write_text("task: bad\n", encoding="utf-8")
+    assert main(["validate", f"{tmp_path / 'bad.yaml'},shapes_place", "--schema_only"]) == 2
+    assert "shapes_place: ok" in capsys.readouterr().out
+
+
+def test_links_below_also_stay_in_the_data_folder(tmp_path):
+    also = {"also": {"coco": ["../other"]}}
+    path = rewritten(tmp_path, "sugarcrepe_swap_att", lambda spec: spec["source"]["of"][0].update(also))
+    assert main(["validate", str(path), "--schema_only"]) == 2
