@@ -254,25 +254,6 @@ def test_a_folder_that_cannot_be_written_to(site, web, tmp_path):
         fetch(web, site.put("/file.bin", BODY), tmp_path / "file" / "x.part")
 
 
-def test_ctrl_c_keeps_what_came(site, web, part, monkeypatch):
-    url = site.put("/file.bin", BODY)
-    real, calls = download_web._read, []
-
-    def read(response, address):
-        calls.append(address)
-        if len(calls) > 3:
-            raise KeyboardInterrupt
-        return real(response, address)
-
-    monkeypatch.setattr(download_web, "_read", read)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(web, url, part)
-    assert part.read_bytes() == BODY[:3000]
-    monkeypatch.setattr(download_web, "_read", real)
-    assert fetch(web, url, part).sha256 == sha256(BODY)
-    assert ranges(site)[-1] == "bytes=3000-"
-
-
 def test_sizes_are_asked_for_without_fetching(site, web):
     assert web.size(site.put("/file.bin", BODY)) == len(BODY) and site.asked("/file.bin") == 0
     assert web.size(site.url + "/nothing") is None

@@ -418,11 +418,3 @@ def test_vl_checklist_comes_in_the_archives_of_its_owners(site, tmp_path, capsys
     path = fetched(site, tmp_path, name, tmp_path / "made", archives, capsys, n_groups=4, first_rows=2)
     assert "4 groups, all images decode" in validated(path, tmp_path / "data", capsys)
     assert not (tmp_path / "data" / "vl_checklist" / "corpus").exists()
-
-
-def test_crepe_comes_as_an_archive_of_tables(site, tmp_path, capsys):
-    for kind in ("atom", "swap", "negate"):
-        crepe(tmp_path / "made", kind)
-    archives = {"crepe/prod_hard_negatives": ("crepe/prod_hard_negatives", "prod_hard_negatives"), **VISUAL_GENOME}
-    path = fetched(site, tmp_path, "crepe_swap", tmp_path / "made", archives, capsys, n_groups=18)
-    assert "18 groups, all images decode" in validated(path, tmp_path / "data", capsys)
