@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 from support import processes, task_data
@@ -190,9 +191,9 @@ def test_a_digest_that_differs_is_refused(source, download, data):
     source["get"]["mine/rows.json"]["sha256"] = "0" * 64
     code, said, _ = download(source)
     assert code == 4 and f"but the task file says {'0' * 64}" in said["mine/rows.json"]
-    assert not (data / "mine" / "rows.json").exists() and "mine/rows.json" not in record(data)
-    write(data / "mine" / "rows.json", b"a user's own, of another version")
-    assert download(source)[0] == 4 and (data / "mine" / "rows.json").read_bytes().startswith(b"a user's own")
+    assert "mine/rows.json" not in record(data)
+    own = write(data / "mine" / "rows.json", b"a user's own, of another version")
+    assert download(source)[0] == 4 and own.read_bytes().startswith(b"a user's own")
 
 
 def test_an_unsafe_archive_is_refused_and_not_kept(site, source, download, tmp_path, data):
@@ -241,10 +242,7 @@ def test_a_folder_that_cannot_be_written_to(source, download, data, what, code, 
 
 
 def test_the_data_folder_itself_may_not_be_writable(source, download, data, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(manifest, "FileLock", refuse)
+    monkeypatch.setattr(manifest, "FileLock", Mock(side_effect=PermissionError(13, "Permission denied")))
     code, _, text = download(source)
     assert code == 4 and f"the data folder {data} cannot be written to (Permission denied)" in text
 
@@ -521,14 +519,10 @@ def test_a_member_of_an_archive_may_be_one_file(site, data):
     assert one.missing() == f"it has 1 bytes in place of {len(ANNOTATIONS)}"
 
 
-def test_an_empty_folder_is_missing(data):
+def test_an_empty_folder_is_missing_and_another_process_that_was_faster_is_believed(site, data):
     (data / "images").mkdir(parents=True)
     assert DataFile(data, "images", Origin(url="http://x.org/a.zip", unpack=True)).missing() == "the folder is empty"
-
-
-def test_another_process_that_was_faster_is_believed(site, data):
-    (data / "x").mkdir(parents=True)
-    (data / "x" / "rows.json").write_bytes(b"[]")
+    write(data / "x" / "rows.json", b"[]")
     assert (
         DataFile(data, "x/rows.json", Origin(url=f"{site.url}/rows.json")).fetch(QUICK) == "present" and site.log == []
     )

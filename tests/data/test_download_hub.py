@@ -149,22 +149,6 @@ def test_no_other_file_is_fetched_where_names_or_card_or_task_tell(hub, tmp_path
     assert loaded.groups[0].captions[0] == f"a red circle of {splits[0]}" and loaded.source["revision"] == SHA
 
 
-@pytest.mark.parametrize(
-    ("task", "split"), [("colorswap", "test"), ("colorswap_train", "train"), ("winoground", "test")]
-)
-def test_built_in_tasks_fetch_their_own_shards_alone(hub, tmp_path, task, split):
-    spec = find_task(build_registry(), task).spec
-    name, revision = spec.source["path"], spec.source["revision"] or "main"
-    files = {f"data/{one}-0000{part}-of-00002.parquet": b"x" for one in ("test", "train") for part in (0, 1)}
-    repository(hub, name, {**files, "data/images.zip": b"x", "README.md": b"#"}, revision)
-    registry = build_registry()
-    (plan,) = plans(registry, {task: find_task(registry, task)}, tmp_path, 1)
-    (need,) = plan.places[0].needs
-    need.fetch(Web(tries=1))
-    assert asked(hub) == {"README.md", f"{split}-00000-of-00002.parquet", f"{split}-00001-of-00002.parquet"}
-    assert need.missing() is None
-
-
 def test_a_damaged_shard_in_the_cache_is_fetched_again(hub, tmp_path):
     files = {f"test/{shard}.tar": packed(samples=shard + 3) for shard in range(2)}
     repository(hub, "me/shards", files)
