@@ -236,14 +236,6 @@ def test_models_that_are_not_kept(tmp_path, capsys):
     assert "the code of Counting is in no file" in capsys.readouterr().err and not entries(store)
 
 
-def test_stored_features_and_forced_choices_are_not_kept(tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {name: rng.normal(size=(400, 8)).astype(np.float32) for name in ("img", "cap")}
-    np.savez(tmp_path / "e.npz", **{name: a / np.linalg.norm(a, axis=1, keepdims=True) for name, a in arrays.items()})
-    run("embeddings", model_args={"path": str(tmp_path / "e.npz")}, use_cache=str(tmp_path / "store"), limit=None)
-    assert not (tmp_path / "store").exists()
-
-
 def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
     from ttmbench.cache.scores import ScoreCache
     from ttmbench.config import make_run_config
