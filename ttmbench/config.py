@@ -75,7 +75,7 @@ class TTMConfig(BaseModel):
     @classmethod
     def _below_one(cls, value: tuple[float, float]) -> tuple[float, float]:
         if not all(0 <= beta < 1 for beta in value):
-            raise ValueError("each of the two should be at least 0 and less than 1")
+            raise ValueError("both values must be at least 0 and less than 1")
         return value
 
     @field_validator("lr", mode="before")
@@ -83,8 +83,8 @@ class TTMConfig(BaseModel):
     def _not_chosen(cls, value: Any) -> Any:
         if value == "auto":
             raise ValueError(
-                "give a number: no rule that chooses it without labels held on all built-in tasks "
-                "(docs/learning-rate.md); 'ttmbench analyze lr' shows what depends on it"
+                "must be a number, since no rule without labels chooses it well on all built-in tasks "
+                "(docs/learning-rate.md); 'ttmbench analyze lr' compares learning rates"
             )
         return value
 
@@ -117,8 +117,8 @@ class TTMConfig(BaseModel):
         for name, value in (("tau_start", self.tau_start), ("tau_end", self.tau_end)):
             if value is not None and not 0 <= value <= 1:
                 raise ValueError(
-                    f"{name}={value:g} is no share between 0 and 1, as {rule} takes it: the top 1 - {name} are kept; "
-                    f"choose another {name}, or threshold=absolute for logits"
+                    f"{name} must be a fraction between 0 and 1 for {rule}, which selects the top 1 - {name}, "
+                    f"got {value:g}; choose another {name}, or threshold=absolute for logits"
                 )
 
     def with_changes(self, changes: dict[str, Any], origin: str) -> TTMConfig:
@@ -318,20 +318,20 @@ def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settin
         raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
-    test_time = config.adapts, "says something about the test-time stage, so it needs ttm, simple_match or oracle"
-    ttm = config.ttm, "says something about TTM, so it needs ttm"
+    test_time = config.adapts, "is for test-time training, so it needs ttm, simple_match or oracle"
+    ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
     needs = {
         **dict.fromkeys(("ttm_args", "ttm_preset", "seeds"), test_time),
         **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
         **dict.fromkeys(("log_samples", "save_scores"), file),
-        "save_adapted": (config.ttm or config.simple_match, "needs ttm or simple_match, else nothing is adapted"),
+        "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),
     }
     for name, (is_met, why) in needs.items():
         if not is_met and getattr(config, name) not in (RunConfig.model_fields[name].default, ""):
             raise UsageError(f"{origin}: {name} {why}")
     if config.deterministic and config.batch_size == "auto":
-        raise UsageError(f"{origin}: deterministic needs a batch_size that is a number, for it moves the last bits")
+        raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
     return config
 
 
@@ -354,7 +354,7 @@ def parse_pairs(text: str) -> dict[str, Any]:
     for part in split_names(text):
         key, equals, value = part.partition("=")
         if not equals or not key:
-            raise UsageError(f"'{part}' is not key=value")
+            raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
         pairs[key.strip()] = _read_value(value.strip())
     return pairs
 
@@ -368,7 +368,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
     except Unreadable as error:
         raise UsageError(f"--config {path}: {error}") from None
     if not isinstance(content, dict):
-        raise UsageError(f"--config {path}: is no mapping of options")
+        raise UsageError(f"--config {path}: must be a mapping of options")
     settings = {str(key).replace("-", "_"): value for key, value in content.items()}
     if len(settings) < len(content):
         raise UsageError(f"--config {path}: an option is given twice, with dashes and with underscores")

@@ -20,7 +20,7 @@ from support import processes
 from support.counting import Counting, run
 
 from ttmbench.cache import entry as entryfile
-from ttmbench.cache.entry import DamagedError, Entry, cache_folder, read_entry, write_entry
+from ttmbench.cache.entry import DamagedError, Header, cache_folder, read_entry, write_entry
 from ttmbench.cache.maintenance import list_items, read_items
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import hf
@@ -266,35 +266,42 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
 # --- files ---------------------------------------------------------------------------------------------------
 
 
+def header_of(path: Path) -> Header:
+    return read_entry(path, lambda about, arrays: about)
+
+
+def arrays_of(path: Path) -> dict[str, np.ndarray]:
+    return read_entry(path, lambda about, arrays: arrays)
+
+
 def test_no_damage_to_a_file_goes_unnoticed(tmp_path):
     file = tmp_path / "x.safetensors"
-    entry = Entry({"kind": "scores", "n": 1}, {"groups": np.arange(8, dtype=np.float32).reshape(2, 2, 2)})
-    write_entry(file, entry)
+    about, arrays = {"kind": "scores", "n": 1}, {"groups": np.arange(8, dtype=np.float32).reshape(2, 2, 2)}
+    write_entry(file, about, arrays)
     whole = file.read_bytes()
-    same = read_entry(file)
-    assert same.about == entry.about and np.array_equal(same.arrays["groups"], entry.arrays["groups"])
+    assert header_of(file) == about and np.array_equal(arrays_of(file)["groups"], arrays["groups"])
     for position in range(len(whole)):
         for bit in (0, 3, 5, 7):
             damaged = bytearray(whole)
             damaged[position] ^= 1 << bit
             file.write_bytes(damaged)
             with pytest.raises(DamagedError):
-                read_entry(file)
+                arrays_of(file)
     for length in range(len(whole)):
         file.write_bytes(whole[:length])
         with pytest.raises(DamagedError):
-            read_entry(file)
+            arrays_of(file)
     for more in (b"\0", whole):
         file.write_bytes(whole + more)
         with pytest.raises(DamagedError):
-            read_entry(file)
+            arrays_of(file)
     assert list(tmp_path.iterdir()) == [file], "nothing is left aside"
 
 
 def test_others_may_read_a_shared_store(tmp_path):
     before = os.umask(0o022)
     try:
-        write_entry(tmp_path / "x.safetensors", Entry({}, {"a": np.zeros(1, dtype=np.float32)}))
+        write_entry(tmp_path / "x.safetensors", {}, {"a": np.zeros(1, dtype=np.float32)})
     finally:
         os.umask(before)
     assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644
@@ -306,15 +313,14 @@ def test_a_header_that_lies_about_sizes_allocates_nothing(tmp_path):
     for content in (len(header).to_bytes(8, "little") + header, (2**62).to_bytes(8, "little") + header, b""):
         file.write_bytes(content)
         with pytest.raises(DamagedError):
-            read_entry(file)
+            arrays_of(file)
 
 
 def rewritten(arrays) -> Callable[[Path, Path], object]:
     """Another entry in the place of one, with a digest that fits."""
 
     def write(path: Path, _: Path) -> None:
-        entry = read_entry(path)
-        write_entry(path, Entry(entry.about, arrays(entry.arrays["groups"])))
+        write_entry(path, header_of(path), arrays(arrays_of(path)["groups"]))
 
     return write
 
@@ -358,7 +364,7 @@ def test_secrets_are_in_no_file(tmp_path):
     run(Counting(tmp_path / "log", **declared), use_cache=str(tmp_path / "store"))
     for path in (tmp_path / "store").rglob("*"):
         assert secret not in str(path) and (path.is_dir() or secret.encode() not in path.read_bytes())
-    about = read_entry(entries(tmp_path / "store")[0]).about["made_of"]["model"]["fingerprint"]
+    about = header_of(entries(tmp_path / "store")[0])["made_of"]["model"]["fingerprint"]
     assert about["end_token"] is True and about["api_key"] == "<redacted>"
 
 
@@ -407,12 +413,12 @@ run({model}, use_cache={store!r}, limit={limit}, batch_size=30)
 """
 
 
-def start(model: str, store: Path, limit: int) -> subprocess.Popen | processes.Forked:
+def start(model: str, store: Path, limit: int) -> subprocess.Popen:
     code = STOPPED.format(tests=str(Path(__file__).parents[1]), model=model, store=str(store), limit=limit)
     return processes.start(["-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def wait_for_blocks(store: Path, count: int, process: subprocess.Popen | processes.Forked) -> list[Path]:
+def wait_for_blocks(store: Path, count: int, process: subprocess.Popen) -> list[Path]:
     for _ in range(1200):
         blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
         if len(blocks) >= count:
@@ -528,7 +534,7 @@ def test_two_processes_at_once(tmp_path):
     (path,) = entries(store)
     assert not list(store.glob("scores/*/*.blocks")) and not list(store.rglob("*.tmp"))
     plain = run(Counting(tmp_path / "plain"), limit=70, batch_size=30)
-    assert np.array_equal(read_entry(path).arrays["groups"], raw(plain))
+    assert np.array_equal(arrays_of(path)["groups"], raw(plain))
 
 
 # --- where scores were computed ------------------------------------------------------------------------------

@@ -153,8 +153,8 @@ def test_the_curve_of_ttm_is_that_of_a_run(tmp_path, monkeypatch):
 def test_wrong_options_say_so(capsys, tmp_path):
     for options, message in (
         (["nothing", *QUICK], "known: thresholds"),
-        (["thresholds", *QUICK, "--taus", "1,2"], "belongs to the analysis 'tau'"),
-        (["thresholds", *QUICK, "--lrs", "1,2"], "belongs to the analysis 'lr'"),
+        (["thresholds", *QUICK, "--taus", "1,2"], "--taus is for the analysis 'tau'"),
+        (["thresholds", *QUICK, "--lrs", "1,2"], "--lrs is for the analysis 'lr'"),
         (["lr", *QUICK, "--lrs", "1e-4,0"], "learning rates above 0"),
         (["tau", *QUICK, "--taus", "a,b"], "numbers separated by commas"),
         (["thresholds", *QUICK, "-o", str(tmp_path / "x.json")], "is a folder"),
@@ -253,7 +253,7 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
     assert (broken["final"], broken["agreement"], broken["metric"]) == (None, None, [None, None])
     assert all("a lower learning rate may help" in reason for reason in broken["diverged"])
     printed = capsys.readouterr().out
-    assert "lr = 0.0005 (would be used)" in printed and "diverged with 2 of 2 seeds" in printed
+    assert "lr = 0.0005 (default)" in printed and "diverged with 2 of 2 seeds" in printed
 
 
 def test_a_figure_of_learning_rates_that_all_diverge_is_drawn(tmp_path, png_alone):

@@ -26,7 +26,7 @@ def check_scores(scores: np.ndarray) -> np.ndarray:
         raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {floats.shape}")
     _, images, captions = floats.shape
     if min(images, captions) < 1 or max(images, captions) < 2:
-        raise ValueError(f"a group needs images and captions, of one of them at least 2, got {images}x{captions}")
+        raise ValueError(f"a group needs at least 2 images or 2 captions, got {images}x{captions}")
     finite = np.isfinite(floats).all(axis=(1, 2))
     if not finite.all():
         raise ValueError(f"group {int(np.argmin(finite))} holds a score that is not a finite number")

@@ -76,7 +76,7 @@ def choice_chance(images: int, captions: int, orders: int = 1) -> Mapping[str, f
     {'text_score': 0.5, 'image_score': None, 'group_score': None}
     """
     if min(images, captions, orders) < 1 or max(images, captions) < 2:
-        raise ValueError(f"a group needs images and captions, of one of them at least 2, got {images}x{captions}")
+        raise ValueError(f"a group needs at least 2 images or 2 captions, got {images}x{captions}")
     if images > captions:
         return {"text_score": None, "image_score": 1 / images ** (captions * orders), "group_score": None}
     questions = images * orders
