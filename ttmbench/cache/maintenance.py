@@ -204,7 +204,7 @@ def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[Header, str 
     if kind == TEMPORARY:
         return {}, "left behind"
     try:
-        about = read_entry(path).about
+        about = read_entry(path, lambda about, arrays: about)
     except FileNotFoundError:
         return {}, None
     except DamagedError as error:
