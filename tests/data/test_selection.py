@@ -267,7 +267,7 @@ def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path,
     assert groups[0].captions == ("a cat", "a dog", "a 'mug'")
     assert open_upright(groups[0].images[0], "0").size == (3, 2)
     assert main(["validate", str(tmp_path / "mine.yaml"), "--data_dir", str(data)]) == 0
-    assert "1 crop box reaches beyond the image, which is black there" in capsys.readouterr().out
+    assert "1 crop box extends beyond the image, and the outside is black" in capsys.readouterr().out
     with pytest.raises(DataError, match="group 0 has 3 captions, but 2 are needed"):
         load(task_of(tmp_path, source, {**group, "shape": [1, 2]}), data)
 

@@ -242,7 +242,7 @@ def test_other_tasks_are_part_of_what_makes_commands_the_same(tmp_path):
 
 def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
     assert main([*WORDS[:2], "--tasks", "shapes_color", "--ttm_also", "shapes_place"]) == 2
-    assert "ttm_also says something about TTM, so it needs ttm" in capsys.readouterr().err
+    assert "ttm_also is for TTM, so it needs ttm" in capsys.readouterr().err
     with pytest.raises(UsageError, match="names no task but shapes_color"):
         evaluate(ttm_also="shapes_color")
     with pytest.raises(UsageError, match=r"unknown task 'shapes_colour'.*did you mean"):
@@ -300,7 +300,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     """Another kind of task gives a summary and no scores of groups: means over seeds, and no interval over groups."""
     base = evaluate(ttm=False, seeds=None, ttm_also="")
     config = make_run_config({"model": "tiny-clip", "tasks": ["a"], "ttm": True, "ttm_also": ["b"]})
-    from ttmbench.evaluator.task_result import Data, Ranked, TaskResult
+    from ttmbench.evaluator.task_result import Data, Ranked
     from ttmbench.plugins.registry import build_registry
 
     spec = ttmbench.data.catalog.find_task(build_registry(), "shapes_place").spec
@@ -309,7 +309,10 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     def score(task, adapted):
         value = next(values)
         numbers = Summary({"recall_at_1,none": value}, {}, {"recall_at_1": 0.01}, {"recall_at_1,none": 2})
-        return TaskResult(spec, [], Data([], {}, "f" * 64), Ranked({}, {}, (2, 2), {}), numbers, [], {"score": 1.0})
+        data, seconds = Data([], {}, "f" * 64), {"score": 1.0}
+        return Ranked(
+            spec=spec, metrics=[], data=data, summary=numbers, seconds=seconds, ranks={}, of_query={}, pool=(2, 2)
+        )
 
     elsewhere = TransferTasks({"b": ttmbench.data.task_file.TaskFile(spec, None)}, score, config, "key")
     raw = Scores(np.zeros((2, 2, 2), dtype=np.float32))

@@ -10,7 +10,7 @@ import pytest
 from support.submissions import make_submission, put, stated
 
 from ttmbench.cli import main
-from ttmbench.cli.submissions import read_command
+from ttmbench.cli.validate import read_command
 from ttmbench.config import make_run_config
 from ttmbench.evaluator.run_key import stated_key
 from ttmbench.reproduce.submission.check import check_submission, refuse_copies
@@ -35,7 +35,7 @@ def lines(findings) -> str:
 def test_an_honest_run_is_sound(honest, capsys):
     assert main(["validate", str(honest / "x.json")]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n") == 1 and "sound; " in out and "could not" not in out
+    assert out.count("\n") == 1 and ": ok; " in out and "could not" not in out
     assert main(["validate", str(honest)]) == 0, "a folder of documents"
 
 
@@ -373,7 +373,7 @@ def test_what_cannot_be_checked_refuses_unless_allowed(forged, capsys):
     out = capsys.readouterr().out
     assert "results.shapes_color: cannot be checked: there is neither a file of scores" in out
     assert main(["validate", path, "--schema_only", "--allow_unchecked"]) == 0
-    assert "sound; " in (out := capsys.readouterr().out) and "4 things could not be checked" in out
+    assert ": ok; " in (out := capsys.readouterr().out) and "4 values could not be checked" in out
     edited_metric(forged)
     forged.save()
     assert main(["validate", path, "--schema_only", "--allow_unchecked"]) == 3, "the last iterations say otherwise"

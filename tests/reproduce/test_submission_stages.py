@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.submissions import make_submission, put, stated
 
-from ttmbench.cli.submissions import read_command
+from ttmbench.cli.validate import read_command
 from ttmbench.reproduce.submission.check import check_submission
 
 T, ALSO = "shapes_color", "shapes_spatial"

@@ -108,7 +108,7 @@ def test_overrides_and_the_command_line_win_and_pairs_are_merged(tmp_path):
         ({"tasks": ["shapes_colour"]}, "tasks: unknown task 'shapes_colour'; did you mean"),
         ({"settings": [{"ttm": True}]}, "key 'settings.0.name' is missing"),
         ({"settings": [{"name": "../x"}]}, "'settings.0.name': must be a name that a folder can have, got '../x'"),
-        ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds says something about"),
+        ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds is for test-time training"),
         ({"settings": [{"name": "x", "ttm": True, "ttm_args": {"epoch": 1}}]}, "unknown key 'epoch'; did you mean"),
         ({"tasks": ["shapes_naming"]}, "task 'shapes_naming' is of kind classification"),
         ({"tasks": ["shapes_naming"]}, "(`exclude` in the plan leaves cells out)"),

@@ -74,12 +74,8 @@ def score_identity(
 ) -> Identity:
     """What the scores of a task depend on beside its data.
 
-    Args:
-        model: of `model_description`.
-        spec: the task.
-        all_pairs: whether every image is scored with every caption.
-        prior: where log P(t) comes from, if it is subtracted and stored beside the scores.
-        exact: what bits depend on beside all that (``--deterministic``).
+    ``model`` is of `model_description`; ``prior`` says where log P(t) comes from, if it is subtracted and stored beside
+    the scores; ``exact`` is what bits depend on beside all that (``--deterministic``).
     """
     description = {
         "model": model,

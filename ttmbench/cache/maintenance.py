@@ -35,34 +35,19 @@ FOLDERS = (SCORES, PIXELS, PREPARED, _BEFORE)
 
 @dataclass(frozen=True)
 class Item:
-    """Files of the cache that belong together.
+    """Files of the cache that belong together."""
 
-    Attributes:
-        kind: ``scores``, ``blocks`` (of an unfinished run), ``pixels`` (digests), ``prepared`` (images), ``temporary``
-            (left by a run that was killed).
-        name: beginning of the key.
-        model: whose scores; empty for the others.
-        task: whose scores or images; empty where unknown.
-        task_version: of the task; None where unknown.
-        n_groups: of the scores; None for the others.
-        bytes: of all files.
-        used: when it was written or used last, seconds since 1970.
-        damaged: why a file cannot be used; None if all can.
-        outdated: the version that wrote it, whose keys this one never looks up; None if this one may use it.
-        files: their paths.
-    """
-
-    kind: str
-    name: str
-    model: str
-    task: str
-    task_version: int | None
-    n_groups: int | None
-    bytes: int
-    used: float
-    damaged: str | None
-    outdated: str | None
-    files: tuple[Path, ...]
+    kind: str  # of `KINDS`; ``blocks`` are of an unfinished run, ``temporary`` files of one that was killed
+    name: str  # beginning of the key
+    model: str  # whose scores; empty for the others
+    task: str  # whose scores or images; empty where unknown
+    task_version: int | None  # of the task; None where unknown
+    n_groups: int | None  # of the scores; None for the others
+    bytes: int  # of all files
+    used: float  # when it was written or used last, seconds since 1970
+    damaged: str | None  # why a file cannot be used; None if all can
+    outdated: str | None  # the version that wrote it, whose keys this one never looks up; None if this one may use it
+    files: tuple[Path, ...]  # their paths
 
 
 def list_items(folder: Path) -> list[Item]:
@@ -88,18 +73,15 @@ def prune(
     max_size: int | None = None,
     dry_run: bool = False,
 ) -> list[Item]:
-    """Removes files from the cache.
+    """Removes files that ``wanted`` allows, or would (``dry_run``), and returns them.
 
     Args:
         folder: of the cache.
-        wanted: which files may go; it is asked of each file alone.
+        wanted: asked of each file alone.
         damaged: only those that cannot be used.
         outdated: only those of other versions of ttmbench.
         max_size: keep the most recently used, up to so many bytes of the whole cache; None removes all that may go.
         dry_run: remove nothing.
-
-    Returns:
-        What was removed, or would be.
 
     Raises:
         TtmbenchError: another process is cleaning up, or a file cannot be removed.
@@ -219,7 +201,7 @@ def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[Header, str 
     if kind == TEMPORARY:
         return {}, "left behind"
     try:
-        about = read_entry(path).about
+        about = read_entry(path, lambda about, arrays: about)
     except FileNotFoundError:
         return {}, None
     except DamagedError as error:

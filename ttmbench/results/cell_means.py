@@ -24,21 +24,13 @@ _BATCH = 64  # resamples at a time: so many rows of as many columns as there are
 
 @dataclass(frozen=True)
 class CellValues:
-    """Values of groups, by the cells that they are in.
+    """Values of groups, by the cells that they are in."""
 
-    Attributes:
-        values: one for each group that counts and was scored.
-        weights: of each in the mean of means.
-        cell: the number of each group's cell.
-        cells: the cells, each with at least one value.
-        cluster: the number of each group's cluster, from 0; every group has its own where it shares no image.
-    """
-
-    values: Float[np.ndarray, " n"]
-    weights: Float[np.ndarray, " n"]
-    cell: Int[np.ndarray, " n"]
-    cells: tuple[Cell, ...]
-    cluster: Int[np.ndarray, " n"]
+    values: Float[np.ndarray, " n"]  # one for each group that counts and was scored
+    weights: Float[np.ndarray, " n"]  # of each in the mean of means
+    cell: Int[np.ndarray, " n"]  # the number of each group's cell
+    cells: tuple[Cell, ...]  # the cells, each with at least one value
+    cluster: Int[np.ndarray, " n"]  # the number of each group's cluster, from 0
 
     @classmethod
     def of(
@@ -46,10 +38,8 @@ class CellValues:
     ) -> CellValues | None:
         """Values by cells; None if no group that counts has a value.
 
-        Args:
-            row: the value of each group, NaN where it has none.
-            members: cell -> positions of its groups.
-            clusters: a number for each group, equal for those that share images; None where that is unknown.
+        ``row`` has the value of each group (NaN where it has none), ``members`` the positions of the groups of each
+        cell, and ``clusters`` a number for each group, equal for those that share images (None where that is unknown).
         """
         known = (~np.isnan(row)).tolist()  # numpy's own numbers are looked at one by one ten times as slowly
         scored = {cell: [place for place in places if known[place]] for cell, places in members.items()}
@@ -89,11 +79,7 @@ class CellValues:
     ) -> tuple[float, float] | None:
         """Interval of the mean of means (lower, upper); None where there is no standard error, or for no iterations.
 
-        Args:
-            method: ``wilson``, ``percentile`` or ``bca``. Values outside [0, 1] have no score interval and get ``bca``.
-            iterations: resamples of the bootstrap; 0 asks for no interval, whatever the method is.
-            seed: of the resampling.
-            level: confidence level.
+        For values outside [0, 1], which have no score interval, ``wilson`` means ``bca``.
         """
         if iterations < 1 or self.variance() is None:
             return None

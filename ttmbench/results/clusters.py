@@ -15,15 +15,10 @@ from ttmbench.types import Group, ImageRef
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of a task's groups: those that share an image, directly or through others.
+    """Clusters of a task's groups: those that share an image, directly or through others."""
 
-    Attributes:
-        groups: a number for each group; equal within a cluster.
-        images: a number for each image of each group; equal for the same image. For metrics over images.
-    """
-
-    groups: Int[np.ndarray, " groups"]
-    images: Int[np.ndarray, "groups images"]
+    groups: Int[np.ndarray, " groups"]  # a number for each group; equal within a cluster
+    images: Int[np.ndarray, "groups images"]  # a number for each image; equal for the same one
 
     @property
     def count(self) -> int:
@@ -79,18 +74,10 @@ def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
 
 
 def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> Bool[np.ndarray, " groups"]:
-    """Draws whole clusters until their groups are nearest to a share of all.
+    """Draws whole clusters until their groups are nearest to a share (between 0 and 1) of all: bool [groups].
 
-    Args:
-        clusters: a number for each group, equal within a cluster.
-        share: of the groups, between 0 and 1.
-        seed: of the order in which clusters are drawn.
-
-    Returns:
-        Whether each group was drawn; some were, and some were not.
-
-    Raises:
-        UsageError: the share leaves one side without groups, or there is only one cluster.
+    ``clusters`` has a number for each group. UsageError if the share leaves one side without groups, or there is only
+    one cluster.
     """
     total = len(clusters)
     count = round(share * total)

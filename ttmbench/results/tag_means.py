@@ -20,21 +20,14 @@ UNTRAINED = (RAW, HOLDOUT_RAW, CHOICE)  # filters without seeds
 
 
 class TagMean(BaseModel):
-    """How a named mean is computed: over the groups of each cell, then over cells, the innermost tag first.
-
-    Attributes:
-        by: tags whose values make the cells, from the outermost to the innermost.
-        only: tag -> values; groups with another value are excluded.
-        at_least: groups that a cell needs to count.
-        cells: number of cells of the whole data.
-    """
+    """How a named mean is computed: over the groups of each cell, then over cells, the innermost tag first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    by: list[str] = Field(min_length=1)
-    only: dict[str, list[str]] = {}
-    at_least: int = Field(1, ge=1)
-    cells: int | None = Field(None, ge=1)
+    by: list[str] = Field(min_length=1)  # tags whose values make the cells, from the outermost to the innermost
+    only: dict[str, list[str]] = {}  # tag -> values; groups with another value are excluded
+    at_least: int = Field(1, ge=1)  # groups that a cell needs to count
+    cells: int | None = Field(None, ge=1)  # number of cells of the whole data
 
     def members(self, groups: Sequence[Group]) -> dict[Cell, list[int]]:
         """The cells that count: values of the tags -> positions of the groups that have them, in order."""

@@ -20,51 +20,28 @@ MATCHES = ("group_match", "global_assignment_accuracy")
 
 @dataclass(frozen=True)
 class Transfer:
-    """One metric of a task, measured with a model that TTM adapted to a task. Rates are fractions.
+    """One metric of a task, measured with a model that TTM adapted to a task. Rates are fractions."""
 
-    Attributes:
-        adapted_on: the task that the model was adapted to.
-        measured_on: the task that the metric is of; the same one for what adaptation does to its own task.
-        metric: its name.
-        raw: of the model as it was.
-        value: of the adapted model, the mean over seeds.
-        seed_std: over seeds.
-        seeds: how many.
-        difference: ``value - raw``.
-        ci_low: lower end of the difference's 95 % interval over groups.
-        ci_high: its upper end.
-        seed_ci_low: lower end of its 95 % interval over seeds.
-        seed_ci_high: its upper end.
-        chance: of random scores.
-        groups: that were scored.
-        groups_of_task: that the task has.
-        shown: whether tables with room for one metric of the task show this one.
-        model: as the run calls it.
-        fingerprint: of the model.
-        date: of the run, seconds since 1970.
-        file: the results document.
-    """
-
-    adapted_on: str
-    measured_on: str
-    metric: str
-    raw: float | None
-    value: float | None
-    seed_std: float | None
-    seeds: int
-    difference: float | None
-    ci_low: float | None
-    ci_high: float | None
-    seed_ci_low: float | None
-    seed_ci_high: float | None
-    chance: float | None
-    groups: int
-    groups_of_task: int
-    shown: bool
-    model: str = ""
-    fingerprint: str | None = None
-    date: float = 0.0
-    file: str = ""
+    adapted_on: str  # the task that the model was adapted to
+    measured_on: str  # the task that the metric is of; the same one for what adaptation does to its own task
+    metric: str  # its name
+    raw: float | None  # of the model as it was
+    value: float | None  # of the adapted model, the mean over seeds
+    seed_std: float | None  # over seeds
+    seeds: int  # how many
+    difference: float | None  # ``value - raw``
+    ci_low: float | None  # lower end of the difference's 95 % interval over groups
+    ci_high: float | None  # its upper end
+    seed_ci_low: float | None  # lower end of its 95 % interval over seeds
+    seed_ci_high: float | None  # its upper end
+    chance: float | None  # of random scores
+    groups: int  # that were scored
+    groups_of_task: int  # that the task has
+    shown: bool  # whether tables with room for one metric of the task show this one
+    model: str = ""  # as the run calls it
+    fingerprint: str | None = None  # of the model
+    date: float = 0.0  # of the run, seconds since 1970
+    file: str = ""  # the results document
 
     @property
     def interval(self) -> tuple[float, float] | None:

@@ -25,15 +25,10 @@ STEPS = 200  # of alpha between 0 and 1
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """Both parts of a debiased score, in nats per token.
+    """Both parts of a debiased score, in nats per token."""
 
-    Attributes:
-        conditional: log P(t|i).
-        prior: log P(t) of every caption, float32 [groups, captions].
-    """
-
-    conditional: Scores
-    prior: np.ndarray
+    conditional: Scores  # log P(t|i)
+    prior: np.ndarray  # log P(t) of every caption, float32 [groups, captions]
 
     def debiased(self, alpha: float) -> Scores:
         """Scores log P(t|i) - alpha log P(t) (Eq. 7): raw at alpha = 0; alpha = 1 gives the mutual information.
@@ -81,14 +76,8 @@ def declared_prior(prior: Debiasable) -> dict[str, Any]:
 def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
     """Both parts of a debiased score; P(t) is computed once per distinct caption.
 
-    Args:
-        adapter: the model; its ``prior`` says where P(t) comes from.
-        groups: of the task.
-        table: log P(t|i); of every image with every caption if P(t) is the mean over the task's images.
-        all_pairs: also return the scores of all pairs.
-
-    Raises:
-        TtmbenchError: the model gives no usable log P(t).
+    ``table`` is log P(t|i), of every image with every caption if P(t) is the mean over the task's images. TtmbenchError
+    if the model gives no usable log P(t).
     """
     every = table.every.astype(np.float64) if adapter.prior == "test_images" else None
     prior = _log_priors(adapter, distinct_captions(groups), every)
@@ -105,14 +94,10 @@ def debias(
         values: log P(t|i), float32 [pairs].
         captions: distinct ones.
         wanted: rows of images and captions, int [pairs, 2].
-        n_images: of the task; P(t) as a mean over them needs every pair.
+        n_images: of the task; P(t) as a mean over them needs every pair, else UsageError.
 
     Returns:
         float32 [pairs].
-
-    Raises:
-        UsageError: P(t) is to be the mean over all images, and not every image was scored with every caption.
-        TtmbenchError: the model gives no usable log P(t).
     """
     table = None
     if prior.prior == "test_images":

@@ -63,14 +63,7 @@ class Features:
 def encode(
     adapter: DualEncoder, prepared: Prepared, batch_size: int | BatchSizer, blocks: BlockStore | None = None
 ) -> Features:
-    """Encodes every distinct image and caption of a prepared task once, without gradients.
-
-    Args:
-        adapter: the model.
-        prepared: its inputs.
-        batch_size: rows encoded at a time, fewer if memory runs out; changes no score.
-        blocks: where finished blocks of features are stored, if anywhere.
-    """
+    """Encodes every distinct image and caption of a prepared task once, without gradients, as `encode_side`."""
     sizer, rows = BatchSizer.of(batch_size), prepared.rows
     images = encode_side(adapter, "images", in_memory(prepared.images), n_rows(prepared.images), sizer, blocks)
     return Features(
@@ -81,7 +74,7 @@ def encode(
 def encode_tokens(
     adapter: DualEncoder, captions: Batch, batch_sizer: BatchSizer, blocks: BlockStore | None = None
 ) -> torch.Tensor:
-    """Features of prepared captions; arguments as for `encode`."""
+    """Features of prepared captions."""
     return encode_side(adapter, "captions", in_memory(captions), n_rows(captions), batch_sizer, blocks)
 
 
@@ -93,13 +86,8 @@ def in_memory(batch: Batch) -> RowSource:
 def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) -> Scores:
     """Logits of every group, each a product of its own: they do not depend on other groups, nor on how many there are.
 
-    Args:
-        adapter: the model.
-        features: of a task with groups.
-        all_pairs: also score every image with every caption.
-
-    Raises:
-        TtmbenchError: the model did not return a logit for each image and caption.
+    With ``all_pairs`` also those of every image with every caption. TtmbenchError if the model did not return a logit
+    for each image and caption.
     """
     images, captions = features.images, features.captions
     with torch.inference_mode():
@@ -150,7 +138,7 @@ def encode_images(
     Args:
         adapter: the model.
         images: with a group that has each, for messages.
-        batch_sizer: images encoded at a time.
+        batch_sizer: images at a time.
         fingerprint: takes them in; images of the same pixels are one.
         kept: where prepared images are stored, if anywhere.
         blocks: where finished blocks of features are stored; then the fingerprint has taken in all images before.
@@ -184,15 +172,8 @@ def encode_classes(
 ) -> Side:
     """A feature vector for each class, as in CLIP: features of its prompts normalised, their mean, normalised again.
 
-    Args:
-        adapter: the model.
-        names: of the classes; equal names have one row.
-        templates: prompts with ``{}`` where the name goes.
-        batch_sizer: prompts encoded at a time.
-        blocks: where finished blocks are stored, if anywhere.
-
-    Raises:
-        TtmbenchError: the model did not return one feature vector a prompt.
+    Classes of one name have one row. Prompts are the templates with the name in place of ``{}``; errors as of
+    `encode_images`.
     """
     distinct, rows = _numbered(names)
     prompts = [template.replace("{}", name) for name in distinct for template in templates]
@@ -222,18 +203,7 @@ def encode_classes(
 def encode_stored(
     adapter: DualEncoder, stored: StoredFeatures, n_images: int, others: np.ndarray, batch_sizer: BatchSizer
 ) -> Features:
-    """Encodes precomputed embeddings by the model's heads.
-
-    Args:
-        adapter: the model.
-        stored: the same, which has the embeddings.
-        n_images: how many of the first images are used.
-        others: which captions or classes are used, bool.
-        batch_sizer: rows encoded at a time.
-
-    Raises:
-        TtmbenchError: the model did not return one feature vector a row.
-    """
+    """Encodes precomputed embeddings by the model's heads: the first images, and captions or classes by ``others``."""
     images = in_memory(take(stored.stored_images(), slice(0, n_images)))
     captions = take(stored.stored_captions(), np.flatnonzero(others))
     return Features(
@@ -294,8 +264,8 @@ def caption_pairs(
 ) -> np.ndarray | None:
     """Cosines of the captions inside every group, float64 [groups, captions, captions], for metrics that use no image.
 
-    ``stored`` are captions of precomputed embeddings, in the order of the groups; None for the groups' own. None of a
-    model that does not encode a caption as one vector.
+    ``stored`` are captions of precomputed embeddings, in the order of the groups. None of a model that does not encode
+    a caption as one vector.
     """
     distinct, rows = _numbered([caption for group in groups for caption in group.captions])
     batch = adapter.prepare_captions(distinct) if stored is None else stored

@@ -44,19 +44,12 @@ class Rows:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task as a dual encoder takes it.
+    """A task as a dual encoder takes it."""
 
-    Attributes:
-        images: one row per distinct image.
-        captions: one row per distinct caption.
-        rows: where they occur.
-        enlarged: the images again, larger, for augmentation to cut from; None unless asked for.
-    """
-
-    images: Batch
-    captions: Batch
-    rows: Rows
-    enlarged: Batch | None = None
+    images: Batch  # one row per distinct image
+    captions: Batch  # one row per distinct caption
+    rows: Rows  # where they occur
+    enlarged: Batch | None = None  # the images again, larger, for augmentation to cut from; None unless asked for
 
 
 def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
@@ -141,22 +134,14 @@ class ImageRows:
 
     Images with a file are decoded in threads; those that only a program can open are opened by the thread that asks.
     The adapter is called from other threads only if its class says that it may be (`PreparesInThreads`).
-
-    Attributes:
-        adapter: the model.
-        images: each with a group that has it, for messages; their positions are the rows.
-        fingerprint: takes them in.
-        kept: where prepared images are stored, if anywhere.
-        decoded: images held decoded at a time.
-        seconds: wall time spent waiting for images.
     """
 
-    adapter: DualEncoder | PreparedPairScorer
-    images: Sequence[tuple[str, ImageRef]]
-    fingerprint: Fingerprint
-    kept: PreparedImages | None = None
-    decoded: int = DECODED
-    seconds: float = field(default=0.0, init=False)
+    adapter: DualEncoder | PreparedPairScorer  # the model
+    images: Sequence[tuple[str, ImageRef]]  # each with a group that has it, for messages; their positions are the rows
+    fingerprint: Fingerprint  # takes them in
+    kept: PreparedImages | None = None  # where prepared images are stored, if anywhere
+    decoded: int = DECODED  # images held decoded at a time
+    seconds: float = field(default=0.0, init=False)  # wall time spent waiting for images
 
     def __len__(self) -> int:
         return len(self.images)

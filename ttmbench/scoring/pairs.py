@@ -53,17 +53,11 @@ _Open: TypeAlias = Callable[[np.ndarray], AbstractContextManager[Callable[[], _S
 
 @dataclass(frozen=True)
 class PairTable:
-    """Scores of the distinct pairs of a task.
+    """Scores of the distinct pairs of a task, float32."""
 
-    Attributes:
-        groups: float32 [groups, images, captions].
-        values: float32 [distinct images, distinct captions]; None where only pairs inside groups were asked for.
-        rows: which distinct image and caption is where.
-    """
-
-    groups: np.ndarray
-    values: np.ndarray | None
-    rows: Rows
+    groups: np.ndarray  # [groups, images, captions]
+    values: np.ndarray | None  # [distinct images, distinct captions]; None for pairs inside groups
+    rows: Rows  # which distinct image and caption is where
 
     @property
     def every(self) -> np.ndarray:
@@ -165,20 +159,10 @@ def score_pairs(
     kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> np.ndarray:
-    """Scores pairs, each image opened when its pairs come; arguments and errors otherwise as `score_task_pairs`.
+    """Scores of pairs, float32 [pairs], each image opened when its pairs come; otherwise as `score_task_pairs`.
 
-    Args:
-        model: a `PairScorer`.
-        images: distinct ones, with a group that has each.
-        captions: distinct ones.
-        wanted: rows of images and captions, int [pairs, 2], image by image in the order of rows.
-        batch_size: pairs at a time.
-        fingerprint: takes the images in.
-        kept: of prepared images.
-        blocks: of scores.
-
-    Returns:
-        float32 [pairs].
+    Images and captions are distinct ones, images with a group that has each; ``wanted`` are their rows, int [pairs, 2],
+    image by image in the order of rows.
     """
     adapter, many = model.prepared_pair_scorer, model.many_at_once
     if adapter is None:

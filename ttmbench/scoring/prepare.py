@@ -89,15 +89,9 @@ def prepare(
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
-    """Inputs of a model that reads precomputed embeddings, row by row, group by group, and their fingerprint.
+    """Inputs of a model that reads precomputed embeddings, of at most ``limit`` groups, and their fingerprint.
 
-    Args:
-        adapter: the model.
-        shape: images and captions per group, from the task.
-        limit: use no more groups than this.
-
-    Raises:
-        DataError: the rows make no whole groups of this shape, or more groups on one side than on the other.
+    DataError if the rows make no whole groups of this shape, or more groups on one side than on the other.
     """
     images, captions = adapter.stored_images(), adapter.stored_captions()
     groups, rest = divmod(n_rows(images), shape.images)
@@ -146,15 +140,8 @@ SHOWN = 8  # group ids in a message
 def usable_scores(adapter: MayRefuse | None, scores: Scores, groups: Sequence[Group]) -> Scores:
     """Scores without NaN: a group with a missing score (of a model whose refusals count as wrong) ties everywhere.
 
-    A tie is never correct.
-
-    Args:
-        adapter: the model; None for one that refuses nothing.
-        scores: its scores.
-        groups: in the order of the scores.
-
-    Raises:
-        TtmbenchError: a score is infinite or missing, and the model does not say that missing ones count as wrong.
+    A tie is never correct. ``adapter`` is None for a model that refuses nothing. TtmbenchError if a score is infinite
+    or missing, and the model does not say that missing ones count as wrong.
     """
     if adapter is not None:
         missing = np.isnan(scores.groups).any(axis=(1, 2))

@@ -25,31 +25,25 @@ from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import Scores
 
 Tensors = dict[str, torch.Tensor]
+Header = dict[str, Any]
 _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
+_STEP_ARRAYS = ("captions", "selected", "tie")
+_STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 
 
 @dataclass(frozen=True)
 class SeedProgress:
-    """Progress of a seed.
+    """Progress of a seed."""
 
-    Attributes:
-        steps: finished iterations, in order.
-        state: of training after the last of them; None before the first, and once the seed is done.
-        final: scores that the seed ended with; None while it runs.
-    """
-
-    steps: tuple[Step, ...] = ()
-    state: TrainingState | None = None
-    final: Scores | None = None
+    steps: tuple[Step, ...] = ()  # finished iterations, in order
+    state: TrainingState | None = None  # of training after the last of them, while the seed runs
+    final: Scores | None = None  # scores that the seed ended with; None while it runs
 
 
 class SeedCheckpoint:
-    """Files of one variant and seed of a task. Without a folder nothing is stored.
+    """Files of one variant and seed, which begin from ``start`` (a digest); without a folder nothing is stored.
 
-    Args:
-        folder: where its files go.
-        start: digest of what the seed starts from; files of another start are removed.
-        warn: called once if files cannot be written; the run goes on without them.
+    Files of another start are removed. ``warn`` is called if files cannot be written; the run goes on without them.
     """
 
     def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
@@ -65,7 +59,7 @@ class SeedCheckpoint:
         except FileNotFoundError:
             pass  # stopped before its first iteration was over
         except Exception as error:
-            warn(f"{self._folder} cannot be gone on from ({error}); its seed starts again")
+            warn(f"cannot resume from {self._folder}: {error}; its seed starts again")
         shutil.rmtree(self._folder, ignore_errors=True)
         return SeedProgress()
 
@@ -75,19 +69,11 @@ class SeedCheckpoint:
         Weights of an accelerator are copied at once and written while training goes on, since a file of some hundred
         megabytes takes seconds. Until it is complete, the one before it counts.
         """
-        about = {
-            "iteration": step.iteration,
-            "threshold": step.threshold,
-            "loss": list(step.loss),
-            "learning_rate": step.learning_rate,
-            "seconds": step.seconds,
-        }
-        arrays = {"captions": step.captions, "selected": step.selected, "tie": step.tie}
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+        tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
+        about = {name: getattr(step, name) for name in _STEP_VALUES}
         self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, about)
         tensors = training_tensors(state.model, state.optimizer, state.random)
-        elsewhere = any(tensor.device.type != "cpu" for tensor in tensors.values())
-        self._write(_TRAINING, tensors, {"iteration": state.iteration}, meanwhile=elsewhere)
+        self._write(_TRAINING, tensors, {"iteration": state.iteration})
 
     def finish(self, final: Scores, steps: int) -> None:
         """Stores the scores of a seed that is done and removes the training state."""
@@ -109,42 +95,31 @@ class SeedCheckpoint:
         steps = []
         for iteration in range(1, count + 1):
             tensors, about = self._load(folder / _step_name(iteration))
-            steps.append(
-                Step(
-                    iteration=about["iteration"],
-                    threshold=about["threshold"],
-                    captions=tensors["captions"].numpy(),
-                    selected=tensors["selected"].numpy(),
-                    tie=tensors["tie"].numpy(),
-                    loss=tuple(about["loss"]),
-                    learning_rate=about["learning_rate"],
-                    scores=scores_of(tensors),
-                    seconds=about["seconds"],
-                )
-            )
+            values: Header = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
+            values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
+            steps.append(Step(**values, scores=scores_of(tensors)))
         return tuple(steps)
 
-    def _write(self, name: str, tensors: Tensors, about: Mapping[str, Any], *, meanwhile: bool = False) -> None:
+    def _write(self, name: str, tensors: Tensors, about: Header) -> None:
         self.finish_writing()
         if self._folder is None:
             return
         card = {**about, "file": self._place(name), "start": self._start}
         arguments = (self._folder / name, separated(tensors), card)
-        if meanwhile:
+        if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             self._writer = threading.Thread(target=self._put, args=arguments, name=f"writes {name}")
             self._writer.start()
         else:
             self._put(*arguments)
 
-    def _put(self, path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
+    def _put(self, path: Path, tensors: Tensors, card: Header) -> None:
         from safetensors import SafetensorError
 
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda place: save_sealed(place, tensors, card))
         except (OSError, SafetensorError, TtmbenchError) as error:
-            detail = isinstance(error, TtmbenchError)
-            self._warn(str(error) if detail else f"{path} cannot be written: {error}")
+            self._warn(str(error) if isinstance(error, TtmbenchError) else f"{path} cannot be written: {error}")
             self._folder = None
 
     def finish_writing(self) -> None:
@@ -153,9 +128,7 @@ class SeedCheckpoint:
             self._writer.join()
             self._writer = None
 
-    def _load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
-        if not path.exists():
-            raise FileNotFoundError(path)
+    def _load(self, path: Path) -> tuple[Tensors, Header]:
         try:
             tensors, about = load_sealed(path)
         except SealError as error:
@@ -173,12 +146,9 @@ class SeedCheckpoint:
 
 
 class TaskCheckpoint:
-    """Checkpoints of one task.
+    """Checkpoints of one task, whose seeds start from ``data`` (its fingerprint) and ``run`` (the key of the run).
 
-    Args:
-        folder: of the task; None to store nothing.
-        data: fingerprint of the data; part of what every seed starts from.
-        run: key of the run (`ttmbench.evaluator.run_key.RunKey`); likewise.
+    Without a folder nothing is stored.
     """
 
     def __init__(self, folder: Path | None = None, data: str = "", run: str = "") -> None:
@@ -250,7 +220,7 @@ def scores_of(tensors: Tensors) -> Scores:
 
 def training_tensors(
     model: Mapping[str, torch.Tensor],
-    optimizer: Mapping[int, Mapping[str, Any]] | None,
+    optimizer: Mapping[int, Mapping[str, object]] | None,
     random: Mapping[str, torch.Tensor],
 ) -> Tensors:
     """Model, optimiser and random generators as tensors of one file; `training_parts` is the inverse."""

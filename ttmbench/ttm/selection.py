@@ -44,23 +44,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class SelectionProposal:
-    """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control).
+    """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control)."""
 
-    Attributes:
-        choice: Algorithm 1's own.
-        in_task_order: its captions by their positions in the task's own order, int [units, images of a unit].
-        tie: bool [units].
-        n_captions: how many captions a unit has to choose from.
-        is_global: units are pairs of one assignment, in which no caption is given twice.
-        rng: for random draws; the same seed and iteration give the same stream.
-    """
-
-    choice: Selection
-    in_task_order: np.ndarray
-    tie: np.ndarray
-    n_captions: int
-    is_global: bool
-    rng: np.random.Generator
+    choice: Selection  # Algorithm 1's own
+    in_task_order: np.ndarray  # its captions by their positions in the task's own order, int [units, images of a unit]
+    tie: np.ndarray  # bool [units]
+    n_captions: int  # how many captions a unit has to choose from
+    is_global: bool  # units are pairs of one assignment, in which no caption is given twice
+    rng: np.random.Generator  # for random draws; the same seed and iteration give the same stream
 
 
 Supervision = Callable[[SelectionProposal], Selection]

@@ -37,35 +37,20 @@ OnSeedDone = Callable[[int, dict[str, Any]], object]
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A task, a model and the settings of the test-time stage.
+    """A task, a model and the settings of the test-time stage."""
 
-    Attributes:
-        registry: schedules and hooks.
-        spec: the task.
-        stage: model and prepared inputs.
-        raw: scores of the model as it is.
-        settings: hyperparameters.
-        preset: of ``--ttm_preset``.
-        metrics: what is reported of every iteration.
-        seeds: one run each.
-        seed: of what all seeds share: the split of the holdout.
-        clusters: int [groups], equal where groups share an image; None if none are known to.
-        checkpoint: where iterations are stored while it runs.
-        told: seeds that another process has run, whose iterations are reported to plugins here.
-    """
-
-    registry: Registry
-    spec: TaskSpec
-    stage: PreparedTask
-    raw: Scores
-    settings: TTMConfig
-    preset: str
-    metrics: Sequence[MetricSpec]
-    seeds: Sequence[int]
-    seed: int = 0
-    clusters: Int[np.ndarray, " groups"] | None = None
-    checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
-    told: frozenset[int] = frozenset()
+    registry: Registry  # schedules and hooks
+    spec: TaskSpec  # the task
+    stage: PreparedTask  # model and prepared inputs
+    raw: Scores  # scores of the model as it is
+    settings: TTMConfig  # hyperparameters
+    preset: str  # of ``--ttm_preset``
+    metrics: Sequence[MetricSpec]  # what is reported of every iteration
+    seeds: Sequence[int]  # one run each
+    seed: int = 0  # of what all seeds share: the split of the holdout
+    clusters: Int[np.ndarray, " groups"] | None = None  # equal where groups share an image; None if none do
+    checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)  # where iterations are stored while it runs
+    told: frozenset[int] = frozenset()  # seeds of other processes, reported to plugins here
 
     @property
     def learning_rate(self) -> float:
@@ -202,16 +187,8 @@ class Adaptation:
     ) -> dict[int, SeedProgress]:
         """Runs a variant for every seed, from the same model, or from where an earlier run stopped.
 
-        Args:
-            name: of the variant, for its checkpoints.
-            variant: gives a seed's iterations.
-            notify: report every new iteration to plugins.
-            finished: called after a seed's last iteration with the model still adapted.
-            evaluate: what the adapted model scores in the end; by default the scores of the last iteration.
-            complete: as in `ttm`.
-
-        Returns:
-            Seed -> its iterations and final scores.
+        ``notify`` reports every new iteration to plugins; ``evaluate`` gives the final scores of the adapted model, by
+        default those of the last iteration; ``finished`` and ``complete`` as in `ttm`.
         """
         runs: dict[int, SeedProgress] = {}
         about = {"variant": name if name == SIMPLE_MATCH else self.spec.matching}

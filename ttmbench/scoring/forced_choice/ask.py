@@ -34,21 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """One question about a group.
+    """One question about a group."""
 
-    Attributes:
-        group: its position.
-        side: ``text``: which caption fits an image; ``image``: which image fits a caption.
-        subject: which image (text) or caption (image) the question is about; the correct option has the same number.
-        order: the options as they were shown.
-        prompt: the text.
-    """
-
-    group: int
-    side: Literal["text", "image"]
-    subject: int
-    order: tuple[int, ...]
-    prompt: str
+    group: int  # its position
+    side: Literal["text", "image"]  # ``text``: which caption fits an image; ``image``: which image fits a caption
+    subject: int  # which image (text) or caption (image) the question is about; the correct option has the same number
+    order: tuple[int, ...]  # the options as they were shown
+    prompt: str  # the text
 
 
 @dataclass(frozen=True)
@@ -78,10 +70,10 @@ class AnsweredQuestions:
 def ask_choices(
     model: Capabilities, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int
 ) -> AnsweredQuestions:
-    """Asks every question of a task.
+    """Asks a `ChoiceScorer` every question of a task.
 
     Args:
-        model: a `ChoiceScorer`.
+        model: the model.
         groups: all of one shape, at least one.
         batch_size: questions given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
         seed: of the order of options; the order in a group does not depend on the other groups.
