@@ -300,7 +300,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     """Another kind of task gives a summary and no scores of groups: means over seeds, and no interval over groups."""
     base = evaluate(ttm=False, seeds=None, ttm_also="")
     config = make_run_config({"model": "tiny-clip", "tasks": ["a"], "ttm": True, "ttm_also": ["b"]})
-    from ttmbench.evaluator.task_result import Data, Ranked, TaskResult
+    from ttmbench.evaluator.task_result import Data, Ranked
     from ttmbench.plugins.registry import build_registry
 
     spec = ttmbench.data.catalog.find_task(build_registry(), "shapes_place").spec
@@ -309,7 +309,10 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     def score(task, adapted):
         value = next(values)
         numbers = Summary({"recall_at_1,none": value}, {}, {"recall_at_1": 0.01}, {"recall_at_1,none": 2})
-        return TaskResult(spec, [], Data([], {}, "f" * 64), Ranked({}, {}, (2, 2), {}), numbers, [], {"score": 1.0})
+        data, seconds = Data([], {}, "f" * 64), {"score": 1.0}
+        return Ranked(
+            spec=spec, metrics=[], data=data, summary=numbers, seconds=seconds, ranks={}, of_query={}, pool=(2, 2)
+        )
 
     elsewhere = TransferTasks({"b": ttmbench.data.task_file.TaskFile(spec, None)}, score, config, "key")
     raw = Scores(np.zeros((2, 2, 2), dtype=np.float32))

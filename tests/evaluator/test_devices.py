@@ -147,8 +147,8 @@ def test_processes_that_cannot_be_replaced_leave_their_part_to_the_first(tmp_pat
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "device": "cpu,cpu"})
     devices, done = Devices(config, ["cpu", "cpu"], tmp_path, 1, None), []
     devices._workers["worker-1"], devices.executor = "cpu", SimpleNamespace(submit=lambda *_: None, wait=wait)
-    others = devices._ahead("groups", "shapes_color", lambda unit: done.append(unit.part))
-    assert done == [0] and [unit.part for unit in others] == [1] and not devices._workers
+    others = devices._ahead("groups", "shapes_color", lambda part, of: done.append((part, of)))
+    assert done == [(0, 2)] and others == [1] and not devices._workers
     assert "did not do their part (worker processes end before they begin); cpu does it" in capsys.readouterr().err
 
 

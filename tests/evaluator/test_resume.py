@@ -600,13 +600,13 @@ ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "20",
 LONG = ["--limit", "8", "--ttm_args", "iterations=200,epochs=1"]  # short iterations, and more than are waited for
 
 
-def start(*arguments: str, program: Sequence[str] = ("-m", "ttmbench")) -> subprocess.Popen[str] | processes.Forked:
+def start(*arguments: str, program: Sequence[str] = ("-m", "ttmbench")) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     streams: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     return processes.start([*program, *ARGUMENTS, *arguments], text=True, env=environment, **streams)
 
 
-def wait_for(condition, process: subprocess.Popen[str] | processes.Forked) -> None:
+def wait_for(condition, process: subprocess.Popen[str]) -> None:
     for _ in range(3000):
         if condition() or process.poll() is not None:
             return

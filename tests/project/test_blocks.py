@@ -1,6 +1,6 @@
 """Programs, plugins, task files and listings that pages show: run as they stand, or read by what would read them.
 
-`test_python_docs.py` runs the page on Python, `test_docs.py` the pages that are walked from top to bottom.
+`test_docs.py` runs the page on Python and the pages that are walked from top to bottom.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support import processes
-from support.pages import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks
+from support.checkout import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks
 
 from ttmbench.cli import main
 from ttmbench.config import RunConfig
@@ -38,7 +38,7 @@ HERE = {
     "toml": {"add-an-adapter.md", "hooks.md"},
     "text": {"add-a-task.md", "architecture.md", "tasks.md"},
 }
-ELSEWHERE = {  # test_python_docs.py, test_docs.py, test_lessons.py, test_reference.py and test_readme.py
+ELSEWHERE = {  # test_docs.py, test_lessons.py, test_reference.py and test_readme.py
     "python": {"python.md", *WALKED, *LESSONS},
     "jsonl": WALKED,
     "text": {"README.md", "python.md", *LESSONS},

@@ -146,30 +146,6 @@ def test_ctrl_c_stops_in_seconds_and_the_same_command_goes_on(tmp_path):
     assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
 
 
-@pytest.mark.slow
-def test_workers_of_a_killed_driver_end_too(tmp_path):
-    plan = write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=LONG)
-    root = tmp_path / "board"
-    process = processes.start(["-c", SWEEP, "sweep", plan, "-o", root], stdout=-3, stderr=-3)
-    wait_for(lambda: steps(root))
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(children) == 1
-    process.kill()
-    process.wait()
-    wait_for(lambda: not Path(f"/proc/{children[0]}").exists() or _is_zombie(children[0]))
-    assert read_summary(root / "sweep.json").status == "running"  # as it was; nobody could say more
-    before = steps(root)
-    time.sleep(0.3)
-    assert before == steps(root)
-
-
-def _is_zombie(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def test_a_worker_that_dies_idle_is_replaced_and_none_is_lost_with_it(tmp_path, forked):
     executor = LocalExecutor(tmp_path, worker_slots(1, (), 1))
     try:

@@ -77,21 +77,14 @@ def test_workers_begin_with_cells_of_their_own_before_they_share_one():
 
 
 def test_a_failed_unit_drops_what_waits_of_its_cell_and_nothing_else():
-    scheduler = scheduled([seeds(cell(1), 3), whole(cell(2))])
-    first = scheduler.next("x")
-    scheduler.next("y")
+    scheduler = scheduled([seeds(cell(1), 3), whole(cell(2))], x="here", y="here", z="here")
+    first, other, second = (scheduler.next(name) for name in "xyz")
+    assert (first.cell.number, other.cell.number, second.cell.number) == (1, 2, 1)
     end = scheduler.finish("x", first, FAILED)
     assert (end.cell.number, end.error) == (1, "no good")
-    assert scheduler.next("x") is None and not scheduler.over  # the other is out
-    assert scheduler.finish("y", Unit(cell(2)), DONE).error is None
-    assert scheduler.over
-
-
-def test_a_unit_out_while_its_cell_fails_changes_nothing_more():
-    scheduler = scheduled([seeds(cell(1), 3)])
-    first, second = scheduler.next("x"), scheduler.next("y")
-    assert scheduler.finish("x", first, FAILED) is not None
-    assert scheduler.finish("y", second, FAILED) is None
+    assert scheduler.next("x") is None and not scheduler.over  # the others are out
+    assert scheduler.finish("z", second, FAILED) is None, "the cell is over already"
+    assert scheduler.finish("y", other, DONE).error is None
     assert scheduler.over and scheduler.left == 0
 
 
@@ -102,18 +95,13 @@ def test_raise_gives_out_nothing_more():
     assert scheduler.next("x") is None and scheduler.over and scheduler.left == 1
 
 
-def test_a_lost_unit_goes_to_another_place_if_there_is_one():
-    scheduler = scheduled([whole(cell(1))], x="one", y="one", z="two")
+@pytest.mark.parametrize(("other", "takes"), [("two", "z"), ("one", "y")])
+def test_a_lost_unit_goes_to_another_place_if_there_is_one(other, takes):
+    scheduler = scheduled([whole(cell(1))], x="one", y="one", z=other)
     unit = scheduler.next("x")
     assert scheduler.lose("x", "killed") == []
-    assert scheduler.next("y") is None and scheduler.next("z") == unit
-
-
-def test_a_lost_unit_stays_where_it_was_if_there_is_no_other_place():
-    scheduler = scheduled([whole(cell(1))])
-    unit = scheduler.next("x")
-    scheduler.lose("x", "killed")
-    assert scheduler.next("y") == unit
+    assert takes == "y" or scheduler.next("y") is None
+    assert scheduler.next(takes) == unit
 
 
 def test_too_many_lost_workers_fail_the_cell():
@@ -134,12 +122,8 @@ def test_what_one_place_lacks_another_may_have():
     assert scheduler.next("x") is None and scheduler.next("y") == unit
     assert scheduler.finish("y", unit, UnitResult("unfit", "no weights here either")).error == "no weights here either"
     assert scheduler.over
-
-
-def test_what_the_only_place_lacks_fails_at_once():
-    scheduler = scheduled([whole(cell(1))], x="one")
-    unit = scheduler.next("x")
-    assert scheduler.finish("x", unit, UnitResult("unfit", "no weights")).error == "no weights"
+    alone = scheduled([whole(cell(1))], x="one")
+    assert alone.finish("x", alone.next("x"), UnitResult("unfit", "no weights")).error == "no weights"
 
 
 def test_the_last_place_that_could_do_it_is_lost():

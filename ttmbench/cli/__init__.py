@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from ttmbench._util.console import (
     clear_bars,
@@ -24,6 +25,9 @@ from ttmbench._util.redact import redact
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import INTERRUPTED, TtmbenchError
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+FREED_BYTES = 2**30  # larger arrays, and what is free beyond this, are returned
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line, by default that of the process, and return the exit code that ``--help`` explains."""
@@ -31,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     gc.set_threshold(50_000)  # by default it looks through what imports make again and again: a tenth of a small run
+    _keep_freed_memory()
     if "_ARGCOMPLETE" in os.environ:
         from ttmbench.cli.complete import complete
 
@@ -43,6 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code or missing
         except KeyboardInterrupt:
             return INTERRUPTED
+
+
+def _keep_freed_memory() -> None:
+    """Has glibc reuse large arrays that were freed, unless the user has set up its allocator.
+
+    By default it returns them to the system, which clears every page of the next one.
+    """
+    if sys.platform == "linux" and not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        with suppress(AttributeError, OSError):  # another C library
+            mallopt = ctypes.CDLL("libc.so.6").mallopt
+            mallopt(M_TRIM_THRESHOLD, FREED_BYTES)
+            mallopt(M_MMAP_THRESHOLD, FREED_BYTES)
 
 
 def _execute(given: list[str]) -> int:

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +24,7 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import LocalExecutor, device_slot
-from ttmbench.evaluator.plan import Run
+from ttmbench.evaluator.plan import Ahead, Run
 from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.scoring.capabilities import Model
@@ -104,8 +103,8 @@ class Devices:
         """Folder of a task's checkpoints for a run without an output path."""
         return RunFiles.of(str(self._document), self._config.model_name, "").state_of(task)
 
-    def joined(self, run: Run, document: Path | None) -> Run:
-        """The run divided between the devices; waits until every process has its model.
+    def join(self, run: Run, document: Path | None) -> Ahead:
+        """Returns what divides the work of the run; waits until every process has its model.
 
         Args:
             run: as it is on one device.
@@ -133,12 +132,12 @@ class Devices:
                 elif isinstance(event, Finished | WorkerLost):
                     why = event.result.error if isinstance(event, Finished) else event.why
                     raise TtmbenchError(f"device {self._workers[event.worker]}: {why}")
-        return replace(run, ahead=self._ahead)
+        return self._ahead
 
     def _cell(self, task: str) -> Cell:
         return Cell(1, task, task, "", self._config, len(self._names), path=str(self._document))
 
-    def _ahead(self, kind: Literal["groups", "seed"], task: str, do: Callable[[Unit], object]) -> list[Unit]:
+    def _ahead(self, kind: Literal["groups", "seed"], task: str, do: Callable[[int, int], object]) -> list[int]:
         """Divides the units of a kind, the first to this process; a `ttmbench.evaluator.plan.Ahead`."""
         cell = self._cell(task)
         parts = range(cell.shards) if kind == "groups" else self._config.run_seeds
@@ -149,7 +148,7 @@ class Devices:
             others = pool.submit(self._run_others, {worker: part for worker, part in left.items() if part})
             try:
                 for unit in units[::count]:
-                    do(unit)
+                    do(unit.part, cell.shards)
             except BaseException:
                 self._cancelled = True
                 raise
@@ -158,7 +157,7 @@ class Devices:
             except TtmbenchError as error:  # lost workers cannot be replaced
                 warn(f"the other devices did not do their part ({error}); {self._names[0]} does it")
                 self._workers.clear()
-        return [unit for index, unit in enumerate(units) if index % count]
+        return [unit.part for index, unit in enumerate(units) if index % count]
 
     def _run_others(self, left: dict[str, deque[Unit]]) -> None:
         """Has the other processes do their units; what one cannot do is done here later. Runs in a thread."""

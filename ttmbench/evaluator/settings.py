@@ -183,8 +183,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
     if config.baseline is not None:
         from ttmbench.evaluator.baseline import Baseline
 
-        versions = {name: task.spec.version for name, task in chosen.tasks.items()}
-        Baseline.read(Path(config.baseline)).check_tasks(versions)
+        Baseline.read(Path(config.baseline), chosen.tasks)
     steps: dict[str, Any] = {"model": config.model, "tasks": {}}
     for name, task in chosen.tasks.items():
         spec = task.spec

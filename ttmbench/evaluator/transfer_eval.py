@@ -20,7 +20,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import phase
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
-from ttmbench.results.summary import MethodScores, Summary, difference_of, differences, summarise
+from ttmbench.results.summary import MethodScores, Summary, difference_of, differences
 from ttmbench.stats import seed_std
 from ttmbench.ttm.checkpoint import read_state, score_tensors, scores_of, write_state
 from ttmbench.types import Scores
@@ -103,7 +103,7 @@ class TransferEvaluation:
             if self._known(seed, name) is None:
                 with phase(STAGE):
                     result = self._run.score(self._run.tasks[name], True)
-                scores = result.body.columns[0].scores[0] if isinstance(result.body, Scored) else None
+                scores = result.raw if isinstance(result, Scored) else None
                 seconds, summary = math.fsum(result.seconds.values()), result.summary
                 self._made[seed, name] = Measurement(summary.results, summary.ties, scores, seconds)
                 self._store(seed, name)
@@ -119,8 +119,11 @@ class TransferEvaluation:
             made = [known for seed in seeds if (known := self._known(seed, name)) is not None]
             assert len(made) == len(seeds), "every seed is complete"
             scores = [known.scores for known in made if known.scores is not None]
-            has_scores = len(scores) == len(made) and isinstance(raw.body, Scored)
-            result, gains = _with_scores(raw, scores, self._run.config) if has_scores else _with_numbers(raw, made)
+            result: TaskResult
+            if isinstance(raw, Scored) and len(scores) == len(made):
+                result, gains = _with_scores(raw, scores, self._run.config)
+            else:
+                result, gains = _with_numbers(raw, made)
             outcomes[name] = TransferResult(result, list(seeds), gains, math.fsum(known.seconds for known in made))
         return outcomes
 
@@ -157,14 +160,11 @@ def unadapted_config(config: RunConfig) -> RunConfig:
     return config.model_copy(update=off)
 
 
-def _with_scores(raw: TaskResult, adapted: Sequence[Scores], config: RunConfig) -> tuple[TaskResult, Gains]:
+def _with_scores(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> tuple[Scored, Gains]:
     """Numbers of score arrays: as those of every task, and differences group by group."""
-    before = raw.scored.columns[0]
-    body = Scored([before, MethodScores(TTM, list(adapted))])
-    iterations, seed, clusters = config.bootstrap_iters, config.seed, raw.data.clusters
-    summary = summarise(body.scores, raw.metrics, iterations, seed, config.interval, clusters)
-    gains = differences(raw.metrics, before.scores[0], adapted, clusters, iterations, seed)
-    return replace(raw, body=body, summary=summary), gains
+    both = replace(raw, columns=[raw.columns[0], MethodScores(TTM, list(adapted))])
+    gains = differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
+    return both.summarised((config.bootstrap_iters, config.seed, config.interval)), gains
 
 
 def _with_numbers(raw: TaskResult, made: Sequence[Measurement]) -> tuple[TaskResult, Gains]:

@@ -1,4 +1,8 @@
-"""A worker: does units one after the other, in any process, and keeps the model and the task it has loaded."""
+"""A worker: does units one after the other, in any process, and keeps the model and the task it has loaded.
+
+A seed leaves its folder of state under the run's key, scores leave blocks in the cache. `ttmbench.evaluator.run.run`
+then computes neither again, and it alone writes numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,35 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 
-from ttmbench._util.third_party_errors import error_line
+from ttmbench._util.console import each_note_once
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
-from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
+from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
 from ttmbench.evaluator.adapters import make_adapter
-from ttmbench.evaluator.determinism import deterministic
-from ttmbench.evaluator.partial_runs import run_scores, run_seed
+from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
+from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
+from ttmbench.evaluator.resume import open_place
 from ttmbench.evaluator.run import run
-from ttmbench.evaluator.score_task import TaskMemory
-from ttmbench.evaluator.settings import Chosen, choose, model_settings
+from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
+from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
+from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
+from ttmbench.results.files import RunFiles
+from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.scoring.forced_choice.ask import ask_choices
+from ttmbench.scoring.pairs import score_task_pairs
+from ttmbench.ttm.checkpoint import is_finished
+from ttmbench.ttm.variants import adapted_folders
 from ttmbench.types import IterationRecord
+
+_PATIENCE = 60.0  # seconds to wait while another process moves an earlier run's files aside
 
 Report = Callable[[str], None]
 """Receives short lines on what is being done."""
@@ -69,12 +87,11 @@ class Worker:
                 self._memory = (unit.cell.number, TaskMemory())
             memory = self._memory[1]
             report(unit.name)
-            if unit.kind == "groups":
-                run_scores(unit, config, chosen, adapter, memory)
-            elif unit.kind == "seed":
-                run_seed(unit, config, chosen, adapter, memory)
-            elif unit.kind == "run":
+            if unit.kind == "run":
                 run(config, adapter=adapter, command=unit.cell.command, chosen=chosen, memory=memory)
+            elif unit.kind != "load":
+                with _part(config, chosen, adapter, unit.cell.task) as part:
+                    (_run_scores if unit.kind == "groups" else _run_seed)(unit, part, chosen, memory)
 
     @contextmanager
     def _adapter(self, unit: Unit, config: RunConfig, chosen: Chosen, report: Report) -> Iterator[Model]:
@@ -121,3 +138,99 @@ class _Listener:
     def ttmbench_iteration_finished(self, task: str, record: IterationRecord) -> None:
         """Reports a finished iteration."""
         self._report(f"{self._unit.name}: seed {record.seed}, iteration {record.iteration} done")
+
+
+@contextmanager
+def _part(config: RunConfig, chosen: Chosen, adapter: Model, task: str) -> Iterator[Run]:
+    """The run of which this process does a part."""
+    with each_note_once(), deterministic(config.seed) if config.deterministic else nullcontext():
+        samples = read_samples(config.samples) if config.samples else None
+        key = chosen.key(config).sha256
+        part = Run(chosen.registry, config, Capabilities(adapter), cache_of(config), key, samples)
+        with foreign_errors(f"task '{task}' with model '{config.model}'"), naming_what_cannot():
+            yield part
+
+
+def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:
+    """Runs the test-time stage of one seed, and leaves its state next to the run's document."""
+    name, config = unit.cell.task, part.config
+    _move_other_run_aside(config, chosen.key(config))
+    folders = adapted_folders(config, list(chosen.tasks), new=False)
+    part = one_seed(part, unit.part)
+    plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
+    if plan.adapts:
+        methods = Methods(part, folders, chosen.also)
+        methods.run_ahead(memory.score(plan, part), chosen.settings[name], _state_of(config, name))
+
+
+def _run_scores(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:
+    """Computes a part of the raw scores, and leaves it in the cache; without a cache it does nothing.
+
+    A pair scorer computes some blocks of pairs; a server answers on some of the groups and stores its answers itself;
+    for any other model the first part is everything.
+    """
+    name, number, of, can = unit.cell.task, unit.part, unit.cell.shards, part.capabilities
+    if chosen.tasks[name].spec.kind != "groups":
+        return
+    plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
+    if can.reporting is not None:
+        _ask(plan, part, number, of)
+    elif part.cache is None or can.scores == "choices":
+        return
+    elif of > 1 and can.scores != "embeddings":
+        score_share(plan, part, number, of)
+    elif number == 0 and plan.way in ("prepared", "pairs"):
+        memory.score(plan, part)
+
+
+def _ask(plan: TaskPlan, part: Run, number: int, of: int) -> None:
+    """Asks a server about some of the groups, within a part of the allowed costs."""
+    can, sizer = part.capabilities, part.sizer
+    divide_costs = getattr(can.adapter, "divide_costs", None)
+    if divide_costs is not None:
+        divide_costs(of)
+    with phase("load"):
+        groups = load_data(part.registry, part.config, plan.task, part.samples).groups[number::of]
+    with phase("score"):
+        if groups and can.choice_scorer is not None and plan.way == "choices":
+            ask_choices(can, groups, sizer, part.config.seed)
+        elif groups and can.pair_scorer is not None:
+            score_task_pairs(can, groups, sizer, False)
+
+
+def _state_of(config: RunConfig, task: str) -> Path:
+    assert config.output_path is not None, "a part of a run leaves files"
+    return RunFiles.of(config.output_path, config.model_name, "").state_of(task)
+
+
+def _move_other_run_aside(config: RunConfig, key: RunKey) -> None:
+    """Moves the document and state of another command aside before a seed is left there."""
+    path, deadline = Path(config.output_path or ""), time.monotonic() + _PATIENCE
+    while path.exists():
+        try:
+            if read_json(path).get("run_key") == key.sha256:
+                return
+        except (Unreadable, AttributeError):
+            return  # which the run reports
+        try:
+            with open_place(config, key, datetime.now().astimezone()):
+                return
+        except UsageError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
+def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
+    """Whether all methods that a run applies with a seed are finished on disk.
+
+    Args:
+        config: the whole run; its ``output_path`` is a ``.json`` file.
+        task: its one task.
+        seed: one of its seeds.
+        key: of the run (`ttmbench.evaluator.run_key.RunKey`).
+    """
+    wanted = {SIMPLE_MATCH: config.simple_match, TTM: config.ttm, ORACLE: config.oracle}
+    wanted |= dict.fromkeys(config.ttm_controls, True) | {HOLDOUT: config.ttm_holdout is not None}
+    state = _state_of(config, task)
+    return all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted)

@@ -32,7 +32,7 @@ def stages_left(root: Path, planned: PlannedCell) -> list[list[Unit]]:
     document = _done_document(path)
     if document is not None and document.get("run_key") == key.sha256 and _files_are_sound(path, document):
         return []
-    from ttmbench.evaluator.partial_runs import seed_is_done  # imports torch
+    from ttmbench.evaluator.worker import seed_is_done  # imports torch
 
     by_kind = {stage[0].kind: stage for stage in stages}
     seeds = [

@@ -24,15 +24,10 @@ SHOWN, LENGTH = 5, 60  # answers in a note, and characters of each
 
 @dataclass(frozen=True)
 class Choices:
-    """Which questions of each group were answered correctly; a side that was not asked is None.
+    """Which questions of each group were answered correctly; a side that was not asked is None."""
 
-    Attributes:
-        text: for each image, whether its own caption was chosen.
-        image: for each caption that is true for an image, whether that image was chosen.
-    """
-
-    text: Bool[np.ndarray, "groups images"] | None
-    image: Bool[np.ndarray, "groups images"] | None
+    text: Bool[np.ndarray, "groups images"] | None  # for each image, whether its own caption was chosen
+    image: Bool[np.ndarray, "groups images"] | None  # for each caption that is true for an image
 
     def __len__(self) -> int:
         """Number of groups."""
@@ -76,7 +71,7 @@ def choice_chance(images: int, captions: int, orders: int = 1) -> Mapping[str, f
     {'text_score': 0.5, 'image_score': None, 'group_score': None}
     """
     if min(images, captions, orders) < 1 or max(images, captions) < 2:
-        raise ValueError(f"a group needs images and captions, of one of them at least 2, got {images}x{captions}")
+        raise ValueError(f"a group needs at least 2 images or 2 captions, got {images}x{captions}")
     if images > captions:
         return {"text_score": None, "image_score": 1 / images ** (captions * orders), "group_score": None}
     questions = images * orders
