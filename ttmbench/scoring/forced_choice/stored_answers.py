@@ -39,21 +39,13 @@ _INTRODUCTIONS = (
 
 @dataclass(frozen=True)
 class StoredAnswers:
-    """Content of files of answers.
+    """Content of files of answers."""
 
-    Attributes:
-        choices: which questions were answered correctly.
-        group_ids: in the order of the choices.
-        format: of the files.
-        unread: (group id, question, answer) of the answers that choose no option; they count as wrong.
-        notes: for the reader.
-    """
-
-    choices: Choices
-    group_ids: list[str]
-    format: str
-    unread: list[tuple[str, str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    choices: Choices  # which questions were answered correctly
+    group_ids: list[str]  # in the order of the choices
+    format: str  # of the files
+    unread: list[tuple[str, str, str]] = field(default_factory=list)  # as of `unread_notes`
+    notes: list[str] = field(default_factory=list)  # for the reader
 
 
 def is_answers(path: Path) -> bool:
