@@ -13,7 +13,7 @@ from ttmbench.evaluator.task_result import Answered, Data
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.coverage import STORED_ANSWERS
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
-from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, StoredAnswers, read_answers
+from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, ReleasedAnswers, read_answers
 from ttmbench.types import Group
 
 
@@ -56,7 +56,7 @@ def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, li
     )
 
 
-def _notes_on_size(spec: TaskSpec, stored: StoredAnswers, limit: int | None, path: Path) -> list[str]:
+def _notes_on_size(spec: TaskSpec, stored: ReleasedAnswers, limit: int | None, path: Path) -> list[str]:
     """Answers cannot be fetched again: a size of which the task file knows why it differs is accepted, with a note."""
     size, expected = len(stored.choices), spec.group.n_groups
     if limit is None and size in spec.group.wrong_sizes:
