@@ -15,7 +15,7 @@ from PIL import Image
 from ttmbench._util.images import LazyImages
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import choice as chat_choice
 from ttmbench.plugins.registry import build_registry
@@ -108,7 +108,7 @@ def beside(left, right):
 def own_answers(folder, samples, max_tokens, join=None):
     """[(answer of the model itself, answer in the samples)], question by question."""
     registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=len(samples))
+    groups = load_task_data(registry, find_task(registry, "shapes_color"), limit=len(samples)).groups
     say, found = own_text(folder, max_tokens), []
     for group, line in zip(groups, samples, strict=True):
         assert line["group_id"] == group.group_id and len(line["answers"]) % 4 == 0
