@@ -610,7 +610,7 @@ def test_broken_configurations_are_one_clear_error(folders, tmp_path):
     shutil.copytree(folders["clip"], folder)
     for text in ("{", "{}", "[]"):
         (folder / "open_clip_config.json").write_text(text, encoding="utf-8")
-        refused(DataError, "no configuration of open_clip", model=f"local-dir:{folder}")
+        refused(DataError, "not a configuration of open_clip", model=f"local-dir:{folder}")
     config = {"model_cfg": {**CLIP, "vision_cfg": {"depth": 3}}}
     (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
     refused(DataError, "cannot be built", model=f"local-dir:{folder}")
