@@ -164,7 +164,7 @@ def test_missing_tensors_are_refused(tmp_path, tiny_hf_clip):
 def test_a_model_that_is_nowhere_is_one_clear_error():
     with pytest.raises(DataError, match="is neither a folder here nor in"):
         hf.load(pretrained="nobody/no-such-model", device="cpu", offline=True)
-    with pytest.raises(DataError, match="no name of a repository"):
+    with pytest.raises(DataError, match="must be a folder here or the name of a repository"):
         hf.load(pretrained="./no/such/folder", device="cpu")
 
 
@@ -206,7 +206,7 @@ def test_a_pickle_in_shards(pickled, tiny_hf_clip):
     adapter = hf.load(pretrained=str(pickled), device="cpu")
     assert adapter.weights_sha256 == hf.load(pretrained=str(tiny_hf_clip), device="cpu").weights_sha256
     (pickled / "pytorch_model-00002-of-00002.bin").unlink()
-    with pytest.raises(DataError, match=r"lacks pytorch_model-00002-of-00002\.bin; copy it again"):
+    with pytest.raises(DataError, match=r"missing pytorch_model-00002-of-00002\.bin; copy it again"):
         hf.load(pretrained=str(pickled), device="cpu")
     for broken in ("[]", "{", '{"weight_map": 3}', '{"weight_map": {"x": "../../pytorch_model.bin"}}'):
         index.write_text(broken, encoding="utf-8")

@@ -196,7 +196,7 @@ def test_a_model_in_the_cache(tmp_path):
     assert check_model(adapter(pretrained="me/model")).state == "missing"
     folder = cached(tmp_path, "me/model", "model.safetensors")
     found = check_model(adapter(pretrained="me/model"))
-    assert found.state == "missing" and "only in part: it lacks config.json" in found.detail
+    assert found.state == "missing" and "incomplete: missing config.json" in found.detail
     assert found.fix == "ttmbench download --model mine"
     cached(tmp_path, "me/model", "config.json")
     found = check_model(adapter(pretrained="me/model"))
@@ -212,7 +212,7 @@ def test_weights_in_several_files(tmp_path):
     weights = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(weights), encoding="utf-8")
     found = check_model(adapter(pretrained="me/model"))
-    assert found.state == "missing" and "it lacks b.safetensors" in found.detail and "--model mine" in found.fix
+    assert found.state == "missing" and "missing b.safetensors" in found.detail and "--model mine" in found.fix
     cached(tmp_path, "me/model", "b.safetensors")
     assert check_model(adapter(pretrained="me/model")).state == "present"
 
