@@ -12,9 +12,8 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,6 +24,7 @@ from ttmbench._util.files import replace_file
 from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 
+T = TypeVar("T")
 FORMAT = "ttmbench-store-1"
 ENDING = ".safetensors"
 
@@ -33,6 +33,9 @@ SCORING_VERSION = 4
 
 Header = dict[str, Any]
 """What a file of the cache says of itself, or what a key is made of, as JSON has it."""
+Arrays = dict[str, np.ndarray]
+Parse = Callable[[Header, Arrays], T]
+"""Makes what a reader wants of a file's header and arrays; DamagedError if they are not what they should be."""
 
 _META = "ttmbench"
 
@@ -41,18 +44,10 @@ class DamagedError(Exception):
     """A file is not what was written; the message says why."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Content of a cache file: its header (what the arrays are and depend on), and its arrays by name."""
-
-    about: Header
-    arrays: dict[str, np.ndarray]
-
-
-def write_entry(path: Path, entry: Entry) -> None:
+def write_entry(path: Path, about: Header, arrays: Arrays) -> None:
     """Writes a file in one step, with its folder; OSError if it cannot be written."""
-    arrays = {name: np.ascontiguousarray(values) for name, values in entry.arrays.items()}
-    about = {"format": FORMAT, **entry.about}
+    arrays = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+    about = {"format": FORMAT, **about}
     about["digest"] = _digest(about, arrays)
     content = save(arrays, metadata={_META: json.dumps(about)})
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,8 +55,8 @@ def write_entry(path: Path, entry: Entry) -> None:
     replace_file(path, lambda temporary: temporary.write_bytes(content), to_disk=False)
 
 
-def read_entry(path: Path) -> Entry:
-    """Reads a file and checks it; DamagedError if it is not what was written, OSError if it cannot be read."""
+def read_entry(path: Path, parse: Parse[T]) -> T:
+    """Reads a file; DamagedError if it is not what was written, OSError if it cannot be read."""
     content = path.read_bytes()
     try:
         arrays = load(content)
@@ -73,7 +68,7 @@ def read_entry(path: Path) -> Entry:
         raise DamagedError("its header is not one of this cache")
     if about.get("digest") != _digest(about, arrays):
         raise DamagedError("its digest does not fit its content")
-    return Entry({name: value for name, value in about.items() if name not in ("format", "digest")}, arrays)
+    return parse({name: value for name, value in about.items() if name not in ("format", "digest")}, arrays)
 
 
 class Store:
@@ -93,33 +88,24 @@ class Store:
         if new:
             warn(message)
 
-    def read(self, path: Path, check: Callable[[Entry], str | None]) -> Entry | None:
-        """A file of the cache; None if it does not exist, or (with a warning) if it cannot be used.
-
-        ``check`` returns what is wrong with the content, or None.
-        """
+    def read(self, path: Path, parse: Parse[T]) -> T | None:
+        """A file of the cache, parsed; None if it does not exist, or (with a warning) if it cannot be used."""
         try:
-            entry = read_entry(path)
-            wrong = check(entry)
+            return read_entry(path, parse)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            pass
         except DamagedError as error:
-            wrong = str(error)
+            self.warn_once(str(path), f"{path} is damaged ({error}) and is computed again")
         except OSError as error:
             reason = error.strerror or error
             self.warn_once("reading", f"the cache cannot be read: {path} ({reason}); scoring without it")
-            return None
-        if wrong is not None:
-            self.warn_once(str(path), f"{path} is damaged ({wrong}) and is computed again")
-            return None
-        return entry
+        return None
 
-    def write(self, path: Path, entry: Entry) -> bool:
+    def write(self, path: Path, about: Header, arrays: Arrays) -> bool:
         """Writes a file of the cache and returns whether that worked; warns the first time that it does not."""
         if self._writes:
-            about = {"ttmbench": __version__, "score_code": SCORING_VERSION, **entry.about}
             try:
-                write_entry(path, Entry(about, entry.arrays))
+                write_entry(path, {"ttmbench": __version__, "score_code": SCORING_VERSION, **about}, arrays)
                 return True
             except OSError as error:
                 self._writes = False

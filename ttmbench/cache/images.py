@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from ttmbench.cache.entry import ENDING, PIXELS, PREPARED, Entry, Store
+from ttmbench.cache.entry import ENDING, PIXELS, PREPARED, Arrays, DamagedError, Header, Store
 from ttmbench.cache.key import decoder
 from ttmbench.types import ImageRef
 
@@ -98,31 +98,25 @@ class PixelDigestCache:
             known = {**self._load(), **self._images.copy()}  # another run may have written meanwhile
             table = np.frombuffer(b"".join(file + pixels for file, pixels in known.items()), dtype=np.uint8)
             about = {"kind": "pixels", "decoder": self._decoder}
-            self._store.write(self._path, Entry(about, {_TABLE: table.reshape(-1, 2 * _SIZE)}))
+            self._store.write(self._path, about, {_TABLE: table.reshape(-1, 2 * _SIZE)})
             self._grown = False
 
     def _load(self) -> dict[bytes, bytes]:
-        entry = self._store.read(self._path, self._wrong)
-        if entry is None:
-            return {}
-        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in entry.arrays[_TABLE]}
+        return self._store.read(self._path, self._parse) or {}
 
-    def _wrong(self, entry: Entry) -> str | None:
-        table = entry.arrays.get(_TABLE)
-        if entry.about.get("kind") != "pixels" or entry.about.get("decoder") != self._decoder:
-            return "it belongs to another decoder"
+    def _parse(self, about: Header, arrays: Arrays) -> dict[bytes, bytes]:
+        table = arrays.get(_TABLE)
+        if about.get("kind") != "pixels" or about.get("decoder") != self._decoder:
+            raise DamagedError("it belongs to another decoder")
         if table is None or table.dtype != np.uint8 or table.ndim != 2 or table.shape[1] != 2 * _SIZE:
-            return "it is no table of digests"
-        return None
+            raise DamagedError("it is not a table of digests")
+        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in table}
 
 
 class PreparedImageCache:
     """Prepared images of one way of preprocessing; a `ttmbench.scoring.inputs.PreparedImages`.
 
-    Args:
-        store: the cache.
-        key: sha256 of everything that changes a prepared image, the decoders included.
-        limit: bytes that all prepared images may take.
+    The key is a sha256 of everything that changes a prepared image, the limit is in bytes, for all prepared images.
     """
 
     def __init__(self, store: Store, key: str, limit: int) -> None:
@@ -136,14 +130,19 @@ class PreparedImageCache:
             return None
         file = digest.hex()
         path = self._path(file)
-        entry = self._store.read(path, lambda entry: self._wrong(entry, file))
-        if entry is None:
-            return None
-        with suppress(OSError):
-            os.utime(path)
-        rows = {name: torch.from_numpy(values) for name, values in entry.arrays.items()}
-        row = rows[_ALONE] if _ALONE in rows else {name.removeprefix(_NAMED): rows[name] for name in rows}
-        return row, str(entry.about["pixels"])
+
+        def parse(about: Header, arrays: Arrays) -> tuple[Batch, str]:
+            if (about.get("kind"), about.get("key"), about.get("file")) != ("image", self._key, file):
+                raise DamagedError("it is another image")
+            if not arrays or any(values.shape[:1] != (1,) for values in arrays.values()):
+                raise DamagedError("it is not a single row")
+            with suppress(OSError):
+                os.utime(path)
+            rows = {name: torch.from_numpy(values) for name, values in arrays.items()}
+            row = rows[_ALONE] if _ALONE in rows else {name.removeprefix(_NAMED): rows[name] for name in rows}
+            return row, str(about["pixels"])
+
+        return self._store.read(path, parse)
 
     def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
         """Stores a prepared image with the digest of its pixels, if it has a file and is made of tensors."""
@@ -152,7 +151,7 @@ class PreparedImageCache:
         if digest is None or arrays is None:
             return
         about = {"kind": "image", "key": self._key, "file": digest.hex(), "pixels": pixels}
-        if self._store.write(self._path(digest.hex()), Entry(about, arrays)):
+        if self._store.write(self._path(digest.hex()), about, arrays):
             self._written += 1
 
     def evict(self) -> None:
@@ -163,14 +162,6 @@ class PreparedImageCache:
 
     def _path(self, file: str) -> Path:
         return self._store.folder / PREPARED / self._key[:32] / file[:2] / f"{file}{ENDING}"
-
-    def _wrong(self, entry: Entry, file: str) -> str | None:
-        about = entry.about
-        if (about.get("kind"), about.get("key"), about.get("file")) != ("image", self._key, file):
-            return "it is another image"
-        if not entry.arrays or any(values.shape[:1] != (1,) for values in entry.arrays.values()):
-            return "it is no single row"
-        return None
 
 
 def evict(folder: Path, limit: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ttmbench._util.digests import hardware
-from ttmbench.cache.entry import ENDING, SCORES, Entry, Header, Store, prepared_limit
+from ttmbench.cache.entry import ENDING, SCORES, Arrays, DamagedError, Header, Store, prepared_limit
 from ttmbench.cache.images import PixelDigestCache, PreparedImageCache
 from ttmbench.cache.key import Identity, model_description, prepared_key, score_identity, why_not_kept
 from ttmbench.data.task_file import TaskSpec
@@ -30,10 +30,8 @@ BLOCKS = ".blocks"
 class ScoreCache(Store):
     """The cache of one run.
 
-    Args:
-        folder: need not exist.
-        exact: what bits depend on beside model, data and settings, for a run that is to be repeated bit by bit.
-        images_alone: cache no scores: for a model whose weights are no longer those that it states.
+    ``exact`` is what bits depend on beside model, data and settings, for a run that is to be repeated bit by bit. With
+    ``images_alone`` no scores are cached: for a model whose weights are no longer those that it states.
     """
 
     def __init__(self, folder: Path, exact: Header | None = None, images_alone: bool = False) -> None:
@@ -72,18 +70,9 @@ class KnownData:
     in a folder named by the names of images and captions, and each says which data it is of. Blocks of images name
     their own pixels alone, so that they can be stored before all images are opened.
 
-    Args:
-        cache: of the run, if it has one.
-        model: the model and what it can do.
-        spec: the task.
-        groups: its data.
-        all_pairs: whether every image is scored with every caption.
-        prior: where log P(t) comes from, if it is subtracted.
-        also: what else the arrays depend on, for JSON: classes and prompts, the candidates of a first stage.
-
-    Attributes:
-        data: fingerprint of the data.
-        prepared: cache of prepared images, if there is one.
+    ``prior`` says where log P(t) comes from, if it is subtracted, and ``also`` what else the arrays depend on, for
+    JSON: classes and prompts, the candidates of a first stage. ``data`` is the fingerprint, ``prepared`` the cache of
+    prepared images.
     """
 
     what = "raw scores"
@@ -138,19 +127,21 @@ class KnownData:
         if self._cache is None or self._known is None:
             return None
 
-        def check(entry: Entry) -> str | None:
-            if (entry.about.get("side"), entry.about.get("block")) != (side, block):
-                return "it is another block"
-            return self._wrong(entry, "block", self._names, {"values": None})
-
         path = self._block_path(side, block)
-        entry = self._cache.read(path, check)
-        if entry is None or entry.about.get("of") != self._data_of(side, block, len(entry.arrays["values"])):
-            return None
-        if self._before is None or path.name in self._before:
-            self._found.add((side, block))
-            self._note_hardware(entry)
-        return entry.arrays["values"]
+
+        def parse(about: Header, arrays: Arrays) -> np.ndarray | None:
+            if (about.get("side"), about.get("block")) != (side, block):
+                raise DamagedError("it is another block")
+            self._check(about, arrays, "block", self._names, {"values": None})
+            values = arrays["values"]
+            if about.get("of") != self._data_of(side, block, len(values)):
+                return None
+            if self._before is None or path.name in self._before:
+                self._found.add((side, block))
+                self._note_hardware(about)
+            return values
+
+        return self._cache.read(path, parse)
 
     def put(self, side: str, block: int, values: np.ndarray) -> None:
         """Stores a finished block."""
@@ -159,7 +150,7 @@ class KnownData:
         self._new.add((side, block))
         about = {**self._about("block", self._names), "side": side, "block": block}
         about["of"] = self._data_of(side, block, len(values))
-        self._cache.write(self._block_path(side, block), Entry(about, {"values": values}))
+        self._cache.write(self._block_path(side, block), about, {"values": values})
         if self._known is None and self._pixels is not None and len(self._new) & (len(self._new) - 1) == 0:
             self._pixels.flush()  # after 1, 2, 4, ... blocks, since each time all digests are written
 
@@ -171,14 +162,16 @@ class KnownData:
         self._pixels.flush()
         self._known = self._with_also(self.data.hexdigest())
         path = self._folder / f"{self._known}{ENDING}"
-        entry = self._cache.read(path, lambda entry: self._wrong(entry, "scores", str(self._known), expected))
-        if entry is None:
-            return None
-        with suppress(OSError):
-            path.touch()  # when it was used last, for who makes room
-        self._note_hardware(entry)
-        self._date = str(entry.about["date"])
-        return entry.arrays
+
+        def parse(about: Header, arrays: Arrays) -> Arrays:
+            self._check(about, arrays, "scores", str(self._known), expected)
+            with suppress(OSError):
+                path.touch()  # when it was used last, so that the least recently used go first
+            self._note_hardware(about)
+            self._date = str(about["date"])
+            return arrays
+
+        return self._cache.read(path, parse)
 
     def _keep(self, arrays: dict[str, np.ndarray], model_name: str) -> Header | None:
         """Stores new arrays and makes room; returns what an earlier run stored, and on which hardware, or None."""
@@ -198,7 +191,7 @@ class KnownData:
         about |= {"n_groups": self._n_groups, "model_name": model_name, "made_of": identity.about}
         earlier = [computer for computer in self._hardware if computer not in about["hardware"]]
         about["hardware"] = [*earlier, *about["hardware"]]
-        if cache.write(self._folder / f"{self._known}{ENDING}", Entry(about, arrays)):
+        if cache.write(self._folder / f"{self._known}{ENDING}", about, arrays):
             shutil.rmtree(self._blocks_folder, ignore_errors=True)
         if not self._found:
             return None
@@ -245,30 +238,27 @@ class KnownData:
             "hardware": [hardware()],
         }
 
-    def _note_hardware(self, entry: Entry) -> None:
-        self._hardware += [computer for computer in entry.about.get("hardware", ()) if computer not in self._hardware]
+    def _note_hardware(self, about: Header) -> None:
+        self._hardware += [computer for computer in about.get("hardware", ()) if computer not in self._hardware]
 
-    def _wrong(self, entry: Entry, kind: str, data: str, expected: Mapping[str, tuple[int, ...] | None]) -> str | None:
-        """What is wrong with an entry whose digest is right; None if nothing is."""
-        about, key = entry.about, None if self._identity is None else self._identity.key
+    def _check(
+        self, about: Header, arrays: Arrays, kind: str, data: str, expected: Mapping[str, tuple[int, ...] | None]
+    ) -> None:
+        """Raises DamagedError for a file with a correct digest that holds something else."""
+        key = None if self._identity is None else self._identity.key
         if (about.get("kind"), about.get("key"), about.get("data_sha256")) != (kind, key, data):
-            return "it belongs to other scores"
-        if set(entry.arrays) != set(expected):
-            return "it has other arrays than it should"
-        for name, values in entry.arrays.items():
+            raise DamagedError("it belongs to other scores")
+        if set(arrays) != set(expected):
+            raise DamagedError("it has other arrays than it should")
+        for name, values in arrays.items():
             if values.dtype != np.float32 or (expected[name] is not None and values.shape != expected[name]):
-                return f"'{name}' is {values.dtype} {list(values.shape)}"
+                raise DamagedError(f"'{name}' is {values.dtype} {list(values.shape)}")
             if not values.ndim or not np.isfinite(values).all():
-                return f"'{name}' is not finite"
-        return None
+                raise DamagedError(f"'{name}' is not finite")
 
 
 class TaskCache(KnownData):
-    """The cache of a task with groups: raw scores, or both parts of debiased ones.
-
-    Attributes:
-        kept: what an earlier run stored, once it was looked up and found.
-    """
+    """The cache of a task with groups: raw scores, or both parts of debiased ones."""
 
     kept: Scores | Likelihoods | None = None
 
