@@ -276,13 +276,13 @@ def write_artifacts(files: RunFiles, config: RunConfig, result: TaskResult) -> N
         clusters = data.clusters.groups if data.clusters is not None and data.shares_images else None
         files.write_ranks(task, result.body.ranks, result.body.of_query, about, clusters)
     if config.save_scores and scored.columns:
-        files.write_scores(task, scored.scores, _about_scores(config, result))
+        files.write_scores(task, scored.columns, _about_scores(config, result))
     for name, elsewhere in scored.elsewhere.items():
         other = elsewhere.result
         if config.log_samples and isinstance(other.body, Scored):
             files.write_lines("also_samples", task, sample_lines(other, config.run_seeds), name)
         if config.save_scores and isinstance(other.body, Scored):
-            files.write_scores(task, other.body.scores, {**_about_scores(config, other), "adapted_on": task}, name)
+            files.write_scores(task, other.body.columns, {**_about_scores(config, other), "adapted_on": task}, name)
     for column in scored.columns:
         if column.name == TTM:
             # Times stay in the results document, so that the same run writes the same lines.

@@ -117,18 +117,19 @@ class Adaptation:
         }
         if audit:
             record["audit_labels"] = self._audit(runs)
-        return MethodScores(TTM, _final(runs), record)
+        return MethodScores(TTM, _final(runs), record, iterations=_before_the_last(runs))
 
     def oracle(self) -> MethodScores:
         """TTM that keeps exactly the right matchings (section 4.5): it reads labels, so it is a skyline."""
         runs = self._every_seed(ORACLE, self._supervised(oracle(self.truth)))
         record = {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)}
-        return MethodScores(ORACLE, _final(runs), record)
+        return MethodScores(ORACLE, _final(runs), record, iterations=_before_the_last(runs))
 
     def control(self, name: str) -> MethodScores:
         """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.selection.CONTROLS`."""
         runs = self._every_seed(name, self._supervised(CONTROLS[name]))
-        return MethodScores(name, _final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
+        record = {"seeds": list(self.seeds), "iterations": self._lines(runs)}
+        return MethodScores(name, _final(runs), record, iterations=_before_the_last(runs))
 
     def holdout(self, share: float) -> list[MethodScores]:
         """TTM on a part of the groups, scored on the others: does the gain carry over?
@@ -160,9 +161,10 @@ class Adaptation:
             "iterations": part._lines(runs),
         }
         members = held.tolist()
+        adapted = [[part.raw, *(step.scores for step in run.steps)] for run in runs.values()]
         return [
             MethodScores(HOLDOUT_RAW, [raw_held], {}, members),
-            MethodScores(HOLDOUT, _final(runs), record, members),
+            MethodScores(HOLDOUT, _final(runs), record, members, adapted),
         ]
 
     def simple_match(self, finished: OnSeedDone | None = None) -> MethodScores:
@@ -177,7 +179,7 @@ class Adaptation:
         runs = self._every_seed(SIMPLE_MATCH, variant, finished=finished)
         restarts = [len(run.steps) for run in runs.values()]
         record = {"hyperparameters": self._hyperparameters(), "seeds": list(self.seeds), "restarts": restarts}
-        return MethodScores(SIMPLE_MATCH, _final(runs), record)
+        return MethodScores(SIMPLE_MATCH, _final(runs), record, iterations=_before_the_last(runs))
 
     def steps(
         self,
@@ -322,6 +324,10 @@ class Adaptation:
 
 def _final(runs: Mapping[int, SeedProgress]) -> list[Scores]:
     return [run.final for run in runs.values() if run.final is not None]
+
+
+def _before_the_last(runs: Mapping[int, SeedProgress]) -> list[list[Scores]]:
+    return [[step.scores for step in run.steps[:-1]] for run in runs.values()]
 
 
 def _compare(spec: TaskSpec, seed: int, one: Step, other: Step, captions: np.ndarray) -> None:
