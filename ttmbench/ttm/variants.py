@@ -229,7 +229,7 @@ class Adaptation:
         """
         runs: dict[int, SeedProgress] = {}
         about = {"variant": name if name == SIMPLE_MATCH else self.spec.matching}
-        original = Original(self.stage)
+        original: Original | None = None
         for seed in self.seeds:
             kept = self.checkpoint.seed(name, seed, self.raw)
             standing = kept.read()
@@ -240,6 +240,7 @@ class Adaptation:
             for step in steps if notify and seed in self.told else ():
                 self._notify(step, seed)
             if final is None:
+                original = original or Original(self.stage)
                 with original.adapted():
                     for step in variant(seed, standing.state, kept.keep):
                         steps.append(step)
