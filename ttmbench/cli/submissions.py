@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def read_command(command: str) -> Mapping[str, Any]:
     """The settings of a command line that a document states; what it names is neither read nor run.
 
     Args:
-        command: its words, joined by blanks.
+        command: its words, quoted as a shell needs it.
 
     Returns:
         Option -> value; ``config`` is the name of the file, if there is one.
@@ -73,11 +74,11 @@ def read_command(command: str) -> Mapping[str, Any]:
         ValueError: it is no command of ttmbench that runs a model.
     """
     from ttmbench.cli.parser import build_parser, normalise
-    from ttmbench.cli.run import settings_of
+    from ttmbench.cli.run import LISTINGS, settings_of
 
-    first, *rest = command.split()
+    first, *rest = shlex.split(command) or [""]
     words = normalise(rest)
-    if first.rpartition("/")[2] != "ttmbench" or words[:1] != ["run"]:
+    if first != "ttmbench" or words[:1] != ["run"]:
         raise ValueError("it does not begin with ttmbench, or is no run")
     said = io.StringIO()
     try:
@@ -85,13 +86,11 @@ def read_command(command: str) -> Mapping[str, Any]:
             options = build_parser("run").parse_args(words)
     except SystemExit:
         raise ValueError(one_line(said.getvalue(), 200).removeprefix("ttmbench run: ") or "no command") from None
-    file, options.config = options.config, None
-    if file is None:
-        return settings_of(options)
-    # What the file says is not known; the command's own options are.
-    options.model, options.tasks = options.model or "-", options.tasks or "-"
-    found = settings_of(options)
-    return {key: value for key, value in found.items() if value not in ("-", ["-"])} | {"config": file}
+    if options.config:
+        return {"config": options.config}
+    if options.dry_run or options.tasks in LISTINGS:
+        raise ValueError("it runs nothing")
+    return settings_of(options)
 
 
 def _documents(place: Path) -> list[Path]:

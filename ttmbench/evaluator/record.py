@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -61,9 +62,8 @@ class RunRecord:
         self.errors: list[dict[str, Any]] = []
         self.model_info: dict[str, Any] = {}
         self._reporting: Reporting | None = None
-        self._finetuning: Mapping[str, Any] | None = None
         self.baseline: dict[str, Any] | None = None
-        self._command = secrets.redact(command)
+        self._command = secrets.redact([shlex.join(command)])
         self._started = started
         self._git_hash, self._packages = digests.git_hash(), digests.packages()
 
@@ -79,7 +79,6 @@ class RunRecord:
         """
         collections = None if trained_on is None else list(trained_on)
         self.model_info = {**model_info(model), "trained_on": collections}
-        self._finetuning = finetuning
         if finetuning is not None:
             self.model_info["finetuned"] = finetuning_shown(finetuning)
         self._reporting = model.reporting
@@ -151,7 +150,8 @@ class RunRecord:
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
         collections = self.model_info.get("trained_on") or ()
-        now = {name: _entries(result, collections, self._finetuning) for name, result in self.results.items()}
+        finetuning = self.model_info.get("finetuned")
+        now = {name: _entries(result, collections, finetuning) for name, result in self.results.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {

@@ -109,7 +109,7 @@ def _adapt(scored: ScoredTask, run: Run, settings: TTMConfig, state: Path | None
     checkpoint = TaskCheckpoint(state, scored.data.fingerprint, run.key)
     beside = _beside(scored, run, state)
     divided = _divided(scored, run, settings, state)
-    for column in _columns(scored, run, settings, checkpoint, beside, divided):
+    for column in method_columns(scored, run, settings, checkpoint, beside, divided):
         if column.name == TTM and beside is not None:
             body.elsewhere.update(beside.outcomes(run.config.run_seeds))
             column = _with_differences(column, scored, run.config)
@@ -158,7 +158,7 @@ def one_seed(run: Run, seed: int) -> Run:
 def adapt_ahead(scored: ScoredTask, run: Run, settings: TTMConfig, state: Path) -> None:
     """Runs the test-time stage for who runs the task later, and leaves its checkpoints."""
     checkpoint = TaskCheckpoint(state, scored.data.fingerprint, run.key)
-    for _ in _columns(scored, run, settings, checkpoint, _beside(scored, run, state)):
+    for _ in method_columns(scored, run, settings, checkpoint, _beside(scored, run, state)):
         pass
 
 
@@ -174,7 +174,7 @@ def _divided(scored: ScoredTask, run: Run, settings: TTMConfig, state: Path | No
     return frozenset(unit.part for unit in others)
 
 
-def _columns(
+def method_columns(
     scored: ScoredTask,
     run: Run,
     settings: TTMConfig,

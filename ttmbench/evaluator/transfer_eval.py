@@ -119,7 +119,7 @@ class Beside:
             assert len(made) == len(seeds), "every seed is complete"
             scores = [one.scores for one in made if one.scores is not None]
             whole = len(scores) == len(made) and isinstance(raw.body, Scored)
-            outcome, gains = _with_scores(raw, scores, self._run.config) if whole else _with_numbers(raw, made)
+            outcome, gains = with_adapted_scores(raw, scores, self._run.config) if whole else _with_numbers(raw, made)
             found[name] = TransferResult(outcome, list(seeds), gains, math.fsum(one.seconds for one in made))
         return found
 
@@ -170,10 +170,10 @@ def elsewhere_config(config: RunConfig) -> RunConfig:
     return config.model_copy(update=off)
 
 
-def _with_scores(
+def with_adapted_scores(
     raw: TaskResult, adapted: Sequence[Scores], config: RunConfig
 ) -> tuple[TaskResult, dict[str, dict[str, Any]]]:
-    """Numbers of score arrays: as those of every task, and differences group by group."""
+    """Numbers of score arrays of each seed: as those of every task, and differences group by group."""
     before = raw.scored.columns[0]
     resampling = config.bootstrap_iters, config.seed, config.interval
     body = Scored([before, MethodScores(TTM, list(adapted))])
