@@ -151,7 +151,7 @@ def stated_key(
     for is_so, why in (
         (config.samples is not None, "the file of --samples is part of it"),
         (GONE in json.dumps(asked), "a secret is part of it"),
-        (None in document.code.values(), "code that cannot be read is part of it"),
+        (None in document.code.values() or not document.code, "code that is not stated is part of it"),
     ):
         if is_so:
             raise ValueError(why)

@@ -36,7 +36,7 @@ from ttmbench.reproduce.submission.findings import Findings, agree
 from ttmbench.reproduce.submission.replay import equal_seeds, replayed_columns
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.clusters import Clusters, clusters_of
-from ttmbench.results.document import ResultsDocument, keys_by_task
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import RAW, TTM
 from ttmbench.results.ranks import I2T, T2I, Ranks
@@ -106,15 +106,12 @@ class Submission:
                 self.findings.leave_open(f"results.{name}", str(error))
             except (TtmbenchError, ValueError) as error:
                 self.findings.refuse(f"results.{name}", str(error))
-        made = record.document("done", time.perf_counter(), None).to_dict()
         stated = document.to_dict()
-        for key in keys_by_task():
-            for name in self.tasks:  # a task that cannot be computed has its reason already
-                if name not in record.results and name in stated.get(key, {}):
-                    made.setdefault(key, {})[name] = stated[key][name]
+        # A task that cannot be computed has its reason already.
+        record.restore_completed(stated, [name for name in self.tasks if name not in record.results])
+        made = record.document("done", time.perf_counter(), None).to_dict()
         for name in record.results:
             self._take_over(name, made, stated)
-        made["task_status"] = dict.fromkeys(self.tasks, "done")
         for name, about in ResultsDocument.model_fields.items():
             key = about.alias or name
             if RECOMPUTED not in about.metadata or key == "command":
@@ -127,9 +124,9 @@ class Submission:
         """Takes what cannot be computed here, which was reported, as the document states it."""
         by_data = ("breakdowns", "tag_means", "task_hashes", "datasets")
         for key in by_data if self.data(self.tasks[name]) is None else ():
-            made.setdefault(key, {}).pop(name, None)
+            made.get(key, {}).pop(name, None)
             if name in stated.get(key, {}):
-                made[key][name] = stated[key][name]
+                made.setdefault(key, {})[name] = stated[key][name]
         for other in self.document.ttm_also.get(name, {}):
             of_task = made.setdefault("ttm_also", {}).setdefault(name, {})
             assert isinstance(of_task, dict), "JSON as the document has it"
@@ -142,9 +139,10 @@ class Submission:
         if name not in self._data:
             here = self.config.model_copy(update={"offline": True, "data_dir": self.data_dir})
             self._data[name] = None
+            if not self.with_data:
+                self.findings.notes.append(f"{name}: its data were not read, so ids, tags and digests are not compared")
+                return None
             try:
-                if not self.with_data:
-                    raise DataError("--schema_only reads none")
                 loaded = load_data(self.registry, here, task, None)
                 known = Fingerprint(loaded.groups, None)
                 known.add_remaining()
@@ -346,8 +344,7 @@ class Submission:
                     continue
                 found[name] = {**about, "sha256": file_digest(path), "bytes": path.stat().st_size}
                 known = about["kind"] != "samples" or self.data(self.tasks[about["task"]]) is not None
-                if known and about["kind"] != "also_samples":
-                    self._compare_files(path, Path(folder) / name)
+                self._compare_files(path, Path(folder) / name if known else path)
         for name, file in self.document.artifacts.items():  # of tasks that could not be computed
             if file.task in self.tasks and file.task not in record.results:
                 found[name] = file.model_dump(exclude_unset=True)

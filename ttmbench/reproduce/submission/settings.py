@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.redact import redact, scrub_values
+from ttmbench._util.redact import GONE, redact, scrub_values
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, make_run_config
 from ttmbench.errors import TtmbenchError
@@ -47,8 +47,8 @@ def resolve(
         if redact([text]) != text if place in ("command", "git_hash") else scrub_values(text) != text:
             findings.refuse(place, "holds what looks like a key, a token or a password; take it out and revoke it")
     try:
-        words = shlex.split(command)
-        if shlex.join(words).replace("'", "") != command.replace("'", ""):
+        plain = command.replace(GONE, "redacted")
+        if shlex.join(shlex.split(plain)) != plain:
             raise ValueError("it is not quoted as a shell needs it")
         given = dict(read_command(command))
         if "config" in given:
