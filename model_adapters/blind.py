@@ -6,7 +6,7 @@ Either a language model without any image, or the P(t) of a generative model, wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,18 +16,16 @@ from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.options import BlindOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import (
-    describe_model,
+    LoadedModel,
     find,
     load_config,
     load_part,
     load_weights,
     locate,
 )
-from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["BlindCaptioner", "BlindLanguageModel", "load", "locate"]
 AT_ONCE = 64
@@ -38,7 +36,7 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     """Loads a language model, or a generative model that gets noise for images.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or have tensors missing.
+        DataError: the weights are unavailable, damaged, or have tensors missing.
         UsageError: the model writes no text, or an argument is wrong.
     """
     import transformers
@@ -54,7 +52,7 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     else:
         raise UsageError(f"{asked.pretrained} is of type '{config.model_type}', which writes no text")
     model = load_weights(kind, found)
-    return BlindLanguageModel(model, load_part(transformers.AutoTokenizer, found), asked, found.files)
+    return BlindLanguageModel(LoadedModel(model, found.files, load_part(transformers.AutoTokenizer, found)), asked)
 
 
 class BlindScorer:
@@ -80,7 +78,7 @@ class BlindScorer:
 class BlindCaptioner(BlindScorer):
     """log P(t) of a generative model, from noise images (Eq. 13)."""
 
-    def __init__(self, captioner: visualgpt.CaptionModel[Any, Any]) -> None:
+    def __init__(self, captioner: visualgpt.Captioner) -> None:
         super().__init__()
         self.captioner, self.files = captioner, captioner.files
 
@@ -96,19 +94,12 @@ class BlindCaptioner(BlindScorer):
 class BlindLanguageModel(BlindScorer, FrozenModel):
     """Mean log-likelihood of the caption's tokens under a language model, causal or sequence-to-sequence."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        asked: BlindOptions,
-        files: ModelFiles | None = None,
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, asked: BlindOptions) -> None:
         BlindScorer.__init__(self)
-        FrozenModel.__init__(self, model, asked, files)
-        self.tokenizer, self.prompt, self.end_token = tokenizer, asked.prompt, asked.end_token
-        self._parts = describe_model(self.model, self.device, tokenizer=tokenizer)
-        if isinstance(model.get_output_embeddings(), torch.nn.Linear):
-            full_precision(model.get_output_embeddings())
+        FrozenModel.__init__(self, loaded, asked)
+        self.tokenizer, self.prompt, self.end_token = loaded.tokenizer, asked.prompt, asked.end_token
+        if isinstance(self.model.get_output_embeddings(), torch.nn.Linear):
+            full_precision(self.model.get_output_embeddings())
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every model, and the text around a caption."""
@@ -117,8 +108,6 @@ class BlindLanguageModel(BlindScorer, FrozenModel):
             "score": "mean log-likelihood of the caption's tokens, without an image",
             "prompt": self.prompt,
             "end_token": self.end_token,
-            "weights": str(self.model.dtype).removeprefix("torch."),
-            **self._parts,
         }
 
     def _score(self, captions: Sequence[str]) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Forced choices in words of a model with a chat template, by greedy generation.
 
-Questions are asked one by one: no padding, so nothing beside a question moves its answer.
+Questions are asked one by one, without padding, so that no answer depends on the other questions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
-from ttmbench.model_adapters._shared.pretrained import describe_model, find, locate
+from ttmbench.model_adapters._shared.pretrained import find, locate
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ HINT = "--model_args side_by_side=true joins them into one"
 
 @takes(ChoiceOptions)
 def load(asked: ChoiceOptions) -> ChatChooser:
-    """Loads a model that is asked forced choices, from the hub or a folder.
+    """Loads a model that answers forced choices, from the Hub or a folder.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or have tensors missing.
+        DataError: the weights are unavailable, damaged, or have tensors missing.
         UsageError: the model has no chat template, or an argument is wrong.
     """
     return ChatChooser(load_image_text(find(asked), asked, encodes=False), asked)
@@ -42,7 +42,7 @@ class ChatChooser(FrozenModel):
     def __init__(self, chat: ImageTextModel, asked: ChoiceOptions) -> None:
         if not chat.processor.chat_template:
             raise UsageError(f"{asked.pretrained} has no chat template, so it is not known how to ask it")
-        super().__init__(chat.model, asked, chat.files)
+        super().__init__(chat.loaded, asked)
         self.chat, self.max_tokens = chat, asked.max_tokens
         self.choice_style = ChoiceStyle(asked.order, asked.side_by_side)
         chat.model.generation_config = _greedy(chat, asked.max_tokens)
@@ -58,8 +58,6 @@ class ChatChooser(FrozenModel):
             "max_tokens": self.max_tokens,
             "prompt": self.chat.ask("{question}"),
             "image_processor": type(self.chat.processor.image_processor).__name__,
-            "weights": str(self.model.dtype).removeprefix("torch."),
-            **describe_model(self.model, self.device, processor=self.chat.processor),
         }
 
     def answer(self, questions: Sequence[ChoiceQuestion]) -> list[str | None]:
@@ -95,7 +93,7 @@ class ChatChooser(FrozenModel):
 
 
 def _greedy(chat: ImageTextModel, max_tokens: int) -> GenerationConfig:
-    """The most probable token each time: of a model's own generation settings only its special tokens are kept."""
+    """Greedy decoding; of the model's own generation settings only its special tokens apply."""
     from transformers import GenerationConfig
 
     own, tokenizer = chat.model.generation_config, chat.tokenizer

@@ -26,13 +26,12 @@ from ttmbench.model_adapters._shared.contrastive import (
     count_parameters,
     declared_name,
     longer_than,
-    multiply_patches,
     random_crop,
     trimmed,
+    use_cpu_layers,
 )
 from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_part, load_weights, locate
-from ttmbench.model_adapters._shared.repository import quiet_hub
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -63,7 +62,7 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
     parts = load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found)
-    adapter = TransformersModel(LoadedModel(model, *parts, found.files), asked)
+    adapter = TransformersModel(LoadedModel(model, found.files, *parts), asked)
     adapter.model_notes = () if note is None or quick is not None else (note,)
     return adapter
 
@@ -73,12 +72,12 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 
     def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
         super().__init__(loaded.model, device=asked.device, dtype=asked.dtype)
-        self.files, self.name, self.compiled = loaded.files, asked.pretrained, asked.compile
+        self.loaded, self.files, self.name, self.compiled = loaded, loaded.files, asked.pretrained, asked.compile
         self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
         self.is_sigmoid = self._bias() is not None
         self._parts = loaded.describe(self.device) | stated_activation(self.model.config)
         if not asked.compile:
-            multiply_patches(self.model)
+            use_cpu_layers(self.model)
         towers = self._towers()
         self._image_tower: Tower
         self._text_tower: Tower
@@ -100,9 +99,8 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
-        with quiet_hub(), states_activation(self.model.config):
-            for part in (self.model, self.tokenizer, self.image_processor):
-                part.save_pretrained(folder)
+        with states_activation(self.model.config):
+            self.loaded.save(folder)
 
     def prepare_images(self, images: Sequence[Image]) -> dict[str, torch.Tensor]:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""

@@ -1,87 +1,63 @@
 """The contrastive halves of BLIP, BLIP-2 and FLAVA: dual encoders, trained as CLIP is.
 
-BLIP and BLIP-2 learn a temperature that their models of transformers do not keep. Their cosines are divided by 0.07,
+BLIP and BLIP-2 learn a temperature that their models of transformers do not store. Their cosines are divided by 0.07,
 where the training of both starts, unless ``temperature`` says otherwise; no metric depends on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared import options
 from ttmbench.model_adapters._shared.contrastive import Tower
-from ttmbench.model_adapters._shared.options import takes
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
+from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, takes
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, locate
 from ttmbench.model_adapters.hf import TransformersModel
-from ttmbench.model_adapters.itm import caption_tokens
-
-if TYPE_CHECKING:
-    pass
+from ttmbench.model_adapters.itm import caption_inputs, caption_tokens, load_family
 
 __all__ = ["load", "locate"]
 TEMPERATURE = 0.07
 
 
-@takes(options.ContrastiveHalfOptions)
-def load(asked: options.ContrastiveHalfOptions) -> ContrastiveHalf:
-    """Loads the contrastive half of a model from the hub or a folder.
+@takes(ContrastiveHalfOptions)
+def load(asked: ContrastiveHalfOptions) -> ContrastiveHalf:
+    """Loads the contrastive half of a model from the Hub or a folder.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or have tensors missing.
-        UsageError: the model has no contrastive half that is known here, or a temperature does not fit.
+        DataError: the weights are unavailable, damaged, or have tensors missing.
+        UsageError: the model has no known contrastive half, or a temperature does not fit.
     """
-    import transformers
-
-    found = find(asked)
-    family = load_config(found).model_type
-    if family not in FAMILIES:
-        raise UsageError(
-            f"{asked.pretrained} is of type '{family}', whose contrastive half is not known; "
-            f"known: {', '.join(FAMILIES)}. A CLIP or SigLIP is for the model 'hf'"
-        )
+    hint = ". A CLIP or SigLIP is for the model 'hf'"
+    family, loaded, adapter = load_family(asked, FAMILIES, "contrastive half", hint)
     if asked.temperature is not None and family == "flava":
         raise UsageError(f"temperature={asked.temperature}: FLAVA has its own")
-    kind, adapter = FAMILIES[family]
-    return adapter(load_whole(getattr(transformers, kind), found), asked)
+    return adapter(loaded, asked)
 
 
 class ContrastiveHalf(TransformersModel):
-    """What the three have in common."""
+    """A contrastive half as an adapter; subclasses know one architecture."""
 
     temperature: float | None = TEMPERATURE
     trained_tokens: int | None = None
 
-    def __init__(self, loaded: LoadedModel, asked: options.ContrastiveHalfOptions) -> None:
+    def __init__(self, loaded: LoadedModel, asked: ContrastiveHalfOptions) -> None:
         super().__init__(loaded, asked)
         self.temperature = asked.temperature or self.temperature
-        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self._positions(), self.tokenizer)
+        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
 
     def fingerprint(self) -> Mapping[str, object]:
-        """As for other dual encoders, where captions are cut, and the temperature where it is none of the model's."""
+        """As for other dual encoders, the longest caption, and the temperature where it is none of the model's."""
         own = {} if self.temperature is None else {"temperature": self.temperature}
         return {**super().fingerprint(), "max_tokens": self.max_tokens, **own}
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Tokens padded on the right: it is the first state that is projected."""
-        tokens = self.tokenizer(
-            list(captions),
-            padding="longest",
-            padding_side="right",
-            max_length=self._max_tokens(),
-            truncation=True,
-            return_tensors="pt",
-        )
-        return {name: tokens[name] for name in ("input_ids", "attention_mask")}
+        """Tokens padded on the right: the first state is projected."""
+        return caption_inputs(self.tokenizer, captions, self.max_tokens)
 
     def _max_tokens(self) -> int:
         return self.max_tokens
-
-    def _positions(self) -> int:
-        return int(self.model.config.text_config.max_position_embeddings)
 
     def _temperature(self) -> torch.Tensor:
         assert self.temperature is not None, "only FLAVA has its own"
@@ -118,9 +94,6 @@ class Blip2Contrastive(ContrastiveHalf):
         """The largest cosine over query tokens, divided by the temperature; [images, captions]."""
         cosines = torch.einsum("iqd,cd->icq", image_features, caption_features).amax(dim=-1)
         return cosines * self._temperature()
-
-    def _positions(self) -> int:
-        return int(self.model.config.qformer_config.max_position_embeddings)
 
     def _towers(self) -> tuple[Tower, Tower]:
         model = self.model

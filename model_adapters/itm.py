@@ -1,9 +1,8 @@
-"""Image-text matching heads of BLIP, BLIP-2 and FLAVA: image and caption meet in the model, which says match or not.
+"""Image-text matching heads of BLIP, BLIP-2 and FLAVA: the score is the logit of a match minus that of no match.
 
-The score is the head's logit for a match minus that for none. The image is encoded once, whatever the number of its
-captions. Layers are called as the model's own forward calls them; what goes in is what the heads were trained on, which
-for BLIP and BLIP-2 is not what the forward of transformers takes: captions are cut after 35 and 32 tokens, and BLIP's
-begin with [ENC] (LAVIS, ``blip_image_text_matching.py`` and ``blip2_image_text_matching.py``).
+The image is encoded once, whatever the number of its captions. Inputs are those that the heads were trained on, which
+for BLIP and BLIP-2 differ from transformers' forward: captions are cut after 35 and 32 tokens, and BLIP's begin with
+[ENC] (LAVIS, ``blip_image_text_matching.py`` and ``blip2_image_text_matching.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -19,51 +18,69 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import PIXELS, longer_than, on_device, trimmed
-from ttmbench.model_adapters._shared.options import MatchingOptions, takes
-from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision, save_parts
+from ttmbench.model_adapters._shared.options import HubModel, MatchingOptions, takes
+from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
 from ttmbench.model_adapters.hf import UNSCALED, pixel_scale
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 __all__ = ["MatchingModel", "load", "locate"]
+Kind = TypeVar("Kind")
 
 
 @takes(MatchingOptions)
 def load(asked: MatchingOptions) -> MatchingModel:
-    """Loads a model with a matching head from the hub or a folder.
+    """Loads a model with a matching head from the Hub or a folder.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or have tensors missing.
-        UsageError: the model has no matching head that is known here, or an argument does not fit it.
+        DataError: the weights are unavailable, damaged, or have tensors missing.
+        UsageError: the model has no known matching head, or an argument does not fit it.
+    """
+    family, loaded, adapter = load_family(asked, FAMILIES, "matching head")
+    if asked.itm_start is not None and family != "blip":
+        raise UsageError(f"itm_start={asked.itm_start}: BLIP has enc or cls, other models have one start alone")
+    return adapter(loaded, asked)
+
+
+def load_family(
+    asked: HubModel, families: Mapping[str, tuple[str, Kind]], part: str, hint: str = ""
+) -> tuple[str, LoadedModel, Kind]:
+    """Loads a model by its ``model_type``.
+
+    Args:
+        asked: which one.
+        families: ``model_type`` -> class of transformers, and what reads it here.
+        part: the part of the model that is used, for messages.
+        hint: follows the message for other models.
+
+    Returns:
+        Its ``model_type``, the model, and what reads it.
     """
     import transformers
 
     found = find(asked)
     family = load_config(found).model_type
-    if family not in FAMILIES:
+    if family not in families:
         raise UsageError(
-            f"{asked.pretrained} is of type '{family}', whose matching head is not known; known: {', '.join(FAMILIES)}"
+            f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(families)}{hint}"
         )
-    if asked.itm_start is not None and family != "blip":
-        raise UsageError(f"itm_start={asked.itm_start}: BLIP has enc or cls, other models have one start alone")
-    kind, adapter = FAMILIES[family]
-    return adapter(load_whole(getattr(transformers, kind), found), asked)
+    kind, reader = families[family]
+    return family, load_whole(getattr(transformers, kind), found), reader
 
 
 class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]):
-    """A matching head as an adapter; subclasses know one architecture, and how long captions were in its training."""
+    """A matching head as an adapter; subclasses know one architecture."""
 
     trained_tokens: int | None = None
 
     def __init__(self, loaded: LoadedModel, asked: MatchingOptions) -> None:
-        super().__init__(loaded.model, asked, loaded.files)
+        super().__init__(loaded, asked)
         self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
-        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self._positions(), self.tokenizer)
+        self.max_tokens = caption_tokens(asked.max_tokens, self.trained_tokens, self.model.config, self.tokenizer)
         self._scale, _ = pixel_scale(self.image_processor)
-        self._parts = loaded.describe(self.device)
         full_precision(self._head())
 
     def fingerprint(self) -> Mapping[str, object]:
@@ -73,12 +90,11 @@ class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, tor
             "score": "matching logit minus non-matching logit",
             "max_tokens": self.max_tokens,
             "image_processor": type(self.image_processor).__name__,
-            **self._parts,
         }
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
-        save_parts(folder, self.model, self.tokenizer, self.image_processor)
+        self.loaded.save(folder)
 
     def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""
@@ -88,15 +104,7 @@ class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, tor
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
         """Tokens, padded to the longest caption; attention never looks at padding."""
-        tokens = self.tokenizer(
-            list(captions),
-            padding="longest",
-            padding_side="right",
-            max_length=self.max_tokens,
-            truncation=True,
-            return_tensors="pt",
-        )
-        return {name: tokens[name] for name in ("input_ids", "attention_mask")}
+        return caption_inputs(self.tokenizer, captions, self.max_tokens)
 
     def truncated(self, captions: Sequence[str]) -> list[bool]:
         """Which captions have more tokens than the text encoder is given."""
@@ -125,21 +133,17 @@ class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, tor
         truth = torch.from_numpy(matched.astype(np.int64)).to(self.device, non_blocking=True)
         return functional.cross_entropy(self._answers(self._states(images), captions), truth)
 
-    @abstractmethod
     def _head(self) -> torch.nn.Linear:
         """The last layer, with two outputs: no match, match."""
+        return self.model.itm_head
 
-    @abstractmethod
-    def _positions(self) -> int:
-        """How many tokens the model can tell apart by place."""
-
-    @abstractmethod
     def _encode(self, pixels: torch.Tensor) -> torch.Tensor:
         """Normalised pixels -> states of the vision encoder."""
+        return self.model.vision_model(pixel_values=pixels).last_hidden_state
 
     @abstractmethod
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Answers of the head [pairs, 2]."""
+        """Logits of the head [pairs, 2]."""
 
     def _states(self, prepared: torch.Tensor) -> torch.Tensor:
         pixels = prepared.to(self.device, non_blocking=True)
@@ -155,7 +159,7 @@ class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, tor
 
 
 class BlipMatching(MatchingModel):
-    """BLIP (arXiv:2201.12086): the text encoder attends to the image, and its first state is asked.
+    """BLIP (arXiv:2201.12086): the text encoder attends to the image; the head reads its first state.
 
     The head was trained on the state of [ENC], a token of its own in the place of [CLS].
     """
@@ -168,7 +172,7 @@ class BlipMatching(MatchingModel):
         self._start = self._enc() if self.itm_start == "enc" else None
 
     def fingerprint(self) -> Mapping[str, object]:
-        """As for every matching head, and what a caption begins with."""
+        """As for every matching head, and the first token of a caption."""
         return {**super().fingerprint(), "itm_start": self.itm_start}
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -179,7 +183,7 @@ class BlipMatching(MatchingModel):
         return tokens
 
     def _enc(self) -> int:
-        """The id of [ENC]: hub tokenizers are BERT's, which lack it; it follows [DEC], which is the model's bos."""
+        """The id of [ENC]: Hub tokenizers are BERT's, which lack it; it follows [DEC], which is the model's bos."""
         known, text = self.tokenizer.get_vocab().get("[ENC]"), self.model.config.text_config
         found = int(text.bos_token_id) + 1 if known is None else int(known)
         if found >= text.vocab_size:
@@ -189,17 +193,6 @@ class BlipMatching(MatchingModel):
             )
         return found
 
-    def _head(self) -> torch.nn.Linear:
-        head: torch.nn.Linear = self.model.itm_head
-        return head
-
-    def _positions(self) -> int:
-        return int(self.model.config.text_config.max_position_embeddings)
-
-    def _encode(self, pixels: torch.Tensor) -> torch.Tensor:
-        states: torch.Tensor = self.model.vision_model(pixel_values=pixels).last_hidden_state
-        return states
-
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         text = self.model.text_encoder(
             input_ids=input_ids,
@@ -207,25 +200,13 @@ class BlipMatching(MatchingModel):
             encoder_hidden_states=states,
             encoder_attention_mask=torch.ones(states.shape[:-1], dtype=torch.long, device=states.device),
         )
-        answers: torch.Tensor = self.model.itm_head(text.last_hidden_state[:, 0, :])
-        return answers
+        return self.model.itm_head(text.last_hidden_state[:, 0, :])
 
 
 class Blip2Matching(MatchingModel):
-    """BLIP-2 (arXiv:2301.12597): query tokens and text attend to each other, and the queries' answers are averaged."""
+    """BLIP-2 (arXiv:2301.12597): query tokens and text attend to each other; the queries' logits are averaged."""
 
     trained_tokens = 32
-
-    def _head(self) -> torch.nn.Linear:
-        head: torch.nn.Linear = self.model.itm_head
-        return head
-
-    def _positions(self) -> int:
-        return int(self.model.config.qformer_config.max_position_embeddings)
-
-    def _encode(self, pixels: torch.Tensor) -> torch.Tensor:
-        states: torch.Tensor = self.model.vision_model(pixel_values=pixels).last_hidden_state
-        return states
 
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         queries = self.model.query_tokens.expand(len(states), -1, -1)
@@ -238,26 +219,19 @@ class Blip2Matching(MatchingModel):
             encoder_hidden_states=states,
             encoder_attention_mask=torch.ones(states.shape[:-1], dtype=torch.long, device=states.device),
         )
-        answers: torch.Tensor = self.model.itm_head(joint.last_hidden_state[:, :count, :]).mean(dim=1)
-        return answers
+        return self.model.itm_head(joint.last_hidden_state[:, :count, :]).mean(dim=1)
 
 
 class FlavaMatching(MatchingModel):
-    """FLAVA (arXiv:2112.04482): a multimodal encoder over both modalities' states, and its first state is asked."""
+    """FLAVA (arXiv:2112.04482): a multimodal encoder over both modalities' states; the head reads its first state."""
 
     def _head(self) -> torch.nn.Linear:
-        head: torch.nn.Linear = self.model.itm_head.seq_relationship
-        return head
-
-    def _positions(self) -> int:
-        return int(self.model.config.text_config.max_position_embeddings)
+        return self.model.itm_head.seq_relationship
 
     def _encode(self, pixels: torch.Tensor) -> torch.Tensor:
         flava = self.model.flava
         image = flava.image_model(pixel_values=pixels, output_hidden_states=True, return_dict=True)
-        # The last state before the final norm, as FlavaModel takes it.
-        states: torch.Tensor = flava.image_to_mm_projection(image.hidden_states[-1])
-        return states
+        return flava.image_to_mm_projection(image.hidden_states[-1])  # before the final norm, as FlavaModel takes it
 
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         flava = self.model.flava
@@ -265,14 +239,12 @@ class FlavaMatching(MatchingModel):
             input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, return_dict=True
         )
         words = flava.text_to_mm_projection(text.hidden_states[-1])
-        seen = torch.ones(
-            len(states), states.shape[1] + int(flava.multimodal_model.use_cls_token), device=states.device
-        )
+        image_tokens = states.shape[1] + int(flava.multimodal_model.use_cls_token)
+        seen = torch.ones(len(states), image_tokens, device=states.device)
         joint = flava.multimodal_model(
             torch.cat([states, words], dim=1), attention_mask=torch.cat([seen, attention_mask], dim=1), return_dict=True
         )
-        answers: torch.Tensor = self.model.itm_head(joint.last_hidden_state)
-        return answers
+        return self.model.itm_head(joint.last_hidden_state)
 
 
 FAMILIES: Mapping[str, tuple[str, type[MatchingModel]]] = {
@@ -282,22 +254,22 @@ FAMILIES: Mapping[str, tuple[str, type[MatchingModel]]] = {
 }
 
 
-def caption_tokens(asked: int | None, trained: int | None, positions: int, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Where captions are cut: where it is asked for, else as in training, and never beyond the model's positions.
+def caption_tokens(
+    asked: int | None, trained: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> int:
+    """The longest caption in tokens: as asked, else as in training, and never beyond the model's positions.
 
     Args:
-        asked: ``max_tokens`` of a user, special tokens included; None for the model's own.
-        trained: how long captions were in training, where that is less than what the model tells apart.
-        positions: how many tokens it tells apart by place.
+        asked: ``max_tokens`` of the user, special tokens included; None for the model's own.
+        trained: length in training, where the model has more positions.
+        config: has the number of positions.
         tokenizer: has a limit of its own.
-
-    Returns:
-        The longest caption in tokens.
 
     Raises:
         UsageError: ``asked`` does not fit.
     """
-    most = min(positions, int(tokenizer.model_max_length))
+    text = getattr(config, "qformer_config", config.text_config)
+    most = min(int(text.max_position_embeddings), int(tokenizer.model_max_length))
     if asked is None:
         return min(most, trained or most)
     if not 3 <= asked <= most:
@@ -305,3 +277,18 @@ def caption_tokens(asked: int | None, trained: int | None, positions: int, token
             f"max_tokens={asked}: this model takes captions of 3 to {most} tokens, the two at its ends included"
         )
     return asked
+
+
+def caption_inputs(
+    tokenizer: PreTrainedTokenizerBase, captions: Sequence[str], max_tokens: int
+) -> dict[str, torch.Tensor]:
+    """Tokens and mask, cut after ``max_tokens`` and padded on the right to the longest caption."""
+    tokens = tokenizer(
+        list(captions),
+        padding="longest",
+        padding_side="right",
+        max_length=max_tokens,
+        truncation=True,
+        return_tensors="pt",
+    )
+    return {name: tokens[name] for name in ("input_ids", "attention_mask")}

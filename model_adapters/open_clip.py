@@ -40,8 +40,8 @@ from ttmbench.model_adapters._shared.contrastive import (
     compiled,
     count_parameters,
     declared_name,
-    multiply_patches,
     random_crop,
+    use_cpu_layers,
 )
 from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
 from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
@@ -103,7 +103,7 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
         self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
         self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
         if not asked.compile:
-            multiply_patches(model)
+            use_cpu_layers(model)
         text = _TextTower(model)
         self.reads_prefix = text.reads_prefix
         towers: tuple[Tower, Tower] = model.encode_image, text.encode

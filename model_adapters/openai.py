@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import httpx2
 import numpy as np
@@ -20,11 +20,9 @@ from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
 from ttmbench.model_adapters.api.answers import Answer
-from ttmbench.model_adapters.api.cache import AnswerCache
-from ttmbench.model_adapters.api.client import Server
-from ttmbench.model_adapters.api.costs import Account, Prices, money
-from ttmbench.model_adapters.api.images import ImageStyle
-from ttmbench.model_adapters.api.model import ChatModel, ChatSettings, Prompt
+from ttmbench.model_adapters.api.client import Body, Server
+from ttmbench.model_adapters.api.costs import money
+from ttmbench.model_adapters.api.model import ChatModel, Prompt
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 
 if TYPE_CHECKING:
@@ -34,14 +32,14 @@ DEFAULT_KEY = "OPENAI_API_KEY"
 WHOLE_TASK = 10_000_000  # pairs or questions at a time: all go through one pool
 SHOWN = 5  # prompts, or models, in a note
 MODEL_CHARACTERS = 100  # of the name of a model in a note
-UNLISTED = -9999.0  # what servers write for a token outside their list
+UNLISTED = -9999.0  # log-probability that servers write for a token outside their list
 YES_TOKEN = "Yes"  # the one token that t2v_metrics looks for
-LEAST_LEFT = 2.0**-20  # log-probabilities are float32: what a list sums to is not known more closely
+LEAST_LEFT = 2.0**-20  # log-probabilities are float32: a sum of probabilities is not known more closely
 _SPACES = " \t\r\n\u0120\u2581\u010a"  # also the marks for spaces and line ends of byte-pair and SentencePiece tokens
 
 
 class _ServedModel:
-    """What both ways of asking have in common."""
+    """Base of both ways of asking: costs, refusals, notes."""
 
     pairs_at_once = WHOLE_TASK
 
@@ -49,7 +47,7 @@ class _ServedModel:
         self._chat = chat
         self._spent = chat.account.cost or 0.0
         self._refused: list[tuple[str, str]] = []  # (prompt, reason), of all tasks
-        self._reported = 0  # refusals that notes have told of
+        self._reported = 0  # refusals that are in notes already
 
     def _ask(self, prompts: Sequence[Prompt]) -> list[Answer]:
         answers = self._chat.answers(prompts)
@@ -59,31 +57,31 @@ class _ServedModel:
         return answers
 
     def divide_costs(self, shares: int) -> None:
-        """From now on so many processes ask a share of the questions each, and this one may spend its part."""
+        """Divides the limit of costs among processes, each of which asks a share of the questions."""
         self._chat.account.shares = shares
 
     def usage(self) -> dict[str, object]:
-        """Requests, tokens and money so far, what the server says that it served, and what was refused."""
+        """Requests, tokens and money so far, models named by the server, and refusals."""
         refused = [{"prompt": prompt, "reason": reason} for prompt, reason in self._refused]
         listed = {} if self._chat.listed is None else {"top_logprobs_allowed": self._chat.listed}
         return {**self._chat.account.report(), "served": sorted(self._chat.served), **listed, "refused": refused}
 
     def take_notes(self) -> list[str]:
-        """What the answers since the last call cost, which were refused, and which models answered if several."""
+        """Costs and refusals since the last call, and the models that answered if several."""
         account, new = self._chat.account, self._refused[self._reported :]
         self._reported = len(self._refused)
         cost = None if account.cost is None else account.cost - self._spent
         self._spent = account.cost or 0.0
-        notes = [f"model {self._chat.settings.model}: cost {money(cost)}; see model_info.usage"]
+        notes = [f"model {self._chat.name}: cost {money(cost)}; see model_info.usage"]
         if new:
             shown = "; ".join(f"{prompt!r} ({reason})" for prompt, reason in new[:SHOWN])
             rest = f"; {len(new) - SHOWN} more are listed in model_info.usage" if len(new) > SHOWN else ""
             notes.append(f"{len(new)} questions were refused: {shown}{rest}")
         if self._chat.listed is not None:
-            asked = self._chat.settings.parameters["top_logprobs"]
+            asked = self._chat.parameters["top_logprobs"]
             notes.append(f"the server lists at most {self._chat.listed} tokens, of {asked} that were asked for")
         if len(self._chat.models) > 1:
-            named = ", ".join(repr(one[:MODEL_CHARACTERS]) for one in sorted(self._chat.models)[:SHOWN])
+            named = ", ".join(repr(name[:MODEL_CHARACTERS]) for name in sorted(self._chat.models)[:SHOWN])
             more = f" and {len(self._chat.models) - SHOWN} more" if len(self._chat.models) > SHOWN else ""
             notes.append(
                 f"the server answered as {len(self._chat.models)} models: {named}{more}; these scores are of no single "
@@ -92,14 +90,13 @@ class _ServedModel:
         return notes
 
     def _declared(self, scorer: str, **more: object) -> dict[str, object]:
-        settings = self._chat.settings
         return {
-            "model": settings.model,
+            "model": self._chat.name,
             "server": self._chat.server.identity,
             **self._chat.server.declared,
             "scorer": scorer,
-            "pictures": settings.images.describe(),
-            **settings.parameters,
+            "pictures": self._chat.images.describe(),
+            **self._chat.parameters,
             **more,
         }
 
@@ -110,7 +107,7 @@ class VqaScoreModel(_ServedModel):
     Args:
         chat: the model.
         score_as: ``log_odds``; ``probability`` of yes; ``yes_token``, of the token "Yes" alone.
-        refusals_are_wrong: what a pair without a score means; see `ttmbench.protocols.MayRefuse`.
+        refusals_are_wrong: see `ttmbench.protocols.MayRefuse`.
     """
 
     def __init__(self, chat: ChatModel, score_as: str, refusals_are_wrong: bool) -> None:
@@ -118,7 +115,7 @@ class VqaScoreModel(_ServedModel):
         self._score_as, self.refusals_are_wrong = score_as, refusals_are_wrong
         self._bounded: Counter[str] = Counter()
         self._silent: list[str] = []
-        self._undecided, self._scored = 0, 0  # pairs since they were last asked for
+        self._undecided, self._scored = 0, 0  # pairs since the last `take_undecided`
 
     def take_undecided(self) -> tuple[int, int]:
         """Pairs since the last call whose score is a bound or missing, and all pairs."""
@@ -135,7 +132,7 @@ class VqaScoreModel(_ServedModel):
         return np.array([self._score(p, a) for p, a in zip(prompts, self._ask(prompts), strict=True)], dtype=np.float32)
 
     def fingerprint(self) -> dict[str, object]:
-        """What changes a score."""
+        """Everything that changes a score."""
         missing = "least probable listed token, or what the listed ones leave, whichever is less"
         return self._declared("vqascore", prompt=QUESTION, score=self._score_as, side_without_token=missing)
 
@@ -160,12 +157,12 @@ class VqaScoreModel(_ServedModel):
         if answer["refusal"] is not None:
             self._undecided += 1
             return float("nan")
-        listed = [(token, value) for token, value in answer["top_logprobs"]]
+        listed = answer["top_logprobs"]
         if self._score_as == "yes_token":
             found = yes_token(listed)
             self._undecided += found is None
-            return 0.0 if found is None else found  # as published: what is not listed counts as nothing
-        sides: YesNo | None = read_yes_no(listed)
+            return 0.0 if found is None else found  # as published: a token that is not listed counts as 0
+        sides = read_yes_no(listed)
         if sides is None:
             self._undecided += 1
             self._silent.append(prompt.text)
@@ -189,43 +186,37 @@ class ChoosingModel(_ServedModel):
         return [None if answer["refusal"] is not None else answer["text"] for answer in answers]
 
     def fingerprint(self) -> dict[str, object]:
-        """What changes an answer; the prompts are in the results under ``choice``."""
+        """Everything that changes an answer; the prompts are in the results under ``choice``."""
         return self._declared("choice", order=self.choice_style.order, side_by_side=self.choice_style.side_by_side)
 
 
 @takes(ServedOptions)
 def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
-    """Makes an adapter for a model behind a server; nothing is asked yet.
+    """An adapter for a model behind a server; nothing is asked yet.
 
     Raises:
         UsageError: a wrong argument, or the environment has no key.
     """
     _check_address(asked.base_url)
     key = _key(asked.api_key_env, asked.base_url, asked.offline)
-    parameters: dict[str, Any] = {"temperature": asked.temperature}
+    parameters: Body = {"temperature": asked.temperature}
     if asked.scorer == "vqascore":
         parameters |= {"max_tokens": 1, "logprobs": True, "top_logprobs": asked.top_logprobs}
     else:
         parameters |= {"max_tokens": asked.max_tokens}
-    chat = ChatModel(
-        ChatSettings(asked.model, parameters, ImageStyle(asked.image_size, asked.image_format, asked.detail)),
-        Server(asked.base_url, key, asked.timeout, asked.retries, asked.backoff, asked.api_version),
-        AnswerCache(_cache_file(asked.cache)),
-        Account(Prices(asked.price_in, asked.price_out), asked.max_cost),
-        asked.concurrency,
-        asked.offline,
-    )
+    server = Server(asked.base_url, key, asked.timeout, asked.retries, asked.backoff, asked.api_version)
+    chat = ChatModel(asked, server, parameters, _cache_file(asked.cache))
     if asked.scorer == "vqascore":
         return VqaScoreModel(chat, asked.score_as, asked.on_refusal == "wrong")
     return ChoosingModel(chat, ChoiceStyle(asked.order, asked.side_by_side))
 
 
 def _key(name: str, base_url: str, offline: bool) -> str | None:
-    """The key from the environment. A server of one's own may need none; OpenAI's does."""
+    """The key from the environment. OpenAI's server needs one, others may not."""
     if not is_variable_name(name):
         raise UsageError(
             "api_key_env takes the name of an environment variable that holds the key, such as OPENAI_API_KEY, and not "
-            "the key itself; what was given is no name of a variable that is set, and is not shown"
+            "the key itself; the value given is not the name of a variable that is set, and is not shown"
         )
     key = os.environ.get(name, "").strip()
     if not key and (base_url == OPENAI or (name != DEFAULT_KEY and name not in os.environ)) and not offline:
@@ -236,7 +227,7 @@ def _key(name: str, base_url: str, offline: bool) -> str | None:
 
 
 def _check_address(base_url: str) -> None:
-    """UsageError for what is no address of an API; it shows nothing that may be a key."""
+    """UsageError for a wrong address, without anything in it that may be a key."""
     if not base_url.startswith(("http://", "https://")):
         raise UsageError(f"base_url must begin with http:// or https://, got {url_without_secrets(base_url)}")
     address, question, _ = base_url.partition("?")
@@ -271,7 +262,7 @@ class YesNo:
     Attributes:
         yes: of all listed tokens that say yes, summed as probabilities.
         no: of all that say no.
-        bounded: the side that was not listed and has an upper bound instead, if one was not.
+        bounded: the side that is an upper bound because no token of it was listed.
     """
 
     yes: float
@@ -285,23 +276,21 @@ class YesNo:
 
     @property
     def probability(self) -> float:
-        """P(yes), as VQAScore is defined; what other tokens have is neither yes nor no."""
+        """P(yes), as VQAScore is defined."""
         return math.exp(min(self.yes, 0.0))
 
 
 def read_yes_no(listed: Sequence[tuple[str, float]]) -> YesNo | None:
     """Sums the listed tokens that say yes and those that say no, in any case and with any space around them.
 
-    An entry that is repeated (the same token with the same log-probability) counts once: the formula sums over tokens.
-
-    A side of which no token is listed has at most the probability of the least probable listed token, and all unlisted
-    tokens together have what the listed ones leave of 1. It gets the less of the two: a bound, and marked as one.
+    A repeated entry (the same token with the same log-probability) counts once. A side without a listed token gets an
+    upper bound: the probability of the least probable listed token, or what the listed ones leave of 1 if that is less.
 
     Args:
         listed: (token, natural log-probability) of the most probable first tokens of an answer.
 
     Returns:
-        Both sides; None if neither is listed, so that nothing can be said.
+        Both sides; None if neither is listed.
 
     >>> round(math.exp(read_yes_no([("Yes", -0.6931472), (" yes", -1.3862944), ("No", -1.3862944)]).log_odds), 6)
     3.0
@@ -332,6 +321,6 @@ def yes_token(listed: Sequence[tuple[str, float]]) -> float | None:
 
 
 def _log_sum(values: Sequence[float]) -> float:
-    """Log of the sum of exponentials; the value itself for one."""
+    """Log of the sum of exponentials."""
     largest = max(values)
     return largest + math.log(math.fsum(math.exp(value - largest) for value in values))

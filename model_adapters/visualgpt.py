@@ -1,7 +1,6 @@
-"""VisualGPTScore (arXiv:2306.01879): how likely a generative model finds the caption, given the image.
+"""VisualGPTScore (arXiv:2306.01879, Eq. 12): the mean log-likelihood of a caption's tokens, given the image.
 
-It is Eq. 12, here in logarithms: the mean log-likelihood of a caption's tokens. P(t) is the mean of it over images (Eq.
-13), which may be Gaussian noise (section 4 and appendix B).
+P(t) is the mean likelihood over images (Eq. 13), which may be Gaussian noise (section 4 and appendix B).
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from ttmbench.model_adapters._shared.image_text import (
     refuse_chat_arguments,
 )
 from ttmbench.model_adapters._shared.options import VisualGptOptions, takes
-from ttmbench.model_adapters._shared.pair_model import PairModel, full_precision, save_parts
+from ttmbench.model_adapters._shared.pair_model import PairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
 
 if TYPE_CHECKING:
@@ -44,69 +43,63 @@ _OF_PRIOR = ("alpha", "prior", "noise_images", "noise_mean", "noise_std", "noise
 
 
 @takes(VisualGptOptions)
-def load(asked: VisualGptOptions) -> CaptionModel[Any, Any]:
-    """Loads a generative model from the hub or a folder: BLIP, BLIP-2, or one with a chat template.
+def load(asked: VisualGptOptions) -> Captioner:
+    """Loads a generative model from the Hub or a folder: BLIP, BLIP-2, or one with a chat template.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or have tensors missing.
+        DataError: the weights are unavailable, damaged, or have tensors missing.
         UsageError: the model cannot write captions, or an argument is wrong.
     """
     import transformers
 
     found = find(asked)
-    known = {
-        "blip": (transformers.BlipForConditionalGeneration, BlipCaptioner),
-        "blip-2": (transformers.Blip2ForConditionalGeneration, Blip2Captioner),
-    }
     family = load_config(found).model_type
-    if family not in known:
+    if family not in ("blip", "blip-2"):
         return ChatCaptioner(load_image_text(found, asked), asked)
     refuse_chat_arguments(asked)
-    kind, adapter = known[family]
-    return adapter(load_whole(kind, found), asked)
+    if family == "blip":
+        return BlipCaptioner(load_whole(transformers.BlipForConditionalGeneration, found), asked)
+    return Blip2Captioner(load_whole(transformers.Blip2ForConditionalGeneration, found), asked)
 
 
 class CaptionModel(PairModel[Images, Encoded, Sequence[str]]):
     """A model that writes captions, as an adapter; subclasses know one architecture."""
 
-    def __init__(self, loaded: LoadedModel | ImageTextModel, asked: VisualGptOptions) -> None:
-        super().__init__(loaded.model, asked, loaded.files)
-        self.loaded, self.asked, self.prompt, self.end_token = loaded, asked, asked.prompt, asked.end_token
-        self._declared_parts = loaded.describe(self.device)
+    def __init__(self, loaded: LoadedModel, asked: VisualGptOptions) -> None:
+        super().__init__(loaded, asked)
+        self.asked, self.prompt, self.end_token = asked, asked.prompt, asked.end_token
         self.alpha, self.prior, self.noise_images = float(asked.alpha), asked.prior, asked.noise_images
         self._priors: dict[tuple[int, str], float] = {}
         self._noise: list[Encoded] = []
         self._source = torch.Generator().manual_seed(asked.noise_seed)
 
     def fingerprint(self) -> Mapping[str, object]:
-        """As for every pair model, the prompt, and how P(t) is taken off."""
+        """As for every pair model, the prompt, and how P(t) is subtracted."""
         return {
             **super().fingerprint(),
             "score": "mean log-likelihood of the caption's tokens",
             "prompt": self.declared_prompt(),
             "end_token": self.end_token,
-            "weights": str(self.model.dtype).removeprefix("torch."),
-            **self._declared_parts,
             **{name: getattr(self.asked, name) for name in _OF_PRIOR},
             "noise_images": self.noise_images or f"of the task, else {NOISE_IMAGES}",
         }
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights and preprocessing, as ``from_pretrained`` loads them."""
-        save_parts(folder, self.model, *self.loaded.beside)
+        self.loaded.save(folder)
 
     def prepare_captions(self, captions: Sequence[str]) -> list[str]:
         """The captions: their tokens may depend on the image's prompt."""
         return list(captions)
 
     def encode_images(self, prepared: Images) -> Encoded:
-        """What the vision encoder gives, one row per image, on the device."""
+        """The vision encoder's output, one row per image, on the device."""
         self.model.eval()
         with self.arithmetic():
             return self._see(prepared)
 
     def score_prepared(self, images: Encoded, captions: Sequence[str]) -> np.ndarray:
-        """VisualGPTScore (Eq. 12) in logarithms: log P(t|i) per token, float32 [pairs]. No P(t) is taken off here."""
+        """VisualGPTScore (Eq. 12) in logarithms: log P(t|i) per token, float32 [pairs]. P(t) is not subtracted here."""
         with self.arithmetic():
             logits, targets, rows = self._next_tokens(images, captions)
         tokens = logits.float().log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
@@ -131,7 +124,7 @@ class CaptionModel(PairModel[Images, Encoded, Sequence[str]]):
 
     @abstractmethod
     def _see(self, prepared: Images) -> Encoded:
-        """Prepared images -> what the decoder attends to."""
+        """Prepared images -> states that the decoder attends to."""
 
     @abstractmethod
     def _next_tokens(self, images: Encoded, captions: Sequence[str]) -> Tokens:
@@ -143,7 +136,7 @@ class CaptionModel(PairModel[Images, Encoded, Sequence[str]]):
 
     @abstractmethod
     def _repeated(self, encoded: Encoded, count: int) -> Encoded:
-        """One encoded image as so many rows."""
+        """One encoded image, repeated as rows."""
 
     def _noise_images(self, count: int) -> list[Encoded]:
         """Encoded noise images: a larger number begins with those of a smaller one."""
@@ -296,7 +289,7 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
     """A model with a chat template: the caption as what it says after the image."""
 
     def __init__(self, chat: ImageTextModel, asked: VisualGptOptions) -> None:
-        super().__init__(chat, asked)
+        super().__init__(chat.loaded, asked)
         self.chat = chat
         doubles = hasattr(chat.model.config.vision_config, "temporal_patch_size")
         self._frames = int(chat.processor.image_processor.temporal_patch_size) if doubles else 1
@@ -358,6 +351,9 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
         if self.end_token:
             row = self.chat.continued(row, [self.chat.tokenizer.eos_token_id])
         return row, before
+
+
+Captioner = BlipCaptioner | Blip2Captioner | ChatCaptioner
 
 
 def _predicting(scored: torch.Tensor) -> torch.Tensor:

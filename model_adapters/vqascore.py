@@ -10,20 +10,19 @@ import numpy as np
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared import options
 from ttmbench.model_adapters._shared.image_text import (
     EncodedImage,
-    ImageTextModel,
     PreparedImage,
+    PromptedModel,
     SeenImage,
     load_image_text,
     refuse_chat_arguments,
 )
-from ttmbench.model_adapters._shared.options import takes
-from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, save_parts
+from ttmbench.model_adapters._shared.options import VqaScoreOptions, takes
+from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
 from ttmbench.model_adapters._shared.placement import pick_device
-from ttmbench.model_adapters._shared.pretrained import describe_model, find, load_config, locate
-from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
+from ttmbench.model_adapters._shared.pretrained import find, load_config, locate
+from ttmbench.model_adapters._shared.qformer import CLASSES, load_qformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,15 +32,13 @@ __all__ = ["VQAScore", "load", "locate"]
 _STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 
 
-@takes(options.VqaScoreOptions)
-def load(asked: options.VqaScoreOptions) -> VQAScore:
-    """Loads a model that can be asked about an image, from the hub or a folder.
-
-    One with a chat template, or BLIP-2 or InstructBLIP, which are asked in the words of their papers.
+@takes(VqaScoreOptions)
+def load(asked: VqaScoreOptions) -> VQAScore:
+    """Loads a model with a chat template, BLIP-2 or InstructBLIP, from the Hub or a folder.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or have tensors missing.
-        UsageError: the model cannot be asked, or an argument is wrong.
+        DataError: the weights are unavailable, damaged, or have tensors missing.
+        UsageError: the model cannot be asked about an image, or an argument is wrong.
     """
     found = find(asked)
     family = load_config(found).model_type
@@ -54,13 +51,12 @@ def load(asked: options.VqaScoreOptions) -> VQAScore:
 class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], Sequence[str]]):
     """A model that is asked about pairs, as an adapter."""
 
-    def __init__(self, chat: ImageTextModel | QFormerModel, asked: options.VqaScoreOptions) -> None:
-        super().__init__(chat.model, asked, chat.files)
+    def __init__(self, chat: PromptedModel, asked: VqaScoreOptions) -> None:
+        super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
         self._answer = self._answer_alone() if asked.score in ("yes_token", "yes_and_end") else []
         self.lora = None if asked.lora is None else (asked.lora, asked.lora_targets)
-        self._parts = describe_model(self.model, self.device, processor=chat.processor)
         if self.lora is not None:
             add_lora(self.model, *self.lora)
 
@@ -76,28 +72,24 @@ class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], 
             "yes_tokens": self.yes,
             "no_tokens": self.no,
             "image_processor": type(self.chat.processor.image_processor).__name__,
-            "weights": str(self.model.dtype).removeprefix("torch."),
-            **self._parts,
             **self.chat.declared,
             **own,
         }
 
     def save_pretrained(self, folder: Path) -> None:
-        """Weights and processor, as ``from_pretrained`` loads them; factors are added to the weights."""
-        save_parts(folder, self.chat.processor)
-        options = {} if self.lora is None else {"state_dict": merged_state(self.model)}
-        self.model.save_pretrained(folder, **options)
+        """Weights and processor, as ``from_pretrained`` loads them; LoRA factors are added to the weights."""
+        self.loaded.save(folder, **({} if self.lora is None else {"state_dict": merged_state(self.model)}))
 
     def prepare_images(self, images: Sequence[Image]) -> list[PreparedImage]:
         """The processor's own preprocessing of each image."""
         return self.chat.prepare(images)
 
     def prepare_captions(self, captions: Sequence[str]) -> list[str]:
-        """The prompts that ask for each caption; how many tokens an image has in them, the image says."""
+        """The prompts that ask for each caption; the image decides how many tokens it takes in them."""
         return [self.chat.ask(self.template.replace("{caption}", caption)) for caption in captions]
 
     def encode_images(self, prepared: Sequence[PreparedImage]) -> list[SeenImage]:
-        """Each image with what the vision encoder gives of it."""
+        """Each image with the vision encoder's output."""
         self.model.eval()
         with self.arithmetic():
             return list(zip(prepared, self.chat.see(prepared), strict=True))
@@ -130,13 +122,13 @@ class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], 
         return -answers.gather(1, wanted[:, None]).mean()
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
-        """What is trained: all weights, or the factors beside them."""
+        """The trained tensors: all weights, or the LoRA factors."""
         if self.lora is None:
             return super().state_dict()
         return {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Puts weights back."""
+        """Restores a state."""
         self.model.load_state_dict(state, strict=self.lora is None)
 
     def _answer_alone(self) -> list[int]:
@@ -144,7 +136,7 @@ class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], 
         ids = self.chat.answer_ids(self.chat.answer)
         if ids is None or len(ids) != 1:
             raise UsageError(
-                f"score={self.score}: '{self.chat.answer}' is no single token after the prompt of {self.name}; "
+                f"score={self.score}: '{self.chat.answer}' is not a single token after the prompt of {self.name}; "
                 "score=probability sums every token that says yes"
             )
         return ids + ([int(self.chat.tokenizer.eos_token_id)] if self.score == "yes_and_end" else [])
@@ -212,9 +204,9 @@ def log_answers(logits: torch.Tensor, yes: list[int], no: list[int]) -> torch.Te
 
 
 def add_lora(model: PreTrainedModel, rank: int, targets: str) -> None:
-    """Adds factors to a model in place; nothing else stays trainable, and no score changes.
+    """Adds LoRA factors to a model in place; nothing else stays trainable, and no score changes.
 
-    They are drawn from a stream of their own, so that the same model gets the same ones whatever was drawn before.
+    The same model gets the same factors, whatever the state of the random generator.
 
     Args:
         model: of transformers.
@@ -244,7 +236,7 @@ def add_lora(model: PreTrainedModel, rank: int, targets: str) -> None:
 
 
 def merged_state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The weights of the model as if it had no factors: each product added to the weight it stands beside."""
+    """The weights with the LoRA factors merged into them."""
     state = {
         name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items() if "lora_" not in name
     }

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ttmbench.cli.submissions import read_command
+from ttmbench.cli.validate import read_command
 from ttmbench.errors import TtmbenchError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.reproduce.submission.check import check_submission

@@ -41,7 +41,7 @@ def _tests(folder: str, *names: str) -> list[str]:
     return [f"tests/{folder}/test_{name}.py" for name in names]
 
 
-_CORE = _tests("ttm", "core", "core_training", "core_variants", "algorithm", "naive_variants", "finetune")
+_CORE = _tests("ttm", "core", "core_training", "core_variants", "algorithm", "naive_variants")
 AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/metrics.py", [_tests("array_api", "bounds", "metrics", "several_true", "more_images", "matching")]),
     ("ttmbench/matching.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
@@ -55,7 +55,7 @@ AREAS: tuple[tuple[str, Stages], ...] = (
 )
 """Files, and the tests that are run for them, one stage after the other until one fails; doctests come first."""
 
-NOT_CORE = ("analysis", "checkpoint", "learning_rates", "supervised")
+NOT_CORE = ("analysis", "checkpoint", "supervised")
 """Modules of `ttmbench/ttm` that do not decide what TTM trains on: reports, files, and finetuning on labels."""
 
 # Imported once, before the processes that run tests are forked.

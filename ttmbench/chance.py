@@ -121,10 +121,10 @@ def global_assignment_accuracy(images: int, captions: int, true_captions: int = 
 def _square_group_score(images: int, true_captions: int) -> Fraction:
     """That text and image score both hold where all k = m t captions are true for some image.
 
-    The m t scores of true pairs decide: any other pair (image j, caption c of image i) has to be below the score of c
-    with its own image and below all scores of j with its own captions. Given the true pairs in rising order, the
-    others are independent, and each has to be below one of these: below the first of (c, all captions of j). With
-    a_p of them below the p-th true pair, the n = m t true pairs in this order have the chance
+    Any other pair (image j, caption c of image i) has to be below the score of c with its own image and below all
+    scores of j with its own captions. Given the true pairs in rising order, the others are independent, and each has
+    to be below the first of (c, all captions of j). With a_p of them below the p-th true pair, the n = m t true pairs
+    in this order have the chance
 
         1/n! * E[prod_p U_(p)^a_p] = prod_p 1 / (p + a_1 + ... + a_p),
 

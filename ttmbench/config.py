@@ -21,33 +21,36 @@ _WITHOUT_A_SOURCE = (
 NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"the paper's value is legible in no copy at hand; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
+Settings = Mapping[str, Any]
+Arguments = dict[str, Any]
+"""Option or argument -> value."""
 
 
 class TTMConfig(BaseModel):
-    """Hyperparameters of TTM; defaults are the paper's (section B.1 of arXiv:2510.07632) where it states them.
+    """Hyperparameters of TTM; defaults are the paper's (section B.1 of arXiv:2510.07632) if it states them.
 
     Attributes:
         iterations: T.
         epochs: epochs in each iteration.
-        lr: learning rate at the start of the first iteration; None takes the model's own default or 1e-5.
+        lr: learning rate at the start of the first iteration; None takes the model's default or 1e-5.
         lr_restart: factor on ``lr`` from one iteration to the next.
-        lr_floor: where the cosine inside an iteration ends, as a share of its start.
+        lr_floor: end of the cosine inside an iteration, as a fraction of its start.
         weight_decay: of AdamW.
         betas: of AdamW.
-        batch_groups: groups in a batch, as given; None takes 50, or 100 for groups with one image, and a little more
-            where that leaves a small rest (`batch_units`).
+        batch_groups: groups in a batch; None takes 50, or 100 for groups with one image, and slightly more if a small
+            rest is left (`batch_units`).
         keep_optimizer_state: carry AdamW's state from one iteration to the next.
         schedule: name of a threshold schedule.
         tau_start: tau_1; None or ``auto`` takes the margin that keeps ``coverage`` of the groups before any adaptation.
         tau_end: tau_T.
-        coverage: share of groups that an automatic tau_1 keeps.
+        coverage: fraction of groups that an automatic tau_1 keeps.
         threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` keeps
-            the top 1 - tau_t, so that tau_1 and tau_T are shares in [0, 1]; ``auto`` is absolute for groups and share
-            for the global variant.
+            the top 1 - tau_t, with tau_1 and tau_T in [0, 1]; ``auto`` is absolute for groups, share for the global
+            variant.
         ties: ``exclude`` never selects a tied pair of a global task, ``include`` may, as the authors' code does.
         augment: train on random crops of enlarged images.
-        augment_scale: how much larger these are in each direction.
-        lr_note: what a reader should know of where ``lr`` comes from; printed with the results.
+        augment_scale: their enlargement in each direction.
+        lr_note: source of ``lr``; printed with the results.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,7 +61,7 @@ class TTMConfig(BaseModel):
     lr_restart: float = Field(0.95, gt=0, le=1)
     lr_floor: float = Field(0.1, ge=0, le=1)
     weight_decay: float = Field(0.05, ge=0, allow_inf_nan=False)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
     batch_groups: int | None = Field(None, ge=1)
     keep_optimizer_state: bool = False
     schedule: str = "linear"
@@ -71,26 +74,19 @@ class TTMConfig(BaseModel):
     augment_scale: float = Field(1.1, gt=1, le=4)
     lr_note: str | None = None
 
-    @field_validator("betas")
-    @classmethod
-    def _below_one(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in value):
-            raise ValueError("each of the two should be at least 0 and less than 1")
-        return value
-
     @field_validator("lr", mode="before")
     @classmethod
-    def _not_chosen(cls, value: Any) -> Any:
+    def _not_chosen(cls, value: object) -> object:
         if value == "auto":
             raise ValueError(
-                "give a number: no rule that chooses it without labels held on all built-in tasks "
-                "(docs/learning-rate.md); 'ttmbench analyze lr' shows what depends on it"
+                "must be a number, since no rule without labels chooses it well on all built-in tasks "
+                "(docs/learning-rate.md); 'ttmbench analyze lr' compares learning rates"
             )
         return value
 
     @field_validator("tau_start", mode="before")
     @classmethod
-    def _auto(cls, value: Any) -> Any:
+    def _auto(cls, value: object) -> object:
         return None if value == "auto" else value
 
     @model_validator(mode="after")
@@ -100,11 +96,7 @@ class TTMConfig(BaseModel):
         return self
 
     def by_share(self, is_global: bool) -> bool:
-        """Whether tau_t is a share, in the global variant or inside groups.
-
-        Raises:
-            UsageError: it is, and ``tau_start`` or ``tau_end`` is none.
-        """
+        """Whether tau_t is a fraction to keep; UsageError if so and ``tau_start`` or ``tau_end`` is not in [0, 1]."""
         shares = self.threshold == "share" or (self.threshold == "auto" and is_global)
         if shares:
             try:
@@ -117,33 +109,26 @@ class TTMConfig(BaseModel):
         for name, value in (("tau_start", self.tau_start), ("tau_end", self.tau_end)):
             if value is not None and not 0 <= value <= 1:
                 raise ValueError(
-                    f"{name}={value:g} is no share between 0 and 1, as {rule} takes it: the top 1 - {name} are kept; "
-                    f"choose another {name}, or threshold=absolute for logits"
+                    f"{name} must be a fraction between 0 and 1 for {rule}, which selects the top 1 - {name}, "
+                    f"got {value:g}; choose another {name}, or threshold=absolute for logits"
                 )
 
-    def with_changes(self, changes: dict[str, Any], origin: str) -> TTMConfig:
-        """A copy with some settings replaced.
-
-        Args:
-            changes: setting -> value.
-            origin: where they come from, for the message.
-
-        Returns:
-            The new settings, checked.
+    def with_changes(self, changes: Mapping[str, object], origin: str) -> TTMConfig:
+        """A checked copy with some settings replaced.
 
         Raises:
-            UsageError: an unknown setting or a value out of range, named.
+            UsageError: an unknown setting or a value out of range; the message begins with ``origin``.
         """
         if "lr" in changes:
             changes = {"lr_note": None, **changes}
         try:
-            return TTMConfig(**{**self.model_dump(), **changes})
+            return TTMConfig.model_validate({**self.model_dump(), **changes})
         except ValidationError as error:
             raise UsageError(f"{origin}: {_describe(error, TTMConfig)}") from None
 
 
-def with_rate_note(preset: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset of a task file; one whose learning rate is written as unknown (``lr: null``) says so in ``lr_note``."""
+def with_rate_note(preset: Settings) -> Arguments:
+    """A preset of a task file, with an ``lr_note`` if its learning rate is unknown (``lr: null``)."""
     unknown = "lr" in preset and preset["lr"] is None
     return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if unknown else dict(preset)
 
@@ -152,8 +137,8 @@ def with_rate_note(preset: Mapping[str, Any]) -> dict[str, Any]:
 SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
 
 
-def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyType({}), **_: Any) -> str:
-    """What results call a model if nobody says: what its arguments say of it, else its name.
+def name_of_model(model: str = "", model_args: Settings = MappingProxyType({}), **_: object) -> str:
+    """A model's default name in results: from its arguments, else its registered name.
 
     >>> name_of_model("hf", {"pretrained": "google/siglip"}), name_of_model("tiny-clip")
     ('google/siglip', 'tiny-clip')
@@ -176,62 +161,60 @@ class RunConfig(BaseModel):
     Attributes:
         model: name of a registered model.
         model_args: its arguments.
-        model_name: what results call the model; by default what the model arguments say of it, else its name.
+        model_name: in results; by default from the model arguments, else ``model``.
         tasks: names, tags, globs or files.
         task_args: changes to the tasks' ``source`` (the data seed of rendered tasks: ``seed=3``).
         include_path: folders of further task files.
         ttm: adapt by TTM before scoring.
-        ttm_args: TTM settings that win over every default.
+        ttm_args: TTM settings that override every default.
         ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
         simple_match: run SimpleMatch's overfitting step.
-        oracle: also run TTM with an oracle's selection; it reads labels, so its numbers are no results.
-        ttm_controls: also run TTM with other pseudo-labels: ``placebo`` (drawn at random), ``shuffle`` (moved to other
-            groups).
-        ttm_holdout: also adapt to a part of the groups and score the others; this share is held out.
-        ttm_also: other tasks that each adapted model is measured on too, beside the model as it was.
+        oracle: upper bound: also run TTM with correct pseudo-labels only (uses labels).
+        ttm_controls: also run TTM with random (``placebo``) or permuted (``shuffle``) pseudo-labels.
+        ttm_holdout: also hold out this fraction of groups from adaptation and score it.
+        ttm_also: other tasks on which each adapted model is evaluated too, compared with the original model.
         audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
         save_adapted: a new folder for the adapted model.
-        rerank: in retrieval, for models that score pairs: ``model`` (a name) ranks all candidates, and the best ``k``
-            of each query are ranked again; what else is given are that model's arguments.
+        rerank: in retrieval, for models that score pairs: ``model`` ranks all candidates, and the best ``k`` of each
+            query are ranked again; all else are that model's arguments.
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
-        limit: use the first groups only: so many, or below 1 this share of a task's groups, rounded up.
+        limit: use the first groups only: a number, or below 1 a fraction of the task's groups, rounded up.
         samples: a JSON file listing the group ids to use.
-        batch_size: images, captions or pairs scored at a time, fewer once memory runs out; changes no score. ``auto``
-            begins large on an accelerator, and so does ``auto:4``.
-        device: ``auto`` or what torch calls it; several, parted by commas, share the seeds and the pairs of a run.
-        dtype: of the model's arithmetic; weights and scores are fp32. torch's names are read as ours.
+        batch_size: images, captions or pairs scored at a time, reduced if memory runs out; changes no score. ``auto``
+            (or ``auto:4``) starts large on an accelerator.
+        device: ``auto`` or torch's name; several, separated by commas, share the seeds and the pairs of a run.
+        dtype: compute dtype; weights and scores are fp32. torch's names are accepted too.
         compile: run the model through ``torch.compile``.
-        deterministic: the same bits every time on one machine: deterministic algorithms alone, one thread, no TF32.
+        deterministic: the same bits every time on one machine: deterministic algorithms only, one thread, no TF32.
         output_path: a folder, or a ``.json`` file.
         log_samples: also write one line per group.
         save_scores: also write the score arrays.
-        use_cache: folder in which raw scores are kept for later runs, or ``off``; by default TTMBENCH_CACHE, else one
-            in the user's cache folder.
-        offline: use what is on this machine only.
-        data_dir: folder of data files; by default TTMBENCH_DATA, else one in the user's cache folder.
-        overwrite: what becomes of an earlier run of the same command: ``failed`` runs what failed or is missing,
-            ``missing`` leaves failures alone, ``always`` runs everything again, ``never`` refuses.
-        on_error: stop at the first failed task, or go on to the next.
+        use_cache: folder of cached raw scores, or ``off``; default: TTMBENCH_CACHE, else in the user's cache folder.
+        offline: use local files only.
+        data_dir: folder of data files; default: TTMBENCH_DATA, else in the user's cache folder.
+        overwrite: with an earlier run of the same command, ``failed`` runs what failed or is missing, ``missing`` skips
+            failures, ``always`` runs everything again, ``never`` refuses.
+        on_error: stop at the first failed task, or continue with the next.
         assertions: conditions on results, such as ``shapes_color.group_match,ttm>=0.8``.
-        baseline: a results document of another run, whose numbers this run's are compared with.
-        track: trackers that are told of the run as it goes.
+        baseline: a results document of another run to compare with.
+        track: experiment trackers.
         track_args: their settings; ``wandb.mode`` is for one of them, ``project`` for all that have it.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: how intervals are made: Wilson's, or a bootstrap over groups.
-        seed: of everything that ``seeds`` does not govern, and the first of ``seeds`` if they are not given.
-        trust_remote_code: run code that a hub repository ships.
+        interval: Wilson's score interval, or a bootstrap over groups.
+        seed: of everything except TTM and SimpleMatch, and the first of ``seeds`` by default.
+        trust_remote_code: run code from a Hub repository.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
-    model_args: dict[str, Any] = {}
+    model_args: Arguments = {}
     model_name: str = Field(default_factory=lambda settings: name_of_model(**settings), min_length=1)
     tasks: list[str] = Field(min_length=1)
-    task_args: dict[str, Any] = {}
+    task_args: Arguments = {}
     include_path: list[str] = []
     ttm: bool = False
-    ttm_args: dict[str, Any] = {}
+    ttm_args: Arguments = {}
     ttm_preset: Literal["auto", "paper"] = "auto"
     simple_match: bool = False
     oracle: bool = False
@@ -240,7 +223,7 @@ class RunConfig(BaseModel):
     ttm_also: list[str] = []
     audit_labels: bool = False
     save_adapted: str | None = None
-    rerank: dict[str, Any] = {}
+    rerank: Arguments = {}
     seeds: list[int] | None = Field(None, min_length=1)
     limit: int | float | None = None
     samples: str | None = None
@@ -260,7 +243,7 @@ class RunConfig(BaseModel):
     assertions: list[str] = []
     baseline: str | None = None
     track: list[Literal["wandb", "trackio", "tensorboard"]] = []
-    track_args: dict[str, Any] = {}
+    track_args: Arguments = {}
     bootstrap_iters: int = Field(1000, ge=0)
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
@@ -268,12 +251,12 @@ class RunConfig(BaseModel):
 
     @field_validator("rerank", mode="before")
     @classmethod
-    def _read_rerank(cls, value: Any) -> Any:
+    def _read_rerank(cls, value: object) -> object:
         return read_rerank(parse_pairs(value) if isinstance(value, str) else value)
 
     @field_validator("model_args", mode="before")
     @classmethod
-    def _read_model_args(cls, value: Any) -> Any:
+    def _read_model_args(cls, value: object) -> object:
         pairs = parse_pairs(value) if isinstance(value, str) else value
         if not isinstance(pairs, Mapping):
             return pairs
@@ -282,13 +265,13 @@ class RunConfig(BaseModel):
 
     @field_validator("dtype", "batch_size", "limit", mode="before")
     @classmethod
-    def _read_spelling(cls, value: Any, info: ValidationInfo) -> Any:
+    def _read_spelling(cls, value: object, info: ValidationInfo) -> object:
         readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit}
         return None if value is None else readers[str(info.field_name)](value)
 
     @property
     def adapts(self) -> bool:
-        """Whether the run has a test-time stage."""
+        """Whether the run adapts the model."""
         return self.ttm or self.simple_match or self.oracle
 
     @property
@@ -299,39 +282,32 @@ class RunConfig(BaseModel):
         return [self.seed + offset for offset in range(4 if self.ttm_preset == "paper" else 1)]
 
 
-def make_run_config(settings: Mapping[str, Any], origin: str = "the run's settings") -> RunConfig:
+def make_run_config(settings: Settings, origin: str = "the run's settings") -> RunConfig:
     """Checks settings.
 
-    Args:
-        settings: option -> value.
-        origin: where they come from, for the message.
-
-    Returns:
-        The configuration.
-
     Raises:
-        UsageError: an unknown option, a value out of range, an assertion that cannot be read, or no data folder.
+        UsageError: an unknown option or a value out of range; the message begins with ``origin``.
     """
     try:
-        config = RunConfig(**of_this_machine(settings))
+        config = RunConfig.model_validate(of_this_machine(settings))
     except ValidationError as error:
         raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
-    test_time = config.adapts, "says something about the test-time stage, so it needs ttm, simple_match or oracle"
-    ttm = config.ttm, "says something about TTM, so it needs ttm"
+    test_time = config.adapts, "is for test-time training, so it needs ttm, simple_match or oracle"
+    ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
     needs = {
         **dict.fromkeys(("ttm_args", "ttm_preset", "seeds"), test_time),
         **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
         **dict.fromkeys(("log_samples", "save_scores"), file),
-        "save_adapted": (config.ttm or config.simple_match, "needs ttm or simple_match, else nothing is adapted"),
+        "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),
     }
     for name, (is_met, why) in needs.items():
         if not is_met and getattr(config, name) not in (RunConfig.model_fields[name].default, ""):
             raise UsageError(f"{origin}: {name} {why}")
     if config.deterministic and config.batch_size == "auto":
-        raise UsageError(f"{origin}: deterministic needs a batch_size that is a number, for it moves the last bits")
+        raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
     return config
 
 
@@ -344,23 +320,23 @@ def split_names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def parse_pairs(text: str) -> dict[str, Any]:
+def parse_pairs(text: str) -> Arguments:
     """``k=v,k2=v2`` with numbers, true, false and none read as such.
 
     >>> parse_pairs("lr=1e-4,epochs=5,keep_optimizer_state=true,schedule=cosine")
     {'lr': 0.0001, 'epochs': 5, 'keep_optimizer_state': True, 'schedule': 'cosine'}
     """
-    pairs: dict[str, Any] = {}
+    pairs: Arguments = {}
     for part in split_names(text):
         key, equals, value = part.partition("=")
         if not equals or not key:
-            raise UsageError(f"'{part}' is not key=value")
+            raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
         pairs[key.strip()] = _read_value(value.strip())
     return pairs
 
 
-def read_config_file(path: Path) -> dict[str, Any]:
-    """Settings of a YAML file for ``--config``; UsageError if it is no mapping."""
+def read_config_file(path: Path) -> Arguments:
+    """Settings of a YAML file for ``--config``; UsageError if it is not a mapping."""
     from ttmbench._util.text import Unreadable, read_yaml
 
     try:
@@ -368,14 +344,14 @@ def read_config_file(path: Path) -> dict[str, Any]:
     except Unreadable as error:
         raise UsageError(f"--config {path}: {error}") from None
     if not isinstance(content, dict):
-        raise UsageError(f"--config {path}: is no mapping of options")
+        raise UsageError(f"--config {path}: must be a mapping of options")
     settings = {str(key).replace("-", "_"): value for key, value in content.items()}
     if len(settings) < len(content):
         raise UsageError(f"--config {path}: an option is given twice, with dashes and with underscores")
     return settings
 
 
-def _read_value(text: str) -> Any:
+def _read_value(text: str) -> object:
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:
         return words[text.lower()]

@@ -1,10 +1,10 @@
 """Which caption goes to which image: inside a group, and over a whole dataset.
 
-Scores are logits; rows are images, columns are captions. A matching is injective: no caption is given twice. Of groups
+Scores are logits; rows are images, columns are captions. A matching is injective: no caption is given twice. In groups
 with more images than captions each caption is given an image, none twice, and some images go without.
-Inside a group, whether two matchings tie is decided by the exact sums of the given numbers, so rounding in the addition
-neither makes nor breaks a tie, and relabelling images or captions changes nothing. The global assignment, which sums
-hundreds of numbers, calls totals equal within 1e-12 of the scores' spread times the number of captions.
+Inside a group, ties are decided by the exact sums of the given numbers: rounding neither makes nor breaks one, and
+relabelling images or captions changes nothing. The global assignment, which sums hundreds of numbers, calls totals
+equal within 1e-12 of the scores' spread times the number of captions.
 """
 
 from __future__ import annotations
@@ -117,19 +117,11 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captio
 def oracle_margin(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Float[np.ndarray, " groups"]:
-    """Total of the true matching minus the best other total: positive exactly where the group match is right.
+    """Total of the true matching minus the best other total: positive exactly where the group match is correct.
 
     It reads the labels (caption i is true for image i), so it serves diagnostics only.
 
-    Args:
-        scores: logits [groups, images, captions].
-        true_captions: how many captions are true for each image.
-
-    Returns:
-        float [groups], logits.
-
-    Raises:
-        ValueError: as for `match_groups`.
+    Arguments and errors are those of `match_groups`; returns logits, float [groups].
 
     >>> oracle_margin(np.array([[[1., 4.], [2., 3.]]])).tolist()
     [-2.0]
@@ -146,12 +138,10 @@ def oracle_margin(
 def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int = 1) -> GlobalMatching:
     """Assigns a caption to every image so that the total score of all pairs is largest (Eq. 2).
 
-    Where several captions are true for each image, it is given as many, and stands in the assignment so many times.
+    An image is tied where another assignment with the same total gives it another caption: exactly where its edge lies
+    on a cycle of edges with zero reduced cost, found from the potentials of the optimum.
 
-    An image is marked as tied where another assignment with the same total gives it another caption. That is so
-    exactly where its edge lies on a cycle of edges with zero reduced cost, found from the potentials of the optimum.
-
-    The last answer is remembered, by the content of the scores: a metric and its ties ask for the same one.
+    The last result is cached by the content of the scores, since a metric and its ties need the same one.
 
     Args:
         scores: logits [images, captions], finite, images <= captions.
@@ -222,10 +212,9 @@ def _best_and_margin(
 def _exact_best_and_margin(
     scores: Float[np.ndarray, "images captions"], table: Int[np.ndarray, "injections images_true"]
 ) -> tuple[int, Fraction]:
-    """The first of the matchings with the largest exact total, and what it has more than the best of the others.
+    """The first of the matchings with the largest exact total, and its lead over the best of the others.
 
-    Floats are whole multiples of a power of two. They are cut into limbs of 32 bits, so that totals of all matchings
-    are exact in arrays of int64.
+    Floats, as multiples of a power of two, are cut into limbs of 32 bits, so that int64 totals are exact.
     """
     fractions, exponents = np.frexp(scores)
     whole = [int(one) for one in np.ravel(fractions * 2.0**53)]

@@ -1,19 +1,21 @@
 """Metrics of a score array. Caption i is true for image i; every comparison is strict, so a tie is never correct.
 
 The one exception says so in its name: `text_score_ties_right` is a published rule, to be stated beside the strict one.
+Equation and section numbers are those of arXiv:2510.07632.
 
-All functions take logits [groups, images, captions] and return one value per group, except
-`global_assignment_accuracy`, which takes one matrix over all images and captions. ``*_ties`` tell in which groups a
-comparison that the metric makes is an equality. Equation and section numbers are those of arXiv:2510.07632.
-
-``true_captions`` is how many captions t are true for each image (`ttmbench.types.GroupShape`): with t > 1, the own
-captions of image i are columns i t to (i + 1) t - 1, and each of them has to be better than every other caption.
+All functions take ``scores``, finite logits [groups, images, captions], and ``true_captions``, how many captions t are
+true for each image (`ttmbench.types.GroupShape`): with t > 1, the own captions of image i are columns i t to
+(i + 1) t - 1, and each of them has to be better than every other caption. They return one value per group, bool unless
+stated; a wrong shape or a score that is not finite is a ValueError. ``*_ties`` are the groups in which a comparison
+that the metric makes is an equality.
 
 With more images than captions some images have no caption: what asks an image for its own is undefined (a ValueError),
 and captions choose among images: the image score, the group score and the group match, all with t = 1.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -37,16 +39,6 @@ def text_score(
 ) -> Bool[np.ndarray, " groups"]:
     """Every image prefers its own caption: s[i,i] > max of s[i,j] over j != i, for all i (Winoground, Eq. 1 there).
 
-    Args:
-        scores: logits [groups, images, captions].
-        true_captions: that are true for each image.
-
-    Returns:
-        bool [groups].
-
-    Raises:
-        ValueError: wrong shape, or a score that is not finite.
-
     >>> text_score(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]]])).tolist()
     [True, False]
     """
@@ -65,20 +57,10 @@ def text_score_ties(
 def text_score_ties_right(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """As `text_score`, but an equality counts as right: s[i,i] >= max of s[i,j] over j != i, for all i.
+    """As `text_score`, but an equality counts as correct: s[i,i] >= max of s[i,j] over j != i, for all i.
 
     This is what an argmax gives that takes the first of equals where the true caption is the first, as the published
-    numbers of ARO's order tasks do. A constant scorer is always right by it: state it beside the text score only.
-
-    Args:
-        scores: logits [groups, images, captions].
-        true_captions: that are true for each image.
-
-    Returns:
-        bool [groups].
-
-    Raises:
-        ValueError: wrong shape, or a score that is not finite.
+    numbers of ARO's order tasks do. By it a constant scorer is always correct: report it beside the text score only.
 
     >>> text_score_ties_right(np.array([[[2., 1.]], [[1., 1.]], [[1., 2.]]])).tolist()
     [True, True, False]
@@ -92,15 +74,7 @@ def image_score(
 ) -> Bool[np.ndarray, " groups"]:
     """Every caption prefers its own image: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2 there).
 
-    Args:
-        scores: logits [groups, images, captions], at least two images: with one image there is nothing to prefer.
-        true_captions: that are true for each image.
-
-    Returns:
-        bool [groups].
-
-    Raises:
-        ValueError: one image per group, wrong shape, or a score that is not finite.
+    One image per group is a ValueError: there is nothing to prefer.
 
     >>> image_score(np.array([[[2., 1.], [3., 4.]], [[3., 1.], [2., 4.]]])).tolist()
     [False, True]
@@ -123,16 +97,6 @@ def group_score(
     """Square groups: text score and image score both hold (Eq. 1). Rectangular groups: rows only (section A.2).
 
     With more images than captions columns only, as the section has it with the two exchanged.
-
-    Args:
-        scores: logits [groups, images, captions].
-        true_captions: that are true for each image.
-
-    Returns:
-        bool [groups].
-
-    Raises:
-        ValueError: wrong shape, or a score that is not finite.
 
     >>> group_score(np.array([[[3., 1.], [2., 4.]], [[2., 1.], [3., 4.]]])).tolist()
     [True, False]
@@ -160,16 +124,6 @@ def group_match(
 ) -> Bool[np.ndarray, " groups"]:
     """The true matching beats every other one in total score, strictly (section 3.1; injective matchings: A.2).
 
-    Args:
-        scores: logits [groups, images, captions].
-        true_captions: that are true for each image.
-
-    Returns:
-        bool [groups].
-
-    Raises:
-        ValueError: wrong shape, or a score that is not finite.
-
     >>> group_match(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]], [[1., 9.], [9., 1.]]])).tolist()
     [True, False, False]
     """
@@ -189,17 +143,9 @@ def group_match_ties(
 def individual_match(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Float[np.ndarray, " groups"]:
-    """Share of a group's images whose own caption is the strict maximum of their row (Fig. 4 left).
+    """Fraction of a group's images whose own caption is the strict maximum of their row (Fig. 4 left).
 
-    Args:
-        scores: logits [groups, images, captions].
-        true_captions: that are true for each image.
-
-    Returns:
-        float [groups], fractions.
-
-    Raises:
-        ValueError: wrong shape, or a score that is not finite.
+    Returns fractions, float [groups].
 
     >>> individual_match(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
@@ -219,14 +165,11 @@ def global_assignment_accuracy(
 
     Args:
         scores: logits [images, captions], images <= captions.
-        truth: index of each image's own caption, by default caption i for image i; or of its own captions.
+        truth: index of each image's own caption, or captions; by default caption i for image i.
         true_captions: that are true for each image, and given to it.
 
     Returns:
         bool [images]; the metric is its mean.
-
-    Raises:
-        ValueError: wrong shape, or a score that is not finite.
 
     >>> global_assignment_accuracy(np.array([[3., 2.], [3., 0.]])).tolist()
     [False, False]
@@ -249,95 +192,85 @@ def global_assignment_ties(
     return match_global(scores, true_captions).tie
 
 
+def _always(images: int, captions: int, true_captions: int = 1) -> bool:
+    return True
+
+
+_metric = partial(MetricSpec, several_true="defined")
+_metric_of_several = partial(MetricSpec, several_true="only")
 METRICS = (
-    MetricSpec(
-        "text_score",
-        text_score,
-        "every image prefers its own caption",
-        text_score_ties,
-        chance.text_score,
-        several_true="defined",
-    ),
-    MetricSpec(
+    _metric("text_score", text_score, "every image prefers its own caption", text_score_ties, chance.text_score),
+    _metric(
         "text_score_ties_right",
         text_score_ties_right,
-        "as the text score, but ties count as right: the published rule of ARO's order tasks",
+        "as the text score, but ties count as correct: the published rule of ARO's order tasks",
         text_score_ties,
         chance.text_score,
-        several_true="defined",
     ),
-    MetricSpec(
+    _metric(
         "image_score",
         image_score,
         "every caption prefers its own image",
         image_score_ties,
         chance.image_score,
         defined=lambda images, captions, true_captions=1: images > 1,
-        several_true="defined",
     ),
-    MetricSpec(
+    _metric(
         "group_score",
         group_score,
         "text and image score both hold (rectangular groups: what the fewer side prefers)",
         group_score_ties,
         chance.group_score,
-        defined=lambda images, captions, true_captions=1: True,
-        several_true="defined",
+        defined=_always,
     ),
-    MetricSpec(
+    _metric(
         "group_match",
         group_match,
         "the true matching has the largest total score (SimpleMatch)",
         group_match_ties,
         chance.group_match,
         track="matching",
-        defined=lambda images, captions, true_captions=1: True,
-        several_true="defined",
+        defined=_always,
     ),
-    MetricSpec(
+    _metric(
         "individual_match",
         individual_match,
-        "share of images whose own caption is their best",
+        "fraction of images whose own caption is their best",
         text_score_ties,
         chance.individual_match,
-        several_true="defined",
     ),
-    MetricSpec(
+    _metric(
         "global_assignment_accuracy",
         global_assignment_accuracy,
-        "share of images that one assignment over all pairs gives their own caption",
+        "fraction of images that one assignment over all pairs gives their own caption",
         global_assignment_ties,
         chance.global_assignment_accuracy,
         scope="global",
         track="matching",
-        several_true="defined",
     ),
-    MetricSpec(
+    _metric_of_several(
         "original_accuracy",
         original_accuracy,
         "the first of several true captions beats every wrong one",
         original_accuracy_ties,
         chance.original_accuracy,
-        several_true="only",
     ),
-    MetricSpec(
+    _metric_of_several(
         "augmented_accuracy",
         text_score,
         "all of several true captions beat every wrong one: the text score by its name in hard positives",
         text_score_ties,
         chance.text_score,
-        several_true="only",
     ),
-    MetricSpec(
+    _metric_of_several(
         "brittleness",
         brittleness,
-        "share of images with a wrong caption between two true ones; lower is better",
+        "fraction of images with a wrong caption between two true ones; lower is better",
         brittleness_ties,
         chance.brittleness,
         higher_is_better=False,
-        several_true="only",
     ),
-    MetricSpec(
+    _metric_of_several(
         "text_only_score",
         text_only_score,
         "true captions are more alike than any is to a wrong one; no image is looked at (SugarCrepe++'s TOT)",
@@ -345,7 +278,6 @@ METRICS = (
         chance.text_only_score,
         defined=lambda images, captions, true_captions=1: images == 1,
         scope="captions",
-        several_true="only",
     ),
 )
 """What `ttmbench ls metrics` lists and task files may name, each with its ties and its chance level."""

@@ -1,10 +1,8 @@
-"""What an adapter is: two capabilities, and options on top. An adapter knows its model, never a task.
+"""The interfaces of a model adapter, each found by its methods. An adapter knows its model, never a task.
 
-Whoever writes one implements `PairScorer` (one method) or `DualEncoder`. TTM can adapt a `DualEncoder` that is
-`Trainable`, and a `PreparedPairScorer` (a pair scorer that prepares images once) that is `PairTrainable`.
-`Augmentable`, `Savable` and `StoredFeatures` are further options, each found by its methods. `ChoiceScorer` is for
-models that answer in words and give no score; `ManyAtOnce`, `MayRefuse`, `Bounding` and `Reporting` for those
-behind a server.
+Implement `PairScorer` (one method) or `DualEncoder`. TTM can adapt a `DualEncoder` that is `Trainable`, and a
+`PreparedPairScorer` that is `PairTrainable`. `ChoiceScorer` is for models that answer in words and give no score;
+`ManyAtOnce`, `MayRefuse`, `Bounding` and `Reporting` are for models behind a server. The others are optional.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from ttmbench._annotations import Image, torch
 
 @runtime_checkable
 class Adapter(Protocol):
-    """What every adapter states about itself."""
+    """An adapter that states which model it is."""
 
     def fingerprint(self) -> Mapping[str, Any] | str:
         """Everything that changes a score: weights digest or API model id, preprocessing, dtype, prompt."""
@@ -30,19 +28,19 @@ class Adapter(Protocol):
 
 
 class Preparing(Protocol):
-    """What a model's inputs are prepared by, once each."""
+    """A model whose inputs are prepared once each."""
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
-        """Preprocesses upright RGB images; runs once per image. Returns one row per image, on the CPU."""
+        """Preprocesses upright RGB images, once each. Returns one row per image, on the CPU."""
         ...
 
     def prepare_captions(self, captions: Sequence[str]) -> Batch:
-        """Prepares or tokenises captions; runs once, over all of a task's captions. One row per caption, on the CPU."""
+        """Tokenises all of a task's captions, once. Returns one row per caption, on the CPU."""
         ...
 
 
 class Learning(Protocol):
-    """What training needs of any model: its parameters, and a state to go back to."""
+    """A model with parameters and a state to restore."""
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The parameters that adaptation trains."""
@@ -53,7 +51,7 @@ class Learning(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
-        """Goes back to a state that ``state_dict`` gave."""
+        """Restores a state that ``state_dict`` returned."""
         ...
 
 
@@ -62,24 +60,16 @@ class PairScorer(Protocol):
     """A model that scores an image with a caption, one pair at a time (ITM heads, generative models, APIs)."""
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
-        """Scores image i with caption i.
-
-        Args:
-            images: upright RGB images.
-            captions: as many captions.
-
-        Returns:
-            float32 [pairs], logits or log-odds; larger is a better fit.
-        """
+        """Scores upright RGB image i with caption i: float32 [pairs], logits or log-odds; larger is a better fit."""
         ...
 
 
 @runtime_checkable
 class PreparedPairScorer(Preparing, PairScorer, Protocol):
-    """A pair scorer whose images are preprocessed and encoded once each, however many captions they meet."""
+    """A pair scorer whose images are preprocessed and encoded once each, for any number of captions."""
 
     def encode_images(self, prepared: Batch) -> Batch:
-        """Prepared images -> what scoring needs of them; runs once per image and pass. One row per image."""
+        """Encodes prepared images for scoring, once per image and pass. Returns one row per image."""
         ...
 
     def score_prepared(self, images: Batch, captions: Batch) -> np.ndarray:
@@ -92,30 +82,30 @@ class DualEncoder(Preparing, Protocol):
     """A model with one tower for images and one for captions (CLIP, SigLIP, open_clip)."""
 
     def encode_images(self, prepared: Batch) -> torch.Tensor:
-        """Prepared images -> float32 features [images, d], as the model's own loss takes them."""
+        """Prepared images -> float32 features [images, d], as the model's own loss uses them."""
         ...
 
     def encode_captions(self, prepared: Batch) -> torch.Tensor:
-        """Prepared captions -> float32 features [captions, d], as the model's own loss takes them."""
+        """Prepared captions -> float32 features [captions, d], as the model's own loss uses them."""
         ...
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
-        """Every image against every caption: float32 [images, captions], temperature and bias included."""
+        """Scores every image with every caption: float32 [images, captions], temperature and bias included."""
         ...
 
 
 @runtime_checkable
 class Trainable(Learning, Protocol):
-    """The option that TTM needs: parameters, the model's own loss on matched pairs, and a state to go back to."""
+    """A dual encoder that TTM can adapt by the model's own loss on matched pairs."""
 
     def matching_loss(self, images: Batch, captions: Batch) -> torch.Tensor:
-        """The model's own contrastive loss on a flat batch, in which image i matches caption i. A scalar."""
+        """The model's own contrastive loss on a batch in which image i matches caption i; a scalar."""
         ...
 
 
 @runtime_checkable
 class TrainableInParts(Trainable, Protocol):
-    """An option of `Trainable`: the loss as a function of features, so that a batch need not be in memory at once.
+    """A `Trainable` with its loss as a function of features, so that a batch need not be in memory at once.
 
     ``matching_loss(images, captions)`` equals ``loss_of(train_images(images), train_captions(captions))``.
     """
@@ -134,66 +124,66 @@ class TrainableInParts(Trainable, Protocol):
         ...
 
     def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
-        """The loss of features of matched pairs, row by row. A scalar."""
+        """The loss of features of matched pairs, row by row; a scalar."""
         ...
 
 
 @runtime_checkable
 class PairTrainable(Learning, Protocol):
-    """The option that TTM needs of a `PreparedPairScorer`: a loss on pairs that are said to match or not to."""
+    """A `PreparedPairScorer` that TTM can adapt by a loss on matched and unmatched pairs."""
 
     def pair_loss(self, images: Batch, captions: Batch, matched: np.ndarray) -> torch.Tensor:
-        """The model's own loss for answering, of each pair, whether it matches.
+        """The model's own loss for predicting whether each pair matches; a scalar.
 
         Args:
             images: prepared, not encoded: training goes through the vision encoder.
             captions: prepared, as many.
-            matched: what to answer, bool [pairs].
+            matched: the targets, bool [pairs].
 
         Returns:
-            A scalar, the mean over pairs: a batch may be trained on in parts.
+            The mean over pairs, so that a batch may be trained on in parts.
         """
         ...
 
 
 @runtime_checkable
 class Debiasable(Protocol):
-    """The option that debiasing needs of a `PreparedPairScorer` whose scores are log P(t|i) (arXiv:2306.01879, Eq. 7).
+    """A `PreparedPairScorer` whose scores log P(t|i) can be debiased by P(t) (arXiv:2306.01879, Eq. 7).
 
     Attributes:
-        alpha: how much of log P(t) a run takes off the scores.
-        prior: where P(t) comes from: ``noise`` asks `log_priors`, ``test_images`` averages over the task's images.
+        alpha: weight of log P(t) subtracted from the scores.
+        prior: source of P(t): ``noise`` uses `log_priors`, ``test_images`` averages over the task's images.
     """
 
     alpha: float
     prior: str
 
     def log_priors(self, captions: Sequence[str]) -> np.ndarray:
-        """Log P(t) of captions, in the unit of the scores: float32 [captions]."""
+        """Log P(t) of captions in the unit of the scores, float32 [captions]."""
         ...
 
 
 @runtime_checkable
 class NoisePrior(Debiasable, Protocol):
-    """A `Debiasable` whose P(t) is a mean over noise images, of which a task may ask for its own number.
+    """A `Debiasable` whose P(t) is a mean over noise images.
 
     Attributes:
-        noise_images: how many; None for as many as the task says.
+        noise_images: how many; None takes the task's number.
     """
 
     noise_images: int | None
 
     def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
-        """As for every `Debiasable`, from this many noise images: float32 [captions]."""
+        """As in `Debiasable`, from this many noise images."""
         ...
 
 
 @runtime_checkable
 class Blind(Protocol):
-    """A scorer that may never look at the image.
+    """A scorer that may ignore the image.
 
     Attributes:
-        blind: whether it does not: its score depends on the caption alone.
+        blind: whether its score depends on the caption alone.
     """
 
     blind: bool
@@ -201,19 +191,19 @@ class Blind(Protocol):
 
 @runtime_checkable
 class Truncating(Protocol):
-    """The option of a model that reads a bounded number of tokens of a caption and leaves out the rest."""
+    """A model that truncates captions to a bounded number of tokens."""
 
     def truncated(self, captions: Sequence[str]) -> Sequence[bool]:
-        """Which of these captions are cut, one answer each; asked once for every distinct caption of a task."""
+        """Whether each of these captions is truncated; called once for every distinct caption of a task."""
         ...
 
 
 @runtime_checkable
 class PreparesInThreads(Protocol):
-    """The option of a model whose ``prepare_images`` may run in several threads at once, beside the model's own work.
+    """A model whose ``prepare_images`` may run in several threads at once, beside the model's own work.
 
     Attributes:
-        prepares_in_threads: whether it may; of the class. Without it, one thread calls the adapter, and others decode.
+        prepares_in_threads: whether it may; of the class. Otherwise one thread calls the adapter, and others decode.
     """
 
     prepares_in_threads: bool
@@ -221,41 +211,41 @@ class PreparesInThreads(Protocol):
 
 @runtime_checkable
 class Augmentable(Protocol):
-    """The option that augmentation needs: larger images, and windows cut from them (section B.1)."""
+    """A model that can train on random crops of enlarged images (section B.1)."""
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Batch:
-        """As ``prepare_images``, but ``scale`` times as large in each direction, and with nothing cut off.
+        """As ``prepare_images``, ``scale`` times as large in each direction and uncropped; uint8 saves memory.
 
-        One row per image, on the CPU. Rows of different sizes are a list; small numbers (uint8) keep it small.
+        Returns one row per image, on the CPU; rows of different sizes as a list.
         """
         ...
 
     def crop(self, enlarged: Batch, corners: np.ndarray) -> Batch:
-        """Cuts a window of the model's own size out of every enlarged image.
+        """Crops a window of the model's input size from every enlarged image.
 
         Args:
             enlarged: rows of ``prepare_enlarged``.
-            corners: where each window lies between the top left (0) and the bottom right of its own enlarged image:
+            corners: position of each window between the top left (0) and the bottom right of its enlarged image:
                 fractions in [0, 1) [images, 2], rows then columns.
 
         Returns:
-            What ``matching_loss`` takes as images.
+            Images as ``matching_loss`` takes them.
         """
         ...
 
 
 @runtime_checkable
 class Savable(Protocol):
-    """The option that ``--save_adapted`` needs."""
+    """A model that ``--save_adapted`` can save."""
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes the model as it is now into a folder that is there, so that its own library can load it again."""
+        """Saves the current model into an existing folder, so that its own library can load it."""
         ...
 
 
 @runtime_checkable
 class StoredFeatures(Protocol):
-    """A dual encoder whose inputs are features computed before: it needs no images and no captions."""
+    """A dual encoder on precomputed embeddings: it needs no images and no captions."""
 
     def stored_images(self) -> Batch:
         """One row per image, group by group."""
@@ -268,11 +258,11 @@ class StoredFeatures(Protocol):
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """One forced choice in words; the answer is to name one of its options.
+    """One forced choice in words; the answer should name one of its options.
 
     Attributes:
         prompt: the whole text, options included.
-        images: the images that go with it, in the order in which the prompt counts them.
+        images: in the order in which the prompt counts them.
     """
 
     prompt: str
@@ -281,10 +271,10 @@ class ChoiceQuestion:
 
 @dataclass(frozen=True)
 class ChoiceStyle:
-    """How a model is to be asked; see `ttmbench.scoring.forced_choice.ask`.
+    """The form of a model's questions; see `ttmbench.scoring.forced_choice.ask`.
 
     Attributes:
-        order: of the options: drawn at random, or both ways round, where only two right answers count.
+        order: of the options: random, or both orders, where both answers must be correct.
         side_by_side: join the two images of a question into one, for models that take one.
     """
 
@@ -294,27 +284,20 @@ class ChoiceStyle:
 
 @runtime_checkable
 class ChoiceScorer(Protocol):
-    """A model that is asked to choose and answers in words: it has no scores, so it gets no matching metrics."""
+    """A model that answers forced choices in words: it has no scores, so it gets no matching metrics."""
 
     choice_style: ChoiceStyle
 
     def answer(self, questions: Sequence[ChoiceQuestion]) -> Sequence[str | None]:
-        """Answers questions, each on its own.
-
-        Args:
-            questions: any number.
-
-        Returns:
-            One text each, as the model wrote it; None where it refused to answer.
-        """
+        """Answers each question independently: one text each, as the model wrote it; None if it refused."""
         ...
 
 
 @runtime_checkable
 class ManyAtOnce(Protocol):
-    """The option of a model behind a server: it is handed this many pairs or questions at a time.
+    """A model behind a server that is given this many pairs or questions at a time.
 
-    Images are then opened when they are taken from the sequence, one after the other, and are not kept.
+    Images are then opened when they are taken from the sequence, one after the other, and are not cached.
     """
 
     pairs_at_once: int
@@ -322,10 +305,10 @@ class ManyAtOnce(Protocol):
 
 @runtime_checkable
 class MayRefuse(Protocol):
-    """The option of a pair scorer that may give no score for a pair: it returns NaN there.
+    """A pair scorer that may refuse to score a pair: it returns NaN there.
 
     Attributes:
-        refusals_are_wrong: count the pair's group as wrong in every metric; else the task fails and names the groups.
+        refusals_are_wrong: count the pair's group as incorrect in every metric; else the task fails, naming the groups.
     """
 
     refusals_are_wrong: bool
@@ -333,21 +316,21 @@ class MayRefuse(Protocol):
 
 @runtime_checkable
 class Bounding(Protocol):
-    """The option of a pair scorer that is not told everything, so that a score may be a bound."""
+    """A pair scorer behind a server that reports few log-probabilities, so that a score may be a bound."""
 
     def take_undecided(self) -> tuple[int, int]:
-        """Pairs since the last call whose score is a bound or missing, and all pairs since then."""
+        """Number of pairs since the last call whose score is a bound or missing, and of all pairs since then."""
         ...
 
 
 @runtime_checkable
 class Reporting(Protocol):
-    """The option of a model that costs money, or whose answers need remarks."""
+    """A model that costs money, or whose answers need notes."""
 
     def usage(self) -> Mapping[str, Any]:
-        """What it has used so far, for ``model_info.usage``: requests, tokens, money. Values go into JSON."""
+        """Requests, tokens and money used so far, as JSON values for ``model_info.usage``."""
         ...
 
     def take_notes(self) -> list[str]:
-        """Sentences about the answers since the last call, for the task's notes."""
+        """Notes on the answers since the last call, for the task."""
         ...

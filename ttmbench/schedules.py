@@ -1,7 +1,7 @@
 """Threshold schedules of TTM: tau_1 .. tau_T, both ends included (section 3.2 of arXiv:2510.07632).
 
-A schedule takes the threshold of the first and of the last iteration and the number of iterations. Units are those of
-the thresholds: logits, or shares for the global share rule.
+A schedule takes the threshold of the first and of the last iteration and the number of iterations (at least 1, else a
+ValueError). Units are those of the thresholds: logits, or fractions for the global share rule.
 """
 
 from __future__ import annotations

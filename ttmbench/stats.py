@@ -1,8 +1,10 @@
 """Statistics over groups and over seeds, kept apart; and the three ways to state a gain. Pure functions.
 
-Groups that share an image are not independent. Where ``clusters`` are given, a number a group, equal for those that
-belong together, a cluster is what varies: it is resampled, exchanged and counted as a whole. Where every group is a
-cluster of its own the numbers are those without clusters, to the last bit.
+``values`` are one number per group, usually a fraction. Groups that share an image are not independent: ``clusters``
+numbers them, equal for those that belong together, and a cluster is resampled, exchanged and counted as a whole. If
+every group is its own cluster the numbers are those without clusters, to the last bit. Intervals need two values (or
+clusters) and at least one of ``iterations`` resamples, drawn by ``seed``; otherwise they are None. ``level`` is the
+confidence level. Ends and differences have the unit of the values.
 """
 
 from __future__ import annotations
@@ -79,18 +81,7 @@ def bootstrap_interval(
     method: Literal["percentile", "BCa"] = "percentile",
     clusters: ClusterIds | None = None,
 ) -> tuple[float, float] | None:
-    """Bootstrap interval of the mean over groups.
-
-    Args:
-        values: one value per group, fractions.
-        iterations: resamples; 0 asks for none.
-        seed: of the resampling.
-        level: confidence level.
-        method: ``percentile``, or ``BCa``: corrected for bias and for skewness (Efron 1987).
-        clusters: of the groups; these are resampled.
-
-    Returns:
-        Lower and upper end as fractions; None for fewer than two values (clusters) or no iterations.
+    """Bootstrap interval of the mean over groups: percentile, or BCa, corrected for bias and skewness (Efron 1987).
 
     >>> bootstrap_interval(np.ones(10), 100, seed=0)
     (1.0, 1.0)
@@ -129,22 +120,14 @@ def _ratio(sums: np.ndarray, sizes: np.ndarray, axis: int = -1) -> np.ndarray | 
 def score_interval(
     values: Float[np.ndarray, " n"], level: float = 0.95, clusters: ClusterIds | None = None
 ) -> tuple[float, float] | None:
-    """Score interval of a mean of values between 0 and 1: never a point, also where all values are the same.
+    """Score interval of a mean of values between 0 and 1: never a point, even if all values are the same.
 
-    For values of 0 and 1 it is that of a proportion (Wilson 1927). For shares of images and means over seeds, whose
-    variance is smaller, n becomes the number of such values that would know the mean as well, p (1 - p) / variance; a
-    little of a 0 and of a 1 is added to that variance, so that a few equal values are not taken for certainty.
+    For values of 0 and 1 it is that of a proportion (Wilson 1927). For fractions of images and means over seeds, whose
+    variance is smaller, n becomes the effective number of such values, p (1 - p) / variance; a small weight of a 0 and
+    of a 1 is added to that variance, so that a few equal values do not count as certainty.
 
     With clusters n is divided by the design effect, and the quantile is Student's with one degree of freedom less than
     there are clusters (Korn and Graubard 1998; Dean and Pagano 2015).
-
-    Args:
-        values: one value per group, fractions.
-        level: confidence level.
-        clusters: of the groups.
-
-    Returns:
-        Lower and upper end as fractions; None for fewer than two values (clusters).
 
     >>> [round(end, 4) for end in score_interval(np.zeros(100))]
     [0.0, 0.037]
@@ -169,9 +152,9 @@ def score_interval(
 
 
 def design_effect(values: Float[np.ndarray, " n"], clusters: ClusterIds) -> float:
-    """How many times the variance of a mean is that of as many independent groups; never less than 1.
+    """Variance of a mean relative to that of as many independent groups, at least 1.
 
-    What a few groups cannot show is assumed at a small weight: that those of a cluster are alike.
+    A prior of small weight says that the groups of a cluster are alike, which few groups cannot show.
 
     >>> design_effect(np.array([0., 1., 0., 1.]), np.arange(4))
     1.0
@@ -201,18 +184,9 @@ def interval(
     level: float = 0.95,
     clusters: ClusterIds | None = None,
 ) -> tuple[float, float] | None:
-    """Interval of the mean over groups, by the method that a run names.
+    """Interval of the mean over groups by ``wilson``, ``percentile`` or ``bca``.
 
-    Args:
-        values: one value per group.
-        method: ``wilson``, ``percentile`` or ``bca``. Values outside [0, 1] have no score interval and get ``bca``.
-        iterations: resamples of the bootstrap; 0 asks for no interval, whatever the method is.
-        seed: of the resampling.
-        level: confidence level.
-        clusters: of the groups.
-
-    Returns:
-        Lower and upper end; None for fewer than two values (clusters) or no iterations.
+    Values outside [0, 1] have no score interval and get ``bca``.
 
     >>> [round(end, 3) for end in interval(np.array([0., 1., 1., 1.]), "wilson", 1000, seed=0)]
     [0.301, 0.954]
@@ -226,17 +200,10 @@ def interval(
 
 
 def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"], clusters: ClusterIds | None = None) -> float:
-    """Exact two-sided McNemar test: could as many flips one way and the other come from coin tosses?
+    """P-value of the exact two-sided McNemar test; 1 if no group flipped.
 
-    With clusters there is one toss for each: it is exchanged as a whole, and every outcome of all tosses is counted.
-
-    Args:
-        before: whether each group was right.
-        after: the same groups, in the same order.
-        clusters: of the groups.
-
-    Returns:
-        The p-value; 1 if no group flipped.
+    ``before`` and ``after`` say whether the same groups were correct. Clusters are exchanged as a whole, and every
+    outcome of all exchanges is counted.
 
     >>> mcnemar(np.array([False] * 6), np.array([True] * 6))
     0.03125
@@ -255,7 +222,7 @@ def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"], clust
 
 
 def _exchanged(net: Int[np.ndarray, " clusters"]) -> float:
-    """The chance of a sum at least as far from 0 as this one, if the sign of each cluster is a coin toss: exact."""
+    """The exact probability of a sum at least as far from 0 as this one if the sign of each cluster is random."""
     steps = np.abs(net[net != 0])
     total = int(steps.sum())
     chance = np.zeros(2 * total + 1)  # of each sum, from -total to total
@@ -278,18 +245,7 @@ def paired_difference(
     level: float = 0.95,
     clusters: ClusterIds | None = None,
 ) -> tuple[float, tuple[float, float] | None]:
-    """Difference of two means over the same groups, and its bootstrap interval: groups are resampled as pairs.
-
-    Args:
-        one: values of the baseline, fractions.
-        other: values of what is compared to it, for the same groups.
-        iterations: resamples; 0 asks for no interval.
-        seed: of the resampling.
-        level: confidence level.
-        clusters: of the groups; these are resampled.
-
-    Returns:
-        ``mean(other) - mean(one)`` and the percentile interval.
+    """``mean(other) - mean(one)`` over the same groups, and its percentile interval: groups are resampled as pairs.
 
     >>> paired_difference(np.array([0., 0.]), np.array([1., 1.]), 10, seed=0)
     (1.0, (1.0, 1.0))
@@ -305,19 +261,10 @@ def sign_flip(
     seed: int,
     clusters: ClusterIds | None = None,
 ) -> float:
-    """Two-sided paired permutation test: exchanges the two values of a group at random.
+    """P-value of the two-sided paired permutation test, at least ``1 / (iterations + 1)``; 1 if the two are the same.
 
-    For values that are no yes or no (means over seeds, shares of images), where McNemar's test does not apply.
-
-    Args:
-        one: values of the baseline.
-        other: values for the same groups.
-        iterations: random exchanges.
-        seed: of these.
-        clusters: of the groups; these are exchanged.
-
-    Returns:
-        The p-value, at least ``1 / (iterations + 1)``; 1 if the two are the same.
+    ``iterations`` times the two values of each group are exchanged at random. For values other than yes or no (means
+    over seeds, fractions of images), where McNemar's test does not apply.
 
     >>> sign_flip(np.zeros(20), np.ones(20), 999, seed=0)
     0.001
@@ -337,13 +284,7 @@ def sign_flip(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusts p-values for several tests (Holm 1979): the chance of even one false finding stays at the level.
-
-    Args:
-        p_values: one for each test.
-
-    Returns:
-        Adjusted ones in the same order.
+    """P-values adjusted for several tests (Holm 1979), in their order: the family-wise error rate stays at the level.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -358,17 +299,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_difference(groups: int, level: float = 0.95, clusters: int | None = None) -> float | None:
-    """The smallest difference that McNemar's test can call significant on so many groups, were every flip a gain.
+    """The smallest difference, a fraction, that McNemar's test can call significant if every flip is a gain.
 
-    Differences that small are seldom found: with flips both ways the test needs more.
-
-    Args:
-        groups: number of groups.
-        level: 1 minus the level of the test.
-        clusters: how many clusters the groups make, where they share images.
-
-    Returns:
-        A fraction; None if the task is too small for any.
+    With flips both ways the test needs more. None if ``groups``, or the number of ``clusters``, are too few for any.
 
     >>> smallest_difference(400), smallest_difference(5)
     (0.015, None)

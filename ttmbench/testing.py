@@ -11,7 +11,7 @@ from PIL import Image
 
 from ttmbench.config import TTMConfig
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
-from ttmbench.scoring.capabilities import Model, TrainableDualEncoder, TrainablePairScorer, Trained, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model, TrainableDualEncoder, TrainablePairScorer, Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.inputs import Prepared as _Prepared
 from ttmbench.scoring.inputs import Rows, concatenate, n_rows, take
@@ -53,7 +53,7 @@ def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> 
             raise ContractError(f"{type(adapter).__name__}: {name}: {otherwise}")
         made.append(name)
 
-    can = capabilities_of(adapter)
+    can = Capabilities(adapter)
     stated = can.fingerprinted
     check("states a fingerprint", stated is not None, "it has no fingerprint()")
     check("fingerprint is stable", stated.fingerprint() == stated.fingerprint(), "two calls differ")  # type: ignore[union-attr]

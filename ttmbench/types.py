@@ -1,7 +1,7 @@
 """The frozen types that flow through a run, one way: task -> scores -> matching -> pseudo-labels -> record.
 
-Axis order everywhere: groups, images, captions. Scores, margins and thresholds are logits; rates are fractions
-in [0, 1]; what is undefined is None.
+Axis order everywhere: groups, images, captions. Scores, margins and thresholds are logits; rates are fractions in
+[0, 1]; None is undefined.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -19,15 +19,15 @@ from ttmbench.errors import UsageError
 Track = Literal["zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle"]
 
 Exif = Literal["apply", "ignore"]
-"""What becomes of an image's EXIF orientation: it is turned upright, or left as its pixels are stored."""
+"""Whether an image is turned upright by its EXIF orientation, or left as its pixels are stored."""
 
 
 @dataclass(frozen=True)
 class GroupShape:
-    """Number of images (m) and captions (k) in each group of a task, and how many captions are true for an image (t).
+    """Number of images (m) and captions (k) in each group of a task, and of true captions for each image (t).
 
-    The first ``m * t`` captions are true: the first t of the first image, the next t of the second, and so on. The
-    others are true for no image of the group. With more images than captions (t = 1), images are left without any.
+    The first t captions are true for the first image, the next t for the second, and so on; any remaining captions are
+    distractors. With more images than captions (t = 1), the remaining images have no caption.
     """
 
     images: int
@@ -36,9 +36,7 @@ class GroupShape:
 
     def __post_init__(self) -> None:
         if min(self.images, self.captions) < 1 or max(self.images, self.captions) < 2:
-            raise ValueError(
-                f"a group needs images and captions, of one of them at least 2, got {self.images}x{self.captions}"
-            )
+            raise ValueError(f"a group needs at least 2 images or 2 captions, got {self.images}x{self.captions}")
         true = self.images * self.true_captions
         if self.true_captions < 1 or (true > self.captions and not (self.more_images and self.true_captions == 1)):
             raise ValueError(
@@ -46,7 +44,7 @@ class GroupShape:
                 "captions"
             )
         if self.images == 1 and true == self.captions:
-            raise ValueError(f"all {true} captions are true for the one image, so there is nothing to tell apart")
+            raise ValueError(f"all {true} captions are true for the one image, so there is nothing to match")
 
     @property
     def more_images(self) -> bool:
@@ -57,7 +55,7 @@ class GroupShape:
         return f"{self.images}x{self.captions}" + (f" ({self.true_captions} true)" if self.true_captions > 1 else "")
 
     def truth(self, groups: int) -> Int[np.ndarray, "all_images true"]:
-        """The captions that are true for each image, by their columns among the captions of all groups.
+        """Columns, among the captions of all groups, of each image's true captions.
 
         >>> GroupShape(1, 3, true_captions=2).truth(2).tolist()
         [[0, 1], [3, 4]]
@@ -70,17 +68,17 @@ class GroupShape:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """An image by name, opened only when asked: equal names within a task mean the same image.
+    """An image by name, opened when needed: equal names within a task mean the same image.
 
     Attributes:
-        name: what records call it.
+        name: of the image in records.
         open: reads and decodes it.
-        file: where it lies as a file of its own, if it does.
-        read: gives its file's bytes, undecoded, where there are some; cheaper than opening it.
-        exif: how it is read.
-        variant: what else of its reading changes its pixels (a crop, an order of colours); empty for nothing.
-        reader: digest of the source of the plugin that opens it, set by ttmbench: bytes do not tell what a plugin
-            makes of them. Empty for a reader of ttmbench; None if the source cannot be read, so that nothing is cached.
+        file: its path, if it is a separate file.
+        read: returns its encoded bytes, if it has any; cheaper than opening it.
+        exif: whether its EXIF orientation is applied.
+        variant: other settings of its reading that change its pixels (a crop, a colour order); empty for none.
+        reader: digest of the source of the plugin that opens it, set by ttmbench; empty for readers of ttmbench. None
+            if that source cannot be read, so that nothing is cached.
     """
 
     name: str
@@ -94,7 +92,7 @@ class ImageRef:
 
 @dataclass(frozen=True)
 class Group:
-    """Images and captions that are told apart together; which caption is true for which image: `GroupShape`."""
+    """Images and captions that must be matched to each other; `GroupShape` defines which caption is true for which."""
 
     group_id: str
     images: tuple[ImageRef, ...]
@@ -104,13 +102,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model says of a task, in logits.
+    """A model's scores of a task, in logits.
 
     Attributes:
         groups: float32 [groups, images, captions].
         all_pairs: float32 [groups * images, groups * captions], every image against every caption in the order of
-            the groups; only where a metric or the global variant asks for it.
-        caption_pairs: [groups, captions, captions], how alike captions are to the model; only where a metric asks.
+            the groups; only where a metric or the global variant needs it.
+        caption_pairs: similarity of captions [groups, captions, captions]; only where a metric needs it.
     """
 
     groups: Float[np.ndarray, "groups images captions"]
@@ -119,22 +117,22 @@ class Scores:
 
     @property
     def shape(self) -> GroupShape:
-        """Images and captions per group, as the array has them: it does not say how many captions are true."""
+        """Images and captions per group; the array does not say how many captions are true."""
         return GroupShape(*self.groups.shape[1:])
 
     @property
     def truth(self) -> Int[np.ndarray, " all_images"]:
-        """Column of ``all_pairs`` that is true for each of its rows, where one caption is true for an image."""
+        """True column of ``all_pairs`` for each of its rows, if one caption is true for an image."""
         return self.shape.truth(len(self.groups))[:, 0]
 
 
 @dataclass(frozen=True)
 class Matching:
-    """The caption that each image of each group is given, and how clear the choice was.
+    """The caption given to each image of each group, and the margin of that matching.
 
     Attributes:
-        captions: index of the caption given to each image; where ``tie`` is set, one of several equal choices. Where
-            several captions are true for an image, it is given as many: one more axis. -1: it is given none.
+        captions: index of the caption given to each image, -1 for none; one more axis if several captions are true for
+            an image. Where ``tie`` is set, one of several equal choices.
         margin: best total minus second-best total, in logits, never negative.
         tie: whether several matchings share the best total.
     """
@@ -149,9 +147,9 @@ class GlobalMatching:
     """The one assignment of captions to all images that has the largest total (Eq. 2).
 
     Attributes:
-        captions: index of the caption given to each image; one more axis where an image is given several.
+        captions: index of the caption given to each image; one more axis if an image is given several.
         scores: the score of each assigned pair, in logits.
-        tie: whether some equally good assignment gives the image another caption.
+        tie: whether an equally good assignment gives the image another caption.
     """
 
     captions: Int[np.ndarray, "images ..."]
@@ -161,16 +159,16 @@ class GlobalMatching:
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """One iteration of TTM, as reported. Everything that read a label is a diagnostic and steered nothing.
+    """One iteration of TTM, as reported. Diagnostics read labels and influence nothing.
 
     Attributes:
         iteration: of the run of ``seed``; 1 for the first.
-        threshold: tau_t; logits, or a share for the global share rule.
+        threshold: tau_t; logits, or a fraction for the global share rule.
         selected: number of pseudo-labelled units (groups; pairs in the global variant).
         candidates: number of units to select from.
         coverage: ``selected / candidates``.
-        tied: number of units that no threshold could select, because their matching ties.
-        pseudo_label_accuracy: share of right ones among the selected (diagnostic); None if none was selected.
+        tied: number of units that cannot be selected because their matching ties.
+        pseudo_label_accuracy: fraction of the selected that is correct (diagnostic); None if none was selected.
         loss: mean training loss of each epoch; empty if nothing was selected.
         learning_rate: the rate at which this iteration started.
         metrics: metric name -> value after this iteration's finetuning (diagnostic).
@@ -193,16 +191,16 @@ class IterationRecord:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a person wants to know of a named model before it is fetched.
+    """Facts about a named model, known before it is downloaded.
 
     Attributes:
         weights: name of the file that is read.
-        bytes: its size, where it is known.
-        license: of the weights, as their page declares it; None where it declares none.
-        gated: whether terms have to be accepted on the hub first.
-        trained_on: names of the image collections that it was trained on, as its authors state them (``coco``,
-            ``visual-genome``, ...); empty for none, None where they do not say.
-        quick_gelu: whether the activation of a CLIP is QuickGELU or GELU; None for models without that choice.
+        bytes: its size, if known.
+        license: of the weights, as their page declares it; None if it declares none.
+        gated: whether terms have to be accepted on the Hub first.
+        trained_on: image collections that it was trained on, as its authors state them (``coco``, ...); None if they
+            state nothing.
+        quick_gelu: whether a CLIP uses QuickGELU (else GELU); None for other models.
     """
 
     weights: str
@@ -214,7 +212,7 @@ class ModelCard:
 
     @property
     def size(self) -> str:
-        """The size as far as it is known, to two digits.
+        """The size to two digits, or ``unknown``.
 
         >>> ModelCard("model.safetensors", 605_157_884).size, ModelCard("x", 983_932).size, ModelCard("x").size
         ('0.61 GB', '0.98 MB', 'unknown')
@@ -230,15 +228,15 @@ class AdapterSpec:
     """A model adapter by name.
 
     Attributes:
-        name: what ``--model`` calls it.
-        target: ``"module:callable"``, imported when the model is asked for; called with the model arguments as
-            keywords, and with ``device``, ``dtype`` and ``trust_remote_code`` where it accepts them.
+        name: as ``--model`` takes it.
+        target: ``"module:callable"``, imported when the model is used; called with the model arguments as keywords, and
+            with ``device``, ``dtype`` and ``trust_remote_code`` if it accepts them.
         summary: one line for ``ttmbench ls models``.
         needs: extras or packages to install, named when the import fails.
         aliases: other names.
-        model_args: arguments that this name fixes; ``--model_args`` may override them.
-        ttm_defaults: TTM settings that suit this model (a learning rate, say); task files and ``--ttm_args`` win.
-        card: what a person wants to know before the weights are fetched.
+        model_args: default arguments; ``--model_args`` overrides them.
+        ttm_defaults: default TTM settings, such as a learning rate; task files and ``--ttm_args`` override them.
+        card: facts about its weights.
         options: ``"module:class"`` of its arguments, if they have one; ``ttmbench show`` prints its ``described()``.
     """
 
@@ -258,11 +256,11 @@ class ModelFiles:
     """The files that a model's weights are read from.
 
     Attributes:
-        name: hub id, folder or file, as it was asked for.
-        folder: where they lie on this machine.
+        name: Hub id, folder or file, as given.
+        folder: that holds them on this machine.
         weights: names below the folder.
-        commit: of the hub repository; None for files of the user's own.
-        beside: what else is read from a repository or folder of its own: a tokenizer, say.
+        commit: of the Hub repository; None for local files.
+        beside: files from other repositories or folders, such as a tokenizer.
     """
 
     name: str
@@ -273,11 +271,11 @@ class ModelFiles:
 
     @property
     def are_pickles(self) -> bool:
-        """Whether weights are in a format that holds a program beside the tensors."""
+        """Whether weights are in a format that can contain code."""
         return any(not name.endswith((".safetensors", ".safetensors.index.json", ".npz")) for name in self.weights)
 
-    def provenance(self) -> dict[str, Any]:
-        """What results say of them: repository or last part of the path, commit, files and format."""
+    def provenance(self) -> dict[str, object]:
+        """As results report them: repository or last part of the path, commit, files and format."""
         return {
             "name": Path(self.name).resolve().name if Path(self.name).exists() else self.name,
             "commit": self.commit,
@@ -287,27 +285,27 @@ class ModelFiles:
         }
 
 
-def _needs_registry(source: Mapping[str, object], request: SourceRequest) -> Any:
+def _needs_registry(source: Mapping[str, object], request: SourceRequest) -> NoReturn:
     raise UsageError(f"source '{source.get('kind')}' can be read through the registry only")
 
 
 @dataclass(frozen=True)
 class SourceRequest:
-    """What a source is asked for.
+    """A request for the groups of a source.
 
     Attributes:
         options: the ``source:`` mapping of the task file without ``kind``.
-        columns: what the ``group:`` mapping says of columns and rows (``id``, ``images``, ``captions``, ``tags``,
+        columns: the part of the ``group:`` mapping on columns and rows (``id``, ``images``, ``captions``, ``tags``,
             ``crop``, ``where``, ``first_rows``).
-        shape: images and captions per group; of tasks of another kind, whose rows have one image each, 1x2.
-        n_groups: how many groups the task file promises, if it does.
+        shape: images and captions per group; 1x2 for tasks of another kind, whose rows have one image each.
+        n_groups: number of groups that the task file states, if it does.
         folder: of the task file, for relative paths; None for tasks inside a package archive.
-        limit: read no more groups than this, if set. With ``offline``, the network is never touched.
-        data_dir: folder of the files that users fetch themselves; may not exist.
-        kind: of the task. Of ``retrieval`` a group is an image with its captions, any number from one; of
-            ``classification`` an image with its label as the only caption.
-        read: of kinds that combine others: (another ``source`` mapping, a request) -> what that source gives.
-        locations: of the same arguments: the places of that source.
+        limit: read at most this many groups. With ``offline``, the network is never used.
+        data_dir: folder of the files that users download themselves; may not exist.
+        kind: of the task. In ``retrieval`` a group is an image with its captions, one or more; in ``classification`` an
+            image with its label as the only caption.
+        read: for sources that combine others: (another ``source`` mapping, a request) -> the data of that source.
+        locations: of the same arguments: the locations of that source.
     """
 
     options: Mapping[str, Any]
@@ -325,7 +323,7 @@ class SourceRequest:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A task's data: groups in the source's order; ``source`` is their origin, as JSON values for the results."""
+    """A task's data: groups in the source's order, and their origin as JSON values for the results."""
 
     groups: list[Group]
     source: dict[str, Any] = field(default_factory=dict)
@@ -336,10 +334,10 @@ class SourceSpec:
     """A reader of raw data.
 
     Attributes:
-        kind: what task files name.
+        kind: as task files name it.
         target: ``"module:callable"``: a request -> groups.
         summary: one line.
-        needs: ``"module:callable"``: a request -> the `DataLocation`s, in the order in which the reader tries them, for
+        needs: ``"module:callable"``: a request -> its `DataLocation`s in the order in which they are tried, for
             ``ttmbench download`` and ``doctor``. Without it a download reads the task once, with the network.
     """
 
@@ -354,24 +352,24 @@ class MetricSpec:
     """A metric of a score array.
 
     Attributes:
-        name: as task files and results spell it.
+        name: as in task files and results.
         compute: scores [groups, images, captions] -> bool or fraction [groups]. With ``scope="global"``: scores [all
-            images, all captions] and true caption [all images] -> bool [all images]. ``captions``: likeness [groups,
+            images, all captions] and true caption [all images] -> bool [all images]. ``captions``: similarity [groups,
             captions, captions] -> bool or fraction [groups]. ``i2t``, ``t2i``, ``class``:
-            `ttmbench.results.ranks.Ranks` -> bool or fraction [queries], or None where these do not tell.
+            `ttmbench.results.ranks.Ranks` -> bool or fraction [queries], or None if undefined.
         summary: one line for ``ttmbench ls metrics``.
-        ties: same arguments -> bool of the same length: a comparison that the metric makes is an equality.
-        chance: (images, captions), with ``scope="global"`` all of them, or ranks -> expected value of i.i.d. continuous
-            scores, None if unknown.
-        defined: (images, captions) -> whether the metric means anything for this shape; see the default.
-        scope: what it is of: a ``group``, all pairs (``global``), the ``captions`` of a group alone, what an image
-            (``i2t``) or a caption (``t2i``) finds, or an image's ``class``.
-        track: which leaderboard track the raw value belongs to.
-        higher_is_better: as lm-evaluation-harness has it.
-        several_true: tasks in which several captions are true for an image: the metric is ``undefined`` for them,
-            ``defined`` for them too, or for them ``only``. If it is defined, functions take the keyword
-            ``true_captions`` there, and the truth that a global metric is given is [all images, true captions].
-        plugin: that registered it, for messages; left to the registry.
+        ties: same arguments -> bool of the same length: whether a comparison that the metric makes is an equality.
+        chance: (images, captions), with ``scope="global"`` all of them, or ranks -> expected value for i.i.d.
+            continuous scores, None if unknown.
+        defined: (images, captions) -> whether the metric is defined for this shape.
+        scope: ``group``, all pairs (``global``), the ``captions`` of a group alone, image-to-text (``i2t``) or
+            text-to-image (``t2i``) retrieval, or an image's ``class``.
+        track: leaderboard track of the raw value.
+        higher_is_better: as in lm-evaluation-harness.
+        several_true: whether the metric is ``undefined`` for tasks with several true captions for an image, ``defined``
+            for them too, or for them ``only``. If defined, its functions take the keyword ``true_captions`` there, and
+            the truth of a global metric is [all images, true captions].
+        plugin: that registered it; set by the registry.
     """
 
     name: str

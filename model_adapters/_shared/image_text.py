@@ -1,18 +1,19 @@
 """Generative models that see an image in their prompt, through transformers' processors and chat templates.
 
-An image is preprocessed once and goes through the vision encoder once a pass. Rows of a batch are padded on the right
-and masked: no token looks at what comes after it, so positions and answers are those of a row alone.
+An image is preprocessed once, and encoded once a pass. Rows of a batch are padded on the right and masked: no token
+attends to a later one, so positions and answers are those of a row alone.
 """
 
 from __future__ import annotations
 
 import inspect
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -20,21 +21,18 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import Placement, pick_device, settle, with_weights
-from ttmbench.model_adapters._shared.pretrained import Pretrained, describe_model, load_config, load_part, load_weights
-from ttmbench.types import ModelFiles
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, Pretrained, load_config, load_part, load_weights
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import BatchFeature, PreTrainedModel, ProcessorMixin
+    from transformers import BatchFeature
     from transformers.image_processing_utils import BaseImageProcessor
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 Row = dict[str, torch.Tensor]
 """Tokens of one prompt, each tensor [tokens]."""
 
-ENCODED_SINCE = (5, 18)  # the first transformers whose models take ``mm_encoder_outputs``
-
-# Models without a chat template: what stands before a question, and what asks for a caption.
+# Models without a chat template: the text before a question, and the request for a caption.
 PREFIXES = {"paligemma": ("answer en ", "caption en")}
 
 
@@ -44,9 +42,9 @@ class PreparedImage:
 
     Attributes:
         image: the image; processors look at it even where its features are known.
-        answer: what the image processor said of it.
-        features: what the model takes, with one row for the image.
-        rows: prompts that were tokenised for it.
+        answer: output of the image processor.
+        features: inputs of the model, with one row for the image.
+        rows: tokens of each prompt that was shown with it.
     """
 
     image: Image
@@ -57,60 +55,99 @@ class PreparedImage:
 
 @dataclass(frozen=True)
 class EncodedImage:
-    """What the vision encoder gives of one image, as ``mm_encoder_outputs`` takes it, and the features beside it."""
+    """Output of the vision encoder for one image, as ``mm_encoder_outputs`` takes it, and features the model needs."""
 
     output: BaseModelOutputWithPooling
     beside: dict[str, torch.Tensor]
 
 
 SeenImage = tuple[PreparedImage, EncodedImage]
-"""An image with what the vision encoder gives of it."""
 
 
-class ImageTextModel:
-    """An image-text-to-text model of transformers with a chat template, and its processor.
+class PromptedModel(ABC):
+    """A model that answers a question about an image, and what encodes both.
 
     Args:
-        model: the model.
-        processor: of images and text.
+        loaded: model and processor.
         device: where to compute.
-        encodes: whether images will be encoded apart from prompts (`see`); generation does without.
-        files: what the weights were read from.
     """
 
-    answer = "Yes"
+    answer = "Yes"  # as the model was taught to write it
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        processor: ProcessorMixin,
-        device: torch.device,
-        encodes: bool = True,
-        files: ModelFiles | None = None,
-    ) -> None:
-        self.device = settle(model, device)
-        self.model, self.processor, self.files = model.eval(), processor, files
-        self.tokenizer = processor.tokenizer
-        self.declared: dict[str, object] = {}
-        self.kind: str = model.config.model_type
-        self._core = getattr(model, "model", model)
-        self._forward = set(inspect.signature(model.forward).parameters)
-        head = model.get_output_embeddings()
+    def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
+        self.device = settle(loaded.model, device)
+        self.loaded, self.model, self.processor = loaded, loaded.model.eval(), loaded.processor
+        self.tokenizer = loaded.tokenizer
+        head = self.model.get_output_embeddings()
         if isinstance(head, torch.nn.Linear):
             full_precision(head)
-        if encodes and ("mm_encoder_outputs" not in self._forward or not hasattr(self._core, "get_image_features")):
-            raise UsageError(_no_encoded_images(type(model).__name__))
-        if not processor.chat_template and self.kind not in PREFIXES:
-            raise UsageError(f"{type(model).__name__} has no chat template, so it is not known how to ask it")
 
     @property
-    def beside(self) -> tuple[ProcessorMixin]:
-        """What is saved beside the model."""
-        return (self.processor,)
+    def declared(self) -> dict[str, object]:
+        """Entries of a fingerprint beside those of every model."""
+        return {}
 
-    def describe(self, device: torch.device) -> dict[str, object]:
-        """What of it changes a score and is in no tensor."""
-        return describe_model(self.model, device, processor=self.processor)
+    @abstractmethod
+    def ask(self, question: str, images: int = 1) -> str:
+        """The prompt that shows the images and asks: the model's next token begins its answer."""
+
+    @abstractmethod
+    def with_caption(self, instruction: str, caption: str) -> str | None:
+        """The prompt continued by the model's own text; None where the prompt cannot contain it."""
+
+    @abstractmethod
+    def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
+        """Preprocesses each image once."""
+
+    @abstractmethod
+    def row(self, image: PreparedImage, prompt: str) -> Row:
+        """A prompt's tokens for an image, with as many placeholders as the image has features."""
+
+    @abstractmethod
+    def continued(self, row: Row, ids: Sequence[int]) -> Row:
+        """A prompt's tokens followed by tokens of the model's own text."""
+
+    @abstractmethod
+    def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
+        """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
+
+    @abstractmethod
+    def _encoded(self, image: PreparedImage) -> EncodedImage:
+        """Vision encoder and projection of one image."""
+
+    def see(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
+        """Vision encoder and projection of each image; an image that comes twice is encoded once."""
+        known = {id(image): self._encoded(image) for image in {id(image): image for image in images}.values()}
+        return [known[id(image)] for image in images]
+
+    def answer_ids(self, answer: str) -> list[int] | None:
+        """The tokens of an answer where the model's turn begins with it; None if it changes the prompt's own tokens."""
+        asked, whole = self.ask("?"), self.with_caption("?", answer)
+        if whole is None:
+            return [int(token) for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"]]
+        before, both = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (asked, whole))
+        return [int(token) for token in both[len(before) :]] if both[: len(before)] == before else None
+
+
+class ImageTextModel(PromptedModel):
+    """An image-text-to-text model of transformers with a chat template, or one of `PREFIXES`.
+
+    Args:
+        loaded: model and processor.
+        device: where to compute.
+        encodes: whether images will be encoded apart from prompts (`see`); generation does without.
+    """
+
+    def __init__(self, loaded: LoadedModel, device: torch.device, encodes: bool = True) -> None:
+        super().__init__(loaded, device)
+        self.kind: str = self.model.config.model_type
+        self._core = getattr(self.model, "model", self.model)
+        self._forward = set(inspect.signature(self.model.forward).parameters)
+        name = type(self.model).__name__
+        if encodes and ("mm_encoder_outputs" not in self._forward or not hasattr(self._core, "get_image_features")):
+            raise UsageError(f"{name} of transformers takes no encoded images (get_image_features, mm_encoder_outputs)")
+        if not self.processor.chat_template and self.kind not in PREFIXES:
+            raise UsageError(f"{name} has no chat template, so it is not known how to ask it")
 
     def ask(self, question: str, images: int = 1) -> str:
         """The prompt that shows the images and asks: the model's next token begins its answer."""
@@ -133,16 +170,8 @@ class ImageTextModel:
         except UsageError:
             return None
 
-    def answer_ids(self, answer: str) -> list[int] | None:
-        """The tokens of an answer where the model's turn begins with it; None if it changes the prompt's own tokens."""
-        asked, whole = self.ask("?"), self.with_caption("?", answer)
-        if whole is None:
-            return [int(token) for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"]]
-        before, both = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (asked, whole))
-        return [int(token) for token in both[len(before) :]] if both[: len(before)] == before else None
-
     def continued(self, row: Row, ids: Sequence[int]) -> Row:
-        """A prompt's tokens with further ones behind them, which are seen as what the model itself writes."""
+        """A prompt's tokens followed by tokens of the model's own text."""
         own = torch.tensor(ids, dtype=row["input_ids"].dtype)
         more = {name: value[-1:].expand(len(own)) for name, value in row.items()} | {"input_ids": own}
         if self.kind in PREFIXES and "token_type_ids" in row:  # a prefix, whose tokens all see each other, ends before
@@ -162,7 +191,7 @@ class ImageTextModel:
         return prepared
 
     def row(self, image: PreparedImage, prompt: str) -> Row:
-        """A prompt's tokens for an image, in which the image has as many places as its features need."""
+        """A prompt's tokens for an image, with as many placeholders as the image has features."""
         if prompt not in image.rows:
             with self._remembering(image.answer):
                 inputs = self.process(prompt, [image.image])
@@ -175,7 +204,7 @@ class ImageTextModel:
         return image.rows[prompt]
 
     def process(self, prompt: str, images: Sequence[Image]) -> BatchFeature:
-        """What the model's own processor makes of a prompt and the images that it shows."""
+        """Output of the model's own processor for a prompt and the images that it shows."""
         bos = self.tokenizer.bos_token
         begun = {"add_special_tokens": False} if bos and prompt.startswith(bos) else {}  # else it would stand twice
         shown = list(images) if len(images) == 1 else [list(images)]  # a list in the list: all belong to one prompt
@@ -183,26 +212,18 @@ class ImageTextModel:
             warnings.simplefilter("ignore", DeprecationWarning)  # PaliGemma's processor copies tensors in an old way
             return self.processor(text=[prompt], images=shown, return_tensors="pt", **begun)
 
-    def see(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
-        """Vision encoder and projection of each image; an image that comes twice is encoded once."""
-        taken = set(inspect.signature(self._core.get_image_features).parameters)
-        known: dict[int, EncodedImage] = {}
-        for image in images:
-            if id(image) in known:
-                continue
-            inputs = {name: self._place(value) for name, value in image.features.items()}
-            with with_weights(self._core):
-                output = self._core.get_image_features(
-                    **{name: value for name, value in inputs.items() if name in taken}, return_dict=True
-                )
-            kept = {
-                name: getattr(output, name)
-                for name in ("pooler_output", "deepstack_features")
-                if getattr(output, name, None) is not None
-            }
-            beside = {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
-            known[id(image)] = EncodedImage(type(output)(**kept), beside)
-        return [known[id(image)] for image in images]
+    def _encoded(self, image: PreparedImage) -> EncodedImage:
+        inputs = {
+            name: value.to(self.device, self.model.dtype if value.is_floating_point() else None, non_blocking=True)
+            for name, value in image.features.items()
+        }
+        taken = set(inspect.signature(self._core.get_image_features).parameters) & set(inputs)
+        with with_weights(self._core):
+            output = self._core.get_image_features(**{name: inputs[name] for name in taken}, return_dict=True)
+        names = ("pooler_output", "deepstack_features")
+        known = {name: getattr(output, name) for name in names if getattr(output, name, None) is not None}
+        beside = {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
+        return EncodedImage(type(output)(**known), beside)
 
     def logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
         """Next-token logits.
@@ -216,26 +237,21 @@ class ImageTextModel:
             float32 [all kept, vocabulary], row by row.
         """
         pad = self.tokenizer.pad_token_id or 0
-        inputs = {
-            name: value.to(self.device)
-            for name, value in padded(rows, lambda name: pad if name == "input_ids" else 0).items()
-        }
+        batch = padded(rows, lambda name: pad if name == "input_ids" else 0)
+        inputs = {name: value.to(self.device) for name, value in batch.items()}
         mask = torch.nn.utils.rnn.pad_sequence(list(keep), batch_first=True).to(self.device)
-        beside = {name: torch.cat([one.beside[name] for one in seen]) for name in seen[0].beside}
-        options: dict[str, torch.Tensor] = {name: value for name, value in beside.items() if name in self._forward}
+        for name in self._forward.intersection(seen[0].beside):
+            inputs[name] = torch.cat([image.beside[name] for image in seen])
         if "logits_to_keep" in self._forward:
-            options["logits_to_keep"] = mask
-        output = self.model(**inputs, **options, mm_encoder_outputs={"image": _together(seen)}, use_cache=False)
-        logits: torch.Tensor = output.logits if "logits_to_keep" in options else output.logits[mask]
+            inputs["logits_to_keep"] = mask
+        output = self.model(**inputs, mm_encoder_outputs={"image": _together(seen)}, use_cache=False)
+        logits: torch.Tensor = output.logits if "logits_to_keep" in inputs else output.logits[mask]
         return logits.float()
 
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
         """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
         keep = [torch.arange(len(row["input_ids"])) >= len(row["input_ids"]) - count for row in rows]
         return self.logits(seen, rows, keep).reshape(len(rows), count, -1)
-
-    def _place(self, value: torch.Tensor) -> torch.Tensor:
-        return value.to(self.device, self.model.dtype if value.is_floating_point() else None, non_blocking=True)
 
     def _render(self, question: str, answer: str | None = None, images: int = 1) -> str:
         content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
@@ -248,7 +264,7 @@ class ImageTextModel:
         try:
             prompt: str = self.processor.apply_chat_template(turns, tokenize=False, **last)
         except Exception as error:  # templates are programs of their own, which may refuse in any way
-            raise UsageError(f"the chat template of {type(self.model).__name__} cannot say this: {error}") from error
+            raise UsageError(f"the chat template of {type(self.model).__name__} refused: {error}") from error
         return prompt
 
     @contextmanager
@@ -263,7 +279,7 @@ class ImageTextModel:
 
 
 class _Memory:
-    """An image processor that gives a known answer, or keeps the one it gives."""
+    """An image processor that returns a known output, or remembers its first one."""
 
     def __init__(self, own: BaseImageProcessor, answer: BatchFeature | None) -> None:
         self.own, self.answer = own, answer
@@ -273,24 +289,16 @@ class _Memory:
             self.answer = self.own(images, **options)
         return copy(self.answer)  # processors take from it what the model does not want
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.own, name)
 
 
 def load_image_text(found: Pretrained, asked: ChatOptions, *, encodes: bool = True) -> ImageTextModel:
-    """Loads an image-text-to-text model.
-
-    Args:
-        found: where from.
-        asked: its arguments.
-        encodes: whether images will be encoded apart from prompts, which not every model can.
-
-    Returns:
-        Model and processor.
+    """An image-text-to-text model, whose images will be encoded apart from prompts if ``encodes``.
 
     Raises:
-        DataError: weights out of reach or damaged.
-        UsageError: a model that cannot be asked about an image, or that cannot split or pad images.
+        DataError: the weights are unavailable or damaged.
+        UsageError: the model cannot be asked about an image, or does not split or pad images.
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -306,11 +314,12 @@ def load_image_text(found: Pretrained, asked: ChatOptions, *, encodes: bool = Tr
     if asked.pad_images is not None:
         processor.image_processor = _padding(found, processor.image_processor, asked.pad_images)
     model = load_weights(AutoModelForImageTextToText, found, placement=Placement.of(asked))
-    return ImageTextModel(model, processor, torch.device(pick_device(asked.device)), encodes, files=found.files)
+    loaded = LoadedModel(model, found.files, processor.tokenizer, processor.image_processor, processor)
+    return ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
 
 
 def refuse_chat_arguments(asked: ChatOptions) -> None:
-    """UsageError for what models without a chat template do not take, which are loaded whole."""
+    """UsageError for arguments that models without a chat template do not take."""
     if asked.split_images is not None or asked.pad_images is not None:
         raise UsageError(f"{asked.pretrained} neither splits nor pads images; leave split_images and pad_images out")
     if Placement.of(asked) is not None:
@@ -320,25 +329,12 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
         )
 
 
-def _no_encoded_images(name: str) -> str:
-    """Why a model cannot be asked: transformers is too old for every model, or its code has no place for that."""
-    from importlib.metadata import version
-
-    here = version("transformers")
-    if tuple(int(part) for part in here.split(".")[:2]) < ENCODED_SINCE:
-        least = ".".join(map(str, ENCODED_SINCE))
-        return (
-            f"transformers {here} does not take encoded images, as {least} does: pip install -U 'transformers>={least}'"
-        )
-    return f"{name} does not take encoded images (get_image_features, mm_encoder_outputs) in transformers {here}"
-
-
 def _padding(found: Pretrained, own: BaseImageProcessor, pad: bool) -> BaseImageProcessor:
-    """An image processor of LLaVA-1.5 that pads or does not, with the settings of the checkpoint's own."""
+    """LLaVA-1.5's image processor with the checkpoint's settings and this padding."""
     from transformers import LlavaImageProcessor
 
     if load_config(found).model_type != "llava":
-        raise UsageError(f"{found.name} is no LLaVA-1.5, whose images alone are padded; leave pad_images out")
+        raise UsageError(f"{found.name} is not a LLaVA-1.5, and only its images are padded; leave pad_images out")
     settings = own.to_dict()
     for name in ("image_processor_type", "processor_class", "do_pad"):
         settings.pop(name, None)
@@ -346,7 +342,7 @@ def _padding(found: Pretrained, own: BaseImageProcessor, pad: bool) -> BaseImage
 
 
 def padded(rows: Sequence[Row], pad: Callable[[str], int]) -> Row:
-    """Rows of several lengths as one tensor a name, [rows, tokens], filled up on the right with what ``pad`` says."""
+    """Rows of several lengths as one tensor per name, [rows, tokens], padded on the right by ``pad(name)``."""
     return {
         name: torch.nn.utils.rnn.pad_sequence([row[name] for row in rows], batch_first=True, padding_value=pad(name))
         for name in rows[0]
@@ -354,16 +350,16 @@ def padded(rows: Sequence[Row], pad: Callable[[str], int]) -> Row:
 
 
 def _together(seen: Sequence[EncodedImage]) -> BaseModelOutputWithPooling:
-    """Outputs of several images as if they had been encoded in one go."""
-    first = seen[0].output
-    joined: dict[str, object] = {"pooler_output": _joined([one.output.pooler_output for one in seen])}
-    if getattr(first, "deepstack_features", None) is not None:
-        layers = zip(*(one.output.deepstack_features for one in seen), strict=True)
+    """Outputs of several images as one batch."""
+    outputs = [image.output for image in seen]
+    joined: dict[str, object] = {"pooler_output": _joined([output.pooler_output for output in outputs])}
+    if getattr(outputs[0], "deepstack_features", None) is not None:
+        layers = zip(*(output.deepstack_features for output in outputs), strict=True)
         joined["deepstack_features"] = [_joined(layer) for layer in layers]
-    return type(first)(**joined)
+    return type(outputs[0])(**joined)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def _joined(parts: Sequence[torch.Tensor | Sequence[torch.Tensor]]) -> torch.Tensor | list[torch.Tensor]:
     if isinstance(parts[0], torch.Tensor):
-        return torch.cat(list(parts))
+        return torch.cat(cast("list[torch.Tensor]", list(parts)))
     return [tensor for part in parts for tensor in part]

@@ -1,12 +1,11 @@
-"""What models that see an image and a caption together have in common: device, precision, state, the pair protocol."""
+"""Bases of models of transformers that score pairs: device, precision, state, the pair protocol."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch.nn import functional
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name
-from ttmbench.model_adapters._shared.options import HubModel
+from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
 from ttmbench.model_adapters._shared.placement import (
     TORCH_DTYPES,
     arithmetic,
@@ -26,53 +25,47 @@ from ttmbench.model_adapters._shared.placement import (
     weights_digest,
     weights_of,
 )
-from ttmbench.model_adapters._shared.repository import quiet_hub
-from ttmbench.types import ModelFiles
+from ttmbench.model_adapters._shared.pretrained import LoadedModel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+    from transformers import PreTrainedModel
 
-
-Images = TypeVar("Images")
-"""Images as they are prepared."""
+Images = TypeVar("Images")  # prepared
 Encoded = TypeVar("Encoded")
-"""Images as they are encoded."""
-Captions = TypeVar("Captions")
-"""Captions as they are prepared."""
+Captions = TypeVar("Captions")  # prepared
 
 
 class FrozenModel:
-    """A model of transformers on its device, and what its fingerprint says.
+    """A model of transformers on its device, which computes in ``dtype``."""
 
-    Arithmetic is in ``dtype``; answers come out of the last layer in float32 (`full_precision`).
-    """
-
-    def __init__(self, model: torch.nn.Module, asked: HubModel, files: ModelFiles | None = None) -> None:
+    def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
         self.dtype = TORCH_DTYPES[asked.dtype]
-        self.device = settle(model, torch.device(pick_device(asked.device)))
-        self.model: Any = model.eval()
-        self.weights_sha256 = weights_digest(self.model)
-        self.name, self.files = asked.pretrained, files
-        self.n_parameters = count_parameters(own_parameters(self.model))
+        self.device = settle(loaded.model, torch.device(pick_device(asked.device)))
+        self.model: PreTrainedModel = loaded.model.eval()
+        self.loaded, self.name, self.files = loaded, asked.pretrained, loaded.files
+        self._declared = {
+            "pretrained": declared_name(self.name),
+            "architecture": type(self.model).__name__,
+            "weights_sha256": weights_digest(self.model),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "n_parameters": count_parameters(own_parameters(self.model)),
+            **loaded.describe(self.device),
+        }
+        if isinstance(asked, LanguageOptions):
+            self._declared["weights"] = str(self.model.dtype).removeprefix("torch.")
 
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights as they were loaded, and what else changes a score."""
-        return {
-            "pretrained": declared_name(self.name),
-            "architecture": type(self.model).__name__,
-            "weights_sha256": self.weights_sha256,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "n_parameters": self.n_parameters,
-        }
+        return self._declared
 
     def arithmetic(self) -> AbstractContextManager[object]:
-        """Arithmetic in ``dtype``, where the weights are in another."""
+        """A context that computes in ``dtype``, whatever the dtype of the weights is."""
         return arithmetic(self.device, self.dtype)
 
 
 class PairModel(FrozenModel, ABC, Generic[Images, Encoded, Captions]):
-    """A `PreparedPairScorer` over a torch module; subclasses say how a pair is scored."""
+    """A `PreparedPairScorer`; subclasses score a pair."""
 
     @abstractmethod
     def prepare_images(self, images: Sequence[Image]) -> Images:
@@ -105,15 +98,15 @@ class TrainablePairModel(PairModel[Images, Encoded, Captions]):
         """The model's own loss for answering which of the pairs match; the mean over pairs."""
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
-        """Those that are trained."""
+        """The trained parameters."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
-        """The model's."""
+        """The model's state."""
         return weights_of(self.model)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Puts weights back."""
+        """Restores a state."""
         self.model.load_state_dict(state)
 
     @property
@@ -122,22 +115,15 @@ class TrainablePairModel(PairModel[Images, Encoded, Captions]):
         return untrainable(self.model)
 
     def check_trainable(self) -> None:
-        """UsageError for fp16, whose gradients underflow, and for what is loaded in a way that cannot be trained."""
+        """UsageError for a model that cannot be trained as it is loaded, and for fp16."""
         if self.untrainable is not None:
             raise UsageError(f"the model cannot be trained as it is loaded: {self.untrainable}")
         if self.dtype == torch.float16:
             raise UsageError("fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32")
 
 
-def save_parts(folder: Path, *parts: PreTrainedModel | ProcessorMixin | PreTrainedTokenizerBase) -> None:
-    """Writes model, tokenizer and the like as their own library loads them again."""
-    with quiet_hub():
-        for part in parts:
-            part.save_pretrained(folder)
-
-
 def full_precision(head: torch.nn.Linear) -> None:
-    """Makes a last layer multiply in float32 whatever its input and weights are: bf16 answers would tie by rounding."""
+    """Makes a last layer compute in float32 whatever its input and weights are: bf16 logits would tie by rounding."""
 
     def forward(input: torch.Tensor) -> torch.Tensor:
         with torch.autocast(input.device.type, enabled=False):

@@ -1,20 +1,19 @@
-"""Weights that are stored as pickles: tensors, plain values and float64 numbers are read, and nothing is run."""
+"""Weights in pickles: tensors, plain values and float64 numbers are read, everything else is refused."""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ttmbench._util.console import one_line
 from ttmbench.errors import DataError
 
-_PLAIN = (3, "<", None, None, None, -1, -1, 0)  # what numpy sets on float64: byte order, and no fields
+_PLAIN = (3, "<", None, None, None, -1, -1, 0)  # numpy's state of float64: byte order, and no fields
 
 
 class _Float64:
@@ -36,30 +35,27 @@ def _number(kind: object, content: object) -> float:
     return float(struct.unpack("<d", content)[0])
 
 
-_NUMBERS: list[Any] = [
+_NUMBERS: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
     (_Float64, "numpy.dtype"),
     (_number, "numpy._core.multiarray.scalar"),
     (_number, "numpy.core.multiarray.scalar"),  # its name in numpy 1
 ]
-"""What a float64 of numpy asks for in a pickle, beside ``_codecs.encode``, which torch itself allows.
+"""Stand-ins for the names in a pickled float64 of numpy, beside ``_codecs.encode``, which torch itself allows.
 
-Numpy's own functions would take more than numbers: ``scalar`` of an object or a string without content ends the process
-in numpy 2.0, and that of a large record takes any amount of memory.
+Numpy's own functions are unsafe: ``scalar`` of an object or a string without content ends the process in numpy 2.0, and
+that of a large record takes any amount of memory.
 """
 
 
 @contextmanager
 def only_tensors() -> Iterator[None]:
-    """While it is open, ``torch.load(weights_only=True)`` also reads float64 numbers of numpy.
-
-    Checkpoints of training have them: learning rates that a schedule computed with numpy.
-    """
+    """``torch.load(weights_only=True)`` also reads numpy's float64 numbers, which checkpoints of training contain."""
     with torch.serialization.safe_globals(_NUMBERS):
         yield
 
 
-def read_pickle(path: Path) -> Any:
-    """What a file of weights holds, if that is tensors, plain values and float64 numbers.
+def read_pickle(path: Path) -> object:
+    """The tensors, plain values and float64 numbers in a file of weights.
 
     Raises:
         DataError: it holds anything else, or is damaged.
@@ -77,7 +73,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def why_refused(error: Exception) -> str:
-    """Why ``torch.load(weights_only=True)`` did not read a file, without its advice to read it all the same."""
+    """Why ``torch.load(weights_only=True)`` refused a file, without its advice to read it all the same."""
     text = str(error)
     if "TorchScript" in text:
         return "it is a program (TorchScript), and only tensors are read"

@@ -1,8 +1,4 @@
-"""Where a model computes, and in which precision: float32, or half precision as autocast has it.
-
-Models too large for one device are spread over devices, memory and disk by accelerate, or packed by quantisation: both
-are transformers' own, and here is what adapters have to know of it.
-"""
+"""Devices and precision: a model on one device, or spread and quantised by transformers with accelerate."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -29,14 +25,14 @@ TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.flo
 
 
 def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:
-    """A context in which matrix products are computed in ``dtype``, which is that of the weights or half precision."""
+    """A context in which matrix products are computed in ``dtype``, float32 or half precision by autocast."""
     return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
 
 
 def plain_attention(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[None]:
     """A context in which attention in bf16 on a CPU is matrix products and a softmax.
 
-    The backward pass of torch's fused kernel is slow there: it takes more time than all the rest of a training run.
+    The backward pass of torch's fused kernel would take more time there than all the rest of a training run.
     """
     if device.type == "cpu" and dtype == torch.bfloat16:
         return sdpa_kernel(SDPBackend.MATH)
@@ -44,7 +40,7 @@ def plain_attention(device: torch.device, dtype: torch.dtype) -> AbstractContext
 
 
 def pick_device(device: str) -> str:
-    """The device that ``auto`` means here; UsageError for one that is not here."""
+    """The device, with ``auto`` resolved; UsageError for a device that does not exist here."""
     if "," in device:
         raise UsageError(f"device {device} names several devices, and only `run` divides its work among them; name one")
     if device != "auto":
@@ -68,53 +64,48 @@ _INPUTS = "_ttmbench_inputs_go_to"
 
 @dataclass(frozen=True)
 class Placement:
-    """Where weights go, and how they are packed.
+    """Devices of the weights and their quantisation, as in `ChatOptions`.
 
     Attributes:
-        device_map: as ``from_pretrained`` takes it; None for one device.
-        max_memory: device -> what it may hold.
-        offload_folder: where weights on the disk lie.
         quantization: of ``BitsAndBytesConfig``, or of another method that ``quant_method`` names; empty for none.
-        device: where a model without a device map goes.
+        device: of a model without a device map.
     """
 
     device_map: str | Mapping[str, int | str] | None = None
-    max_memory: Mapping[Any, Any] | None = None
+    max_memory: Mapping[int | str, int | str] | None = None
     offload_folder: str | None = None
     quantization: Mapping[str, object] = field(default_factory=dict)
     device: str = "auto"
 
     @classmethod
     def of(cls, asked: ChatOptions) -> Placement | None:
-        """What a model's arguments ask for.
-
-        Returns:
-            The placement; None if nothing was asked for.
+        """The placement that the user asks for; None for none.
 
         Raises:
-            UsageError: arguments that contradict each other or mean nothing, or a package is missing.
+            UsageError: arguments contradict each other, or a package is missing.
         """
         device_map = asked.device_map
         if asked.load_in_4bit and asked.load_in_8bit:
             raise UsageError("load_in_4bit and load_in_8bit exclude each other")
         if device_map is None and (asked.max_memory is not None or asked.offload_folder is not None):
-            raise UsageError("max_memory and offload_folder say something about device_map; add device_map=auto")
+            raise UsageError("max_memory and offload_folder need device_map; add device_map=auto")
         if device_map is not None and asked.device != "auto":
             raise UsageError(
-                f"device_map says where the model goes, so --device {asked.device} has no meaning; leave one out"
+                f"device_map chooses the devices, so --device {asked.device} has no meaning; leave one out"
             )
         bits = {name: True for name in ("load_in_4bit", "load_in_8bit") if getattr(asked, name)}
         packed = {**(asked.quantization_config or {}), **bits}
         if device_map is None and not packed:
             return None
-        found = cls(
-            _read_map(device_map), _numbered(asked.max_memory), asked.offload_folder, _checked(packed), asked.device
-        )
+        memory = asked.max_memory and {
+            int(name) if str(name).isdecimal() else name: size for name, size in asked.max_memory.items()
+        }
+        found = cls(_read_map(device_map), memory, asked.offload_folder, _checked(packed), asked.device)
         _need("accelerate", "device_map" if device_map is not None else "quantisation", "large")
         return found
 
     def options(self) -> dict[str, object]:
-        """What ``from_pretrained`` takes."""
+        """Arguments of ``from_pretrained``."""
         where = self.device_map if self.device_map is not None else {"": pick_device(self.device)}
         found: dict[str, object] = {"device_map": where}
         if self.max_memory is not None:
@@ -131,23 +122,15 @@ class Placement:
 
 
 def remember_inputs(model: PreTrainedModel) -> None:
-    """Takes down where the inputs of a model go that accelerate placed: its first device that computes."""
-    devices = [str(one) if not isinstance(one, int) else f"cuda:{one}" for one in _map_of(model).values()]
-    computing = [one for one in devices if one not in _ELSEWHERE]
+    """Notes on a model that accelerate placed where its inputs go: its first device that computes."""
+    devices = [f"cuda:{name}" if isinstance(name, int) else str(name) for name in _map_of(model).values()]
+    computing = [device for device in devices if device not in _ELSEWHERE]
     where = computing[0] if computing else "cpu" if devices else str(next(model.parameters()).device)
     setattr(model, _INPUTS, torch.device(where))
 
 
 def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
-    """Puts a model on a device, unless it has its place already.
-
-    Args:
-        model: the model.
-        device: where it goes.
-
-    Returns:
-        Where its inputs go.
-    """
+    """Moves a model to a device, unless accelerate placed it; returns the device of its inputs."""
     placed: torch.device | None = getattr(model, _INPUTS, None)
     if placed is not None:
         return placed
@@ -158,9 +141,9 @@ def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
 def untrainable(model: PreTrainedModel) -> str | None:
     """Why a model cannot be trained as it is loaded; None if it can."""
     if getattr(model, "is_quantized", False):
-        return "its weights are quantised, and a step of training is smaller than what they can tell apart"
-    away = sorted({str(one) for one in _map_of(model).values()} & set(_ELSEWHERE))
-    if away and has_hooks(model):
+        return "its weights are quantised, and a step of training is smaller than their resolution"
+    away = sorted({str(device) for device in _map_of(model).values()} & set(_ELSEWHERE))
+    if away:
         return (
             f"a part of its weights is offloaded ({', '.join(away)}) and copied in for each pass, so no gradient "
             "reaches it"
@@ -168,18 +151,13 @@ def untrainable(model: PreTrainedModel) -> str | None:
     return None
 
 
-def has_hooks(model: PreTrainedModel) -> bool:
-    """Whether accelerate moves weights or inputs while the model computes."""
-    return bool(_map_of(model))
-
-
 def replace_forward(module: torch.nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Gives a module another forward; what accelerate does before and after it stays."""
+    """Gives a module another forward; accelerate's hooks around it stay."""
     vars(module)["_old_forward" if hasattr(module, "_hf_hook") else "forward"] = forward
 
 
 def with_weights(module: torch.nn.Module) -> AbstractContextManager[object]:
-    """Inside, a module's own parameters are there, for what is called beside its forward."""
+    """A context in which offloaded parameters of a module are loaded, for calls other than its forward."""
     if not hasattr(module, "_hf_hook"):
         return nullcontext()
     from accelerate.utils import align_module_device
@@ -188,12 +166,12 @@ def with_weights(module: torch.nn.Module) -> AbstractContextManager[object]:
 
 
 def weights_of(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:
-    """A model's state dict; of one that is spread out, tensors of memory that are fetched when they are asked for."""
-    return _Weights(model) if has_hooks(model) else model.state_dict()
+    """A model's state dict; a lazy one if accelerate placed the model."""
+    return _Weights(model) if _map_of(model) else model.state_dict()
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """The digest of a model's weights, wherever they lie: a device map does not move it."""
+    """The digest of a model's weights, which does not depend on the device map."""
     try:
         return tensors_digest(weights_of(model))
     except KeyError as error:
@@ -203,13 +181,13 @@ def weights_digest(model: torch.nn.Module) -> str:
 
 
 def own_parameters(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
-    """Parameters, each once: of offloaded ones that share their weights too, which are then two."""
-    tied = getattr(model, "all_tied_weights_keys", None) or {} if has_hooks(model) else {}
+    """Parameters, each once, also where offloading separated parameters that share their weights."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {} if _map_of(model) else {}
     return (parameter for name, parameter in model.named_parameters() if name not in tied)
 
 
 class _Weights(Mapping[str, torch.Tensor]):
-    """A state dict whose tensors are fetched one by one, since all at once may not fit."""
+    """A state dict whose tensors are loaded one by one, since all at once may not fit into memory."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model, self.names = model, list(model.state_dict())
@@ -221,10 +199,10 @@ class _Weights(Mapping[str, torch.Tensor]):
         return len(self.names)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        owner, _, own = name.rpartition(".")
+        owner, _, attribute = name.rpartition(".")
         module = self.model.get_submodule(owner)
         with with_weights(module):
-            return getattr(module, own).detach().cpu().clone()
+            return getattr(module, attribute).detach().cpu().clone()
 
 
 def _map_of(model: PreTrainedModel) -> dict[str, object]:
@@ -234,33 +212,26 @@ def _map_of(model: PreTrainedModel) -> dict[str, object]:
 
 def _read_map(device_map: str | int | Mapping[str, int | str] | None) -> str | Mapping[str, int | str] | None:
     if device_map is None or isinstance(device_map, Mapping):
-        return None if device_map is None else {name: _device(one) for name, one in device_map.items()}
+        return device_map and {name: _device(device) for name, device in device_map.items()}
     return device_map if device_map in _AUTOMATIC else {"": _device(device_map)}
 
 
 def _device(given: int | str) -> int | str:
-    """A device of a map, which has to be here; a number is that of an accelerator."""
+    """A device of a map, which must exist here; a number is that of an accelerator."""
     if given in _ELSEWHERE[:2] or isinstance(given, int):
         return given
     try:
         torch.device(given)
     except (RuntimeError, TypeError):
         raise UsageError(
-            f"device_map: {given} is no device; known: {', '.join(_AUTOMATIC)}, cpu, disk, cuda:0, and the number of a "
-            "device"
+            f"device_map: {given} is not a device; known: {', '.join(_AUTOMATIC)}, cpu, disk, cuda:0, and the number "
+            "of a device"
         ) from None
     return pick_device(given)
 
 
-def _numbered(memory: Mapping[Any, Any] | None) -> dict[int | str, Any] | None:
-    """Keys that are numbers as numbers, as they are devices."""
-    if memory is None:
-        return None
-    return {int(name) if str(name).isdecimal() else name: size for name, size in memory.items()}
-
-
 def _checked(packed: dict[str, object]) -> dict[str, object]:
-    """Settings of a quantisation; UsageError for an unknown one of bitsandbytes', or if that is missing."""
+    """Settings of a quantisation; UsageError for unknown ones, or if bitsandbytes is missing."""
     if not packed or "quant_method" in packed:
         return packed
     from transformers import BitsAndBytesConfig

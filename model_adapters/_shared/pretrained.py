@@ -1,8 +1,6 @@
 """Loading models of transformers: files are found and fetched first, then read without the network.
 
-One set of weights is chosen from a repository's list: safetensors, in one file or in shards, and only where there are
-none, a pickle, read by ``torch.load(weights_only=True)``, which builds tensors and runs nothing. Fingerprints say of a
-model, beside the digest of its weights, its configuration, preprocessing, tokens and arithmetic.
+Weights are safetensors, or else a pickle that ``torch.load(weights_only=True)`` reads: it builds tensors, runs nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -46,18 +44,14 @@ NOT_HERE = {
     ),
     "LlavaLlamaForCausalLM": "transformers reads the same weights as llava-hf/llava-1.5-7b-hf (or -13b-hf)",
 }
-"""Architectures whose code is in no library that is used here, and what to use instead."""
+"""Architectures whose code is in none of our dependencies, and what to use instead."""
+UNUSED = "image_codebook."  # tensors of FLAVA that no score needs
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model of transformers: everything but its weights is on this machine.
-
-    Attributes:
-        asked: which model, and what may be done to get it.
-        repository: that it is in.
-        files: the folder that it lies in, and which weights are read.
-    """
+    """A model of transformers whose small files are on this machine; its weights may not be."""
 
     asked: HubFiles
     repository: Repository
@@ -65,44 +59,61 @@ class Pretrained:
 
     @property
     def name(self) -> str:
-        """Hub id or folder, as it was asked for."""
+        """Hub id or folder, as the user gave it."""
         return self.files.name
 
     @property
-    def options(self) -> dict[str, Any]:
+    def fetches(self) -> bool:
+        """Whether loading may use the network: code that a repository ships may fetch more."""
+        return self.asked.trust_remote_code and not self.asked.offline
+
+    @property
+    def options(self) -> dict[str, object]:
         """What every ``from_pretrained`` takes."""
-        trusts = self.asked.trust_remote_code  # code that a repository ships may fetch more
-        return {
-            "revision": self.files.commit,
-            "local_files_only": self.asked.offline or not trusts,
-            "trust_remote_code": trusts,
-        }
+        trusts = self.asked.trust_remote_code
+        return {"revision": self.files.commit, "local_files_only": not self.fetches, "trust_remote_code": trusts}
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model of transformers with what prepares its inputs, and the files that its weights were read from."""
+    """A model of transformers, the files of its weights, and what prepares its inputs."""
 
     model: PreTrainedModel
+    files: ModelFiles | None
     tokenizer: PreTrainedTokenizerBase
-    image_processor: BaseImageProcessor
-    files: ModelFiles | None = None
+    image_processor: BaseImageProcessor | None = None
+    processor: ProcessorMixin | None = None
 
-    @property
-    def beside(self) -> tuple[PreTrainedTokenizerBase, BaseImageProcessor]:
-        """What is saved beside the model."""
-        return self.tokenizer, self.image_processor
+    def save(self, folder: Path, **options: object) -> None:
+        """Writes model and preprocessing as ``from_pretrained`` loads them; the options are for the model."""
+        with quiet_hub():
+            self.model.save_pretrained(folder, **options)
+            for part in (self.tokenizer, self.image_processor) if self.processor is None else (self.processor,):
+                if part is not None:
+                    part.save_pretrained(folder)
 
     def describe(self, device: torch.device) -> dict[str, object]:
-        """What of it changes a score and is in no tensor."""
-        return describe_model(self.model, device, image_processor=self.image_processor, tokenizer=self.tokenizer)
+        """Entries of a fingerprint: everything except tensors that changes a score, the kind of device included."""
+        declared: dict[str, object] = {
+            "config_sha256": digest_of(self.model.config.to_dict()),
+            "attn_implementation": getattr(self.model.config, "_attn_implementation", None),
+            "device": device.type,
+            "tokenizer_sha256": tokenizer_digest(self.tokenizer),
+            **quantization_of(self.model),
+        }
+        if self.processor is not None:
+            own = {name: value for name, value in vars(self.processor).items() if isinstance(value, str | int | float)}
+            declared["processor_sha256"] = digest_of({"class": type(self.processor).__name__, **own})
+        if self.image_processor is not None:
+            declared["preprocessing"] = plain(self.image_processor.to_dict())
+        return declared
 
 
 def find(asked: HubFiles) -> Pretrained:
-    """Looks a model up, chooses one set of its weights, and fetches the small files beside them.
+    """The repository of a model with one set of weights chosen; its small files are fetched.
 
     Raises:
-        DataError: out of reach, only in part there, or without weights that transformers reads.
+        DataError: unavailable, incomplete, or without weights that transformers reads.
         UsageError: a model whose code is in no library.
     """
     name = asked.pretrained
@@ -111,7 +122,7 @@ def find(asked: HubFiles) -> Pretrained:
     if CONFIG not in repository.files:
         if repository.folder is not None and not repository.is_folder:
             raise repository.lacking([CONFIG])
-        raise DataError(f"{name} has no {CONFIG}, so it is no model of transformers")
+        raise DataError(f"{name} has no {CONFIG}, so it is not a model of transformers")
     code = {file for file in repository.files if asked.trust_remote_code and file.endswith(".py")}
     folder = repository.get({file for file in repository.files if is_small(file)} | code)
     if not asked.trust_remote_code:
@@ -131,44 +142,39 @@ def locate(asked: HubFiles) -> list[ModelFiles]:
     return [found.files]
 
 
-def load_config(model: Pretrained) -> Any:
+def load_config(model: Pretrained) -> PretrainedConfig:
     """The model's configuration; DataError if it is damaged."""
     from transformers import AutoConfig
 
     return load_part(AutoConfig, model)
 
 
-def load_part(kind: Any, model: Pretrained) -> Any:
-    """A configuration, tokenizer, processor or image processor; DataError if it is not there, or damaged."""
+def load_part(kind: type[Part], model: Pretrained) -> Part:
+    """A configuration, tokenizer, processor or image processor; DataError if it is missing or damaged."""
     return _load(kind, model, model.name, model.options)
 
 
 def load_weights(
-    kind: Any,
+    kind: type[PreTrainedModel],
     model: Pretrained,
     *,
-    unused: tuple[str, ...] = (),
     placement: Placement | None = None,
     config: PretrainedConfig | None = None,
-) -> Any:
-    """A model with its weights, which are fetched if need be.
+) -> PreTrainedModel:
+    """The model with its weights, which are fetched if need be.
 
     Args:
         kind: class or Auto class of transformers.
-        model: where from, and how its tensors are kept in memory.
-        unused: beginnings of tensors' names that may be missing, because no score needs them.
-        placement: where the weights go, and how they are packed; None for the caller to say.
-        config: the model's configuration where it is not the one of its files.
-
-    Returns:
-        The model.
+        model: where from, and the dtype of its tensors in memory.
+        placement: devices of the weights and quantisation; None for the caller to decide.
+        config: replaces the configuration of its files.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or have tensors missing.
+        DataError: the weights are unavailable, damaged, or have tensors missing.
     """
     model.repository.get(model.files.weights)
     dtype = model.asked.weights_dtype if isinstance(model.asked, LanguageOptions) else None
-    options = {
+    options: dict[str, object] = {
         "dtype": TORCH_DTYPES[dtype or "fp32"],
         "use_safetensors": not model.files.are_pickles,
         "weights_only": True,
@@ -179,11 +185,11 @@ def load_weights(
     options |= {name: value for name, value in chosen.items() if value is not None}
     if placement is not None:
         options |= placement.options()
-    # From the folder, transformers reads and does nothing else; by a hub id it would also ask the hub to convert
+    # From the folder, transformers reads and does nothing else; by a Hub id it would also ask the Hub to convert
     # pickles, in a thread. Code that a repository ships is found by the id alone.
     where = model.name if model.asked.trust_remote_code else str(model.files.folder)
     loaded, report = _load(kind, model, where, options)
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith(unused or ("\0",)))
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith(UNUSED))
     if missing:
         raise DataError(
             f"the weights of {model.name} lack {len(missing)} tensors of {type(loaded).__name__}, "
@@ -195,14 +201,14 @@ def load_weights(
 
 
 def load_whole(kind: type[PreTrainedModel], found: Pretrained) -> LoadedModel:
-    """A model with its tokenizer and image processor, but for FLAVA's codebook, which no score needs."""
+    """A model with its tokenizer and image processor; errors as for `load_weights`."""
     from transformers import AutoImageProcessor, AutoTokenizer
 
-    model = load_weights(kind, found, unused=("image_codebook.",))
-    return LoadedModel(model, load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found), found.files)
+    model = load_weights(kind, found)
+    return LoadedModel(model, found.files, load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found))
 
 
-def _refuse_unknown_code(name: str, config: PretrainedConfig) -> None:
+def _refuse_unknown_code(name: str, config: object) -> None:
     named = config.get("architectures") if isinstance(config, dict) else None
     for architecture in named if isinstance(named, list) else ():
         if architecture in NOT_HERE:
@@ -236,58 +242,20 @@ def _shards(index: Path) -> list[str]:
         raise DataError(f"{index} is no index of weights in several files ({type(error).__name__}: {error})") from None
 
 
-def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, Any]) -> Any:
-    with quiet_hub(offline=model.options["local_files_only"]):
+def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, object]) -> Any:
+    with quiet_hub(offline=not model.fetches):
         try:
             return kind.from_pretrained(where, **options)
         except Exception as error:
             raise not_loaded(model.name, error) from error
 
 
-_LEAVES = (str, int, float)
-# Where files came from and which version wrote them: the same model has others after a copy.
+# Where files came from and which version wrote them: a copy of the same model has other values.
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
 
 
-def describe_model(
-    model: PreTrainedModel,
-    device: torch.device,
-    *,
-    image_processor: BaseImageProcessor | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    processor: ProcessorMixin | None = None,
-) -> dict[str, object]:
-    """What of a model of transformers changes a score and is in no tensor.
-
-    Args:
-        model: with its configuration, in which head counts and activations are.
-        device: the kind of device rounds in its own way.
-        image_processor: its settings are stated in full.
-        tokenizer: by a digest.
-        processor: of both; what it sets itself is stated too.
-
-    Returns:
-        Entries of a fingerprint.
-    """
-    declared: dict[str, object] = {
-        "config_sha256": digest_of(model.config.to_dict()),
-        "attn_implementation": getattr(model.config, "_attn_implementation", None),
-        "device": device.type,
-        **quantization_of(model),
-    }
-    if processor is not None:
-        image_processor, tokenizer = processor.image_processor, processor.tokenizer
-        own = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
-        declared["processor_sha256"] = digest_of({"class": type(processor).__name__, **own})
-    if image_processor is not None:
-        declared["preprocessing"] = plain(image_processor.to_dict())
-    if tokenizer is not None:
-        declared["tokenizer_sha256"] = tokenizer_digest(tokenizer)
-    return declared
-
-
 def quantization_of(model: PreTrainedModel) -> dict[str, object]:
-    """What a fingerprint says of packed weights; empty for others."""
+    """What a fingerprint says of quantised weights; empty for others."""
     settings = getattr(model.config, "quantization_config", None) if getattr(model, "is_quantized", False) else None
     if settings is None:
         return {}
@@ -301,28 +269,23 @@ def quantization_of(model: PreTrainedModel) -> dict[str, object]:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """sha256 of what a tokenizer makes tokens from, whatever it was last asked to pad or cut."""
+    """sha256 of everything that determines the tokens, without the current padding and truncation."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None and not hasattr(tokenizer, "get_vocab"):
-        return _tables_digest(tokenizer)
-    description = _settings(tokenizer)
     if backend is not None:
-        description["backend"] = {
-            name: value for name, value in json.loads(backend.to_str()).items() if name not in ("padding", "truncation")
-        }
+        stored = json.loads(backend.to_str())
+        own = {"backend": {name: value for name, value in stored.items() if name not in ("padding", "truncation")}}
+    elif hasattr(tokenizer, "get_vocab"):
+        own = {"vocabulary": dict(tokenizer.get_vocab())}
     else:
-        description["vocabulary"] = dict(tokenizer.get_vocab())
-    return digest_of(description)
+        return _open_clip_digest(tokenizer)
+    return digest_of(_settings(tokenizer) | own)
 
 
 @functools.lru_cache(maxsize=4)  # 50,000 words and merges, of a tokenizer that several models may share
-def _tables_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """`tokenizer_digest` of open_clip's own: a dictionary and the ranks of its merges."""
-    description = _settings(tokenizer)
-    description["vocabulary"] = getattr(tokenizer, "encoder", None)
-    description = plain(description)  # before there are 50,000 merges in it, which are plain
-    description["merges"] = [(*pair, rank) for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
-    return _sha256(description)
+def _open_clip_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """`tokenizer_digest` of open_clip's own tokenizer."""
+    merges = [(*pair, rank) for pair, rank in sorted(getattr(tokenizer, "bpe_ranks", {}).items())]
+    return digest_of(_settings(tokenizer) | {"vocabulary": getattr(tokenizer, "encoder", None), "merges": merges})
 
 
 def _settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
@@ -332,23 +295,13 @@ def _settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
 
 def digest_of(settings: Mapping[str, object]) -> str:
     """sha256 of settings, in whatever order they are and wherever their files came from."""
-    return _sha256(plain(settings))
+    return hashlib.sha256(json.dumps(plain(settings), sort_keys=True).encode()).hexdigest()
 
 
-def _sha256(settings: dict[str, object]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
-def plain(value: object) -> Any:
-    """Settings as JSON has them, without what only says where they came from."""
-    if value is None or isinstance(value, _LEAVES):
+def plain(value: object) -> object:
+    """Settings as JSON, without entries that only say where they came from."""
+    if value is None or isinstance(value, str | int | float):
         return value
-    if isinstance(value, Mapping):  # a vocabulary has leaves alone, for which a call each is most of the time
-        return {
-            str(name): inner if isinstance(inner, _LEAVES) else plain(inner)
-            for name, inner in value.items()
-            if name not in _VOLATILE
-        }
-    if isinstance(value, list | tuple):
-        return [inner if isinstance(inner, _LEAVES) else plain(inner) for inner in value]
-    return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(inner) for name, inner in value.items() if name not in _VOLATILE}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else str(value)

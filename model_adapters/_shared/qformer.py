@@ -1,7 +1,7 @@
 """BLIP-2 and InstructBLIP asked about an image: queries read the image, and a language model continues the question.
 
-They have no chat template. The prompts are those of their papers (arXiv:2301.12597, section 4.1; arXiv:2305.06500 as
-t2v_metrics has it), and InstructBLIP's queries read the question too.
+The prompts are those of their papers (arXiv:2301.12597, section 4.1; arXiv:2305.06500 as t2v_metrics has it), and
+InstructBLIP's queries read the question too.
 """
 
 from __future__ import annotations
@@ -13,65 +13,50 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import PIXELS
-from ttmbench.model_adapters._shared.image_text import EncodedImage, PreparedImage, Row, padded
-from ttmbench.model_adapters._shared.pair_model import full_precision
-from ttmbench.model_adapters._shared.pretrained import Pretrained, load_part, load_weights, tokenizer_digest
-from ttmbench.types import ModelFiles
+from ttmbench.model_adapters._shared.image_text import EncodedImage, PreparedImage, PromptedModel, Row, padded
+from ttmbench.model_adapters._shared.pretrained import (
+    LoadedModel,
+    Pretrained,
+    load_part,
+    load_weights,
+    tokenizer_digest,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+    from transformers import PreTrainedTokenizerBase
 
 CLASSES = {"blip-2": "Blip2ForConditionalGeneration", "instructblip": "InstructBlipForConditionalGeneration"}
-ASKED_QUERIES = "qformer_"  # what a row calls the tokens of the question that InstructBLIP's queries read
+ASKED_QUERIES = "qformer_"  # prefix in a row: tokens of the question that InstructBLIP's queries read
 WRITTEN = "decoder_input_ids"
 
 
-class QFormerModel:
-    """What `ImageTextModel` is for models with a chat template, for the two with queries.
+class QFormerModel(PromptedModel):
+    """BLIP-2 or InstructBLIP with a language model."""
 
-    Args:
-        model: the model.
-        processor: of images and text.
-        device: where to compute.
-        files: what the weights were read from.
-    """
+    answer = "yes"
 
-    answer = "yes"  # as these models were taught to write it
-
-    def __init__(
-        self, model: PreTrainedModel, processor: ProcessorMixin, device: torch.device, files: ModelFiles | None = None
-    ) -> None:
-        self.model, self.processor, self.device, self.files = model.to(device).eval(), processor, device, files
-        self.tokenizer = processor.tokenizer
-        self._translates = not model.config.use_decoder_only_language_model
-        self._reads_question = model.config.model_type == "instructblip"
-        head = model.get_output_embeddings()
-        if isinstance(head, torch.nn.Linear):
-            full_precision(head)
+    def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
+        super().__init__(loaded, device)
+        self._translates = not self.model.config.use_decoder_only_language_model
+        self._reads_question = self.model.config.model_type == "instructblip"
 
     @property
     def declared(self) -> dict[str, object]:
-        """What a fingerprint says beside the processor's image processor and tokenizer."""
+        """Entries of a fingerprint beside those of every model."""
         if not self._reads_question:
             return {}
         return {"qformer_tokenizer_sha256": tokenizer_digest(self.processor.qformer_tokenizer)}
 
-    def ask(self, question: str) -> str:
-        """The prompt after which the model answers."""
+    def ask(self, question: str, images: int = 1) -> str:
+        """The prompt after which the model answers, whose image is no part of the text."""
         if self._reads_question:
             return f"Question: {question}"
         return f"Question: {question} Short answer:" if self._translates else f"Question: {question} Answer:"
 
-    def answer_ids(self, answer: str) -> list[int] | None:
-        """The tokens of an answer after a question; None if it changes the prompt's own tokens."""
-        if self._translates:
-            return [int(token) for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"]]
-        asked = self.ask("?")
-        before, both = (
-            self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (asked, f"{asked} {answer}")
-        )
-        return [int(token) for token in both[len(before) :]] if both[: len(before)] == before else None
+    def with_caption(self, instruction: str, caption: str) -> str | None:
+        """The question continued by an answer; None for encoder-decoders."""
+        return None if self._translates else f"{self.ask(instruction)} {caption}"
 
     def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
         """Preprocesses each image once."""
@@ -79,7 +64,7 @@ class QFormerModel:
         return [PreparedImage(image, None, {PIXELS: one[None]}) for image, one in zip(images, pixels, strict=True)]
 
     def row(self, image: PreparedImage, prompt: str) -> Row:
-        """A prompt's tokens; the image stands before them and has no place among them."""
+        """A prompt's tokens; the image's queries come before them."""
         if prompt not in image.rows:
             found = self._tokens(self.tokenizer, prompt)
             if self._reads_question:
@@ -91,33 +76,19 @@ class QFormerModel:
         return image.rows[prompt]
 
     def continued(self, row: Row, ids: Sequence[int]) -> Row:
-        """A prompt's tokens with what the model itself has written so far."""
+        """A prompt's tokens followed by tokens of the model's own text."""
         own = torch.tensor(ids, dtype=row["input_ids"].dtype)
         more = {WRITTEN: own} if self._translates else {"input_ids": own, "attention_mask": torch.ones_like(own)}
         return {**row, **{name: torch.cat([row[name], value]) for name, value in more.items()}}
 
-    def see(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
-        """States of the vision encoder; an image that comes twice is encoded once."""
-        known: dict[int, EncodedImage] = {}
-        for image in images:
-            if id(image) not in known:
-                pixels = image.features[PIXELS].to(self.device, self.model.dtype, non_blocking=True)
-                known[id(image)] = EncodedImage(self.model.vision_model(pixel_values=pixels).last_hidden_state, {})
-        return [known[id(image)] for image in images]
+    def _encoded(self, image: PreparedImage) -> EncodedImage:
+        pixels = image.features[PIXELS].to(self.device, self.model.dtype, non_blocking=True)
+        return EncodedImage(self.model.vision_model(pixel_values=pixels).last_hidden_state, {})
 
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
-        """Next-token logits after the last tokens of every row.
-
-        Args:
-            seen: encoded images.
-            rows: as many prompts.
-            count: after how many tokens of each, the last ones, the next is asked for.
-
-        Returns:
-            float32 [rows, count, vocabulary].
-        """
+        """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
         tokens = {name: value.to(self.device) for name, value in padded(rows, self._pad).items()}
-        queries = self._queries(torch.cat([one.output for one in seen]), tokens)
+        queries = self._queries(torch.cat([image.output for image in seen]), tokens)
         words = self.model.get_input_embeddings()(tokens["input_ids"])
         shown = torch.ones(queries.shape[:2], dtype=torch.long, device=self.device)
         inputs: dict[str, torch.Tensor] = {
@@ -125,8 +96,8 @@ class QFormerModel:
             "attention_mask": torch.cat([shown, tokens["attention_mask"]], dim=1),
         }
         if self._translates:
-            said = self.model.language_model(**inputs, decoder_input_ids=tokens[WRITTEN], use_cache=False)
-            return cast(torch.Tensor, said.logits[:, -count:].float())
+            output = self.model.language_model(**inputs, decoder_input_ids=tokens[WRITTEN], use_cache=False)
+            return cast(torch.Tensor, output.logits[:, -count:].float())
         states = self.model.language_model.base_model(**inputs, use_cache=False).last_hidden_state
         ends = inputs["attention_mask"].sum(dim=1)  # rows are padded on the right
         places = ends[:, None] + torch.arange(-count, 0, device=self.device)
@@ -134,7 +105,7 @@ class QFormerModel:
         return cast(torch.Tensor, self.model.get_output_embeddings()(wanted).float())
 
     def _queries(self, states: torch.Tensor, tokens: Row) -> torch.Tensor:
-        """What the language model sees of an image, [rows, queries, width]."""
+        """The language model's input for each image, [rows, queries, width]."""
         model = self.model
         queries = model.query_tokens.expand(len(states), -1, -1)
         count, seen = queries.shape[1], torch.ones(states.shape[:2], dtype=torch.long, device=self.device)
@@ -174,4 +145,5 @@ def load_qformer(found: Pretrained, family: str, device: torch.device) -> QForme
     model = load_weights(getattr(transformers, CLASSES[family]), found)
     if model.get_output_embeddings() is None:
         raise UsageError(f"{found.name} has no language model that could answer")
-    return QFormerModel(model, processor, device, found.files)
+    loaded = LoadedModel(model, found.files, processor.tokenizer, processor.image_processor, processor)
+    return QFormerModel(loaded, device)

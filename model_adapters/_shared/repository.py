@@ -1,19 +1,16 @@
-"""A repository of the hub, or a folder that holds the same: which files it has, and those that are wanted.
+"""A repository of the Hub, or a folder that holds the same: its list of files, and those of them that are needed.
 
-One question lists a repository at one commit; only files that were chosen from the list are fetched. Where the hub
-does not answer, or is not to be asked, the copy in the hub's cache is listed instead.
+The list is that of one commit. Where the Hub does not answer, or may not be asked, the copy in its cache is listed.
 """
 
 from __future__ import annotations
 
 import glob
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ttmbench._util import hub
 from ttmbench._util.text import Unreadable, read_json
@@ -24,7 +21,6 @@ from ttmbench.model_adapters._shared.requirements import what_to_install
 # Beside the weights: configuration, tokenizer, processor and chat template, as the libraries look for them.
 _ENDINGS = {".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe", ".vocab", ".spm"}
 _FOLDERS = {"qformer_tokenizer", "additional_chat_templates"}
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
@@ -32,11 +28,11 @@ class Repository:
     """Files by name, at one commit.
 
     Attributes:
-        name: hub id or folder, as it was asked for.
-        revision: commit, tag or branch that was asked for; None for the newest.
-        commit: what that is; None for a folder, which has none.
+        name: Hub id or folder, as the user gave it.
+        revision: commit, tag or branch as the user gave it; None for the newest.
+        commit: of the revision; None for a folder of the user's own.
         files: names with forward slashes, below the repository's root.
-        folder: where they lie, if they need not be fetched.
+        folder: contains them, if they need not be fetched.
     """
 
     name: str
@@ -47,14 +43,14 @@ class Repository:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder of the user's own, and no copy of something on the hub."""
+        """Whether it is a folder of the user's own, and not a copy from the Hub."""
         return self.commit is None
 
     def get(self, names: Iterable[str]) -> Path:
-        """The folder that holds these files of the list, fetched if need be.
+        """The folder that holds these files of the list, which are fetched if need be.
 
         Raises:
-            DataError: a file is out of reach, or damaged on the way.
+            DataError: a file is unavailable.
         """
         if self.folder is not None:
             return self.folder
@@ -69,34 +65,31 @@ class Repository:
         except Exception as error:
             raise _out_of_reach(self.name, self.revision, error) from error
         if Path(folder).name != self.commit:
-            raise DataError(f"{self.name} was changed on the hub while it was fetched; run the command again")
+            raise DataError(f"{self.name} was changed on the Hub while it was fetched; run the command again")
         return Path(folder)
 
     def lacking(self, names: Sequence[str]) -> DataError:
-        """The error to raise for files that should be there and are not."""
+        """The error to raise for missing files."""
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         if self.is_folder:
-            mend = "copy it again"
+            advice = "copy it again"
         elif self.folder is not None:
-            mend = "`ttmbench download --model NAME` with a network completes it"
+            advice = "`ttmbench download --model NAME` with a network completes it"
         else:
-            mend = "another revision of it may be whole (--model_args revision=...)"
-        return DataError(f"{self.name} is there only in part: it lacks {listed}; {mend}")
+            advice = "another revision of it may be complete (--model_args revision=...)"
+        return DataError(f"{self.name} is incomplete: missing {listed}; {advice}")
 
 
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
     """Lists a repository or a folder; nothing is fetched.
 
     Args:
-        name: hub id, or a folder, which comes first.
-        revision: commit, tag or branch on the hub; a folder has none.
-        offline: list what is in the hub's cache only.
-
-    Returns:
-        The repository.
+        name: a folder, or else a Hub id.
+        revision: commit, tag or branch on the Hub.
+        offline: list the copy in the Hub's cache.
 
     Raises:
-        DataError: it is neither a folder nor on the hub nor in its cache, its terms are not accepted, or it has no such
+        DataError: it is neither a folder nor on the Hub nor in its cache, its terms are not accepted, or it has no such
             revision.
     """
     if Path(name).is_dir():
@@ -108,7 +101,7 @@ def find_repository(name: str, revision: str | None = None, *, offline: bool = F
     try:
         validate_repo_id(name)
     except HFValidationError:
-        raise DataError(f"{name} is no folder here, and no name of a repository of the hub either") from None
+        raise DataError(f"{name} must be a folder here or the name of a repository of the Hub") from None
     if offline:
         cached = _cached(name, revision)
         if cached is None:
@@ -118,16 +111,16 @@ def find_repository(name: str, revision: str | None = None, *, offline: bool = F
         with quiet_hub():
             info = hub.patiently(lambda: HfApi().model_info(name, revision=revision))
     except Exception as error:
-        cached = _cached(name, revision) if _is_unreachable(error) or _gated(name, error) else None
+        cached = _cached(name, revision) if _is_unreachable(error) or hub.trouble(error) == "gated" else None
         if cached is None:
             raise _out_of_reach(name, revision, error) from error
         return cached
-    files = frozenset(one.rfilename for one in info.siblings or ())
+    files = frozenset(file.rfilename for file in info.siblings or ())
     return Repository(name, revision, info.sha, files, None)
 
 
 def is_small(name: str) -> bool:
-    """Whether a file belongs to what libraries read beside the weights.
+    """Whether a file is one that libraries read beside the weights.
 
     >>> [name for name in ("tokenizer.json", "model.safetensors", "onnx/config.json", "README.md") if is_small(name)]
     ['tokenizer.json']
@@ -136,8 +129,8 @@ def is_small(name: str) -> bool:
     return path.suffix in _ENDINGS and (len(path.parts) == 1 or path.parts[0] in _FOLDERS)
 
 
-def read_json_file(path: Path) -> Any:
-    """What a JSON file of a repository holds, read strictly and bounded; DataError if it is none."""
+def read_json_file(path: Path) -> object:
+    """The content of a JSON file, read strictly and bounded; DataError if it is damaged."""
     try:
         return read_json(path)
     except Unreadable as error:
@@ -145,37 +138,26 @@ def read_json_file(path: Path) -> Any:
 
 
 def _cached(name: str, revision: str | None) -> Repository | None:
-    """The copy in the hub's cache, whole or in part."""
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
+    """The copy in the Hub's cache, which may be incomplete."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
-    root = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
-    commit = _commit_of(root, revision or "main")
-    folder = None if commit is None else root / "snapshots" / commit
-    if folder is None or not folder.is_dir():
+    try:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
+    except LocalEntryNotFoundError:
         return None
-    return Repository(name, revision, commit, _files_in(folder), folder)
-
-
-def _commit_of(root: Path, revision: str) -> str | None:
-    if _COMMIT.fullmatch(revision):
-        return revision
-    named = root / "refs" / revision
-    if ".." in Path(revision).parts or not named.is_file():
-        return None
-    commit = named.read_text(encoding="utf-8").strip()
-    return commit if _COMMIT.fullmatch(commit) else None
+    return Repository(name, revision, folder.name, _files_in(folder), folder)
 
 
 def _files_in(folder: Path) -> frozenset[str]:
-    """Files of a folder and of the folders in it: nothing that a model needs lies deeper."""
+    """Files of a folder and of the folders in it: models need nothing below."""
     found = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
     return frozenset(file.relative_to(folder).as_posix() for file in found if file.is_file())
 
 
 @contextmanager
 def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]:
-    """As `ttmbench._util.hub.quiet_hub`, and keeps ``transformers`` quiet too; arguments are the same."""
+    """`ttmbench._util.hub.quiet_hub` for ``transformers`` too."""
     from transformers.utils import logging
 
     with hub.quiet_hub(offline=offline, fetches=fetches):
@@ -196,29 +178,9 @@ def described(error: Exception) -> str:
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """Whether the hub gave no answer, or one that says that it cannot answer now."""
+    """Whether the Hub gave no answer, or one that says that it cannot answer now."""
     status = hub.status_of(error)
     return status is None or status in hub.PASSING
-
-
-def _gated(repo: str, error: Exception) -> str | None:
-    """What to do if the hub's answer is that terms have to be accepted; None if it is another one."""
-    return hub.accept_terms(repo, f"https://huggingface.co/{repo}") if hub.trouble(error) == "gated" else None
-
-
-def _why_out_of_reach(error: Exception) -> str:
-    """Why something is not to be had from the hub, in a few words."""
-    status = hub.status_of(error)
-    match hub.trouble(error):
-        case "unknown":
-            return "it has no such repository, or a private one: HF_TOKEN names an account"
-        case "token":
-            return hub.UNKNOWN_TOKEN
-    if status in hub.PASSING:
-        return f"it answered {status}, and again after {hub.TRIES} tries"
-    if status is not None:
-        return hub.one_line(error, 240)
-    return "it is not in the cache and the hub cannot be reached"
 
 
 def _not_cached(name: str, revision: str | None) -> DataError:
@@ -228,18 +190,28 @@ def _not_cached(name: str, revision: str | None) -> DataError:
     at = f" at revision {revision}" if revision else ""
     return DataError(
         f"model {name} is neither a folder here nor in {constants.HF_HUB_CACHE}{at}; run once with a network and "
-        "without --offline, or `ttmbench download --model NAME`; the built-in model 'tiny-clip' needs no hub"
+        "without --offline, or `ttmbench download --model NAME`; the built-in model 'tiny-clip' needs no Hub"
     )
 
 
 def _out_of_reach(name: str, revision: str | None, error: Exception) -> DataError:
-    """The error to raise for a model that cannot be had: terms, a name that is none, a revision, or no network."""
-    if hub.trouble(error) == "unknown revision":
-        return DataError(f"{name} has no revision {revision} on the hub; --model_args revision=main takes its newest")
+    """The error to raise for a model that is unavailable: terms, an unknown name or revision, or no network."""
+    status, trouble = hub.status_of(error), hub.trouble(error)
+    if trouble == "gated":
+        return DataError(hub.accept_terms(name, f"https://huggingface.co/{name}"))
+    if trouble == "unknown revision":
+        return DataError(f"{name} has no revision {revision} on the Hub; --model_args revision=main takes its newest")
+    if trouble == "unknown":
+        why = "it has no such repository, or a private one: HF_TOKEN names an account"
+    elif trouble == "token":
+        why = hub.UNKNOWN_TOKEN
+    elif status in hub.PASSING:
+        why = f"it answered {status}, and again after {hub.TRIES} tries"
+    else:
+        why = "it is not in the cache and the Hub cannot be reached" if status is None else hub.one_line(error, 240)
     return DataError(
-        _gated(name, error)
-        or f"model {name} is neither a folder here nor to be had from the hub ({_why_out_of_reach(error)}); "
-        "the built-in model 'tiny-clip' needs no hub"
+        f"model {name} is neither a folder here nor available from the Hub ({why}); the built-in model 'tiny-clip' "
+        "needs no Hub"
     )
 
 

@@ -1,8 +1,4 @@
-"""What to install when a library says that a package is missing.
-
-transformers and open_clip import most packages only where a model needs them, so the first word of a missing one is an
-error while a tokenizer or processor is loaded, each worded in another way. Here it becomes one command to type.
-"""
+"""The command that installs a package which a library reports as missing, each in its own words."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 
-# Packages whose name for pip is another one than that of their module or of their title in messages.
+# Packages whose name for pip differs from that of their module or their title in messages.
 _PIP_NAMES = {
     "cv2": "opencv-python",
     "google": "protobuf",
@@ -35,22 +31,18 @@ _PATTERNS = (
     # most libraries, in many wordings, between backticks or at the end of a line
     rf"pip install (?P<command>(?:(?:-U|--upgrade|{_NAME}(?:\[[a-z0-9,_-]+\])?)(?: |(?=[`.,;'\n]|$)))+)",
 )
-# What transformers says of a SentencePiece file where either of the first two is missing: it then takes it for another.
+# transformers' message for a SentencePiece file where one of the first two is missing: it then takes it for another.
 _READS_AS_TIKTOKEN = "required to read a `tiktoken` file"
 _SENTENCEPIECE = ("sentencepiece", "protobuf", "tiktoken")
 
 
 def what_to_install(error: BaseException) -> str | None:
-    """The command that installs what an error of a library calls missing.
+    """The command that installs a missing package; None if an error is about something else.
 
     A package that we require comes with our bound of its version, one of an extra as that extra.
 
     Args:
-        error: what the library raised; errors that it was raised from are looked at too.
-
-    Returns:
-        For example ``pip install 'sentencepiece>=0.2'`` or ``pip install 'ttmbench[lora]'``; None if the error is
-        about something else.
+        error: raised by the library; its causes are looked at too.
 
     >>> what_to_install(ModuleNotFoundError("No module named 'peft'", name="peft"))
     "pip install 'ttmbench[lora]'"
@@ -67,10 +59,10 @@ def what_to_install(error: BaseException) -> str | None:
 
 
 def _missing(error: BaseException) -> Iterator[str]:
-    """What one error calls missing, by name or title, and the words of a command that it tells to type."""
+    """Names or titles of missing packages in one error, and the words of a command that it suggests."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         module = "google" if error.name == "google.protobuf" else error.name
-        if _as_ours(module) is not None:  # of another module we do not know what to install, or it is a part of one
+        if _as_ours(module) is not None:  # else it is part of a package, or nobody knows its package
             yield module
         return
     detail = str(error)
@@ -87,14 +79,14 @@ def _missing(error: BaseException) -> Iterator[str]:
 
 
 def _as_ours(name: str) -> str | None:
-    """A package as we require it: with our bound, or as the extra that brings it; None if we know nothing of it."""
+    """A package as we require it: with our bound, or as the extra that brings it; None for unknown ones."""
     known = _PIP_NAMES.get(name.lower())
     try:
         ours = requires("ttmbench") or []
     except PackageNotFoundError:  # a checkout that is not installed
         ours = []
-    for one in ours:
-        requirement, _, marker = one.partition(";")
+    for line in ours:
+        requirement, _, marker = line.partition(";")
         if _plain(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0]) != _plain(known or name):
             continue
         extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", marker)

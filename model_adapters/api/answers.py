@@ -1,30 +1,49 @@
-"""What a server sends, read: a chat completion, why it is none, an error, and how long it asks to wait."""
+"""Answers of a chat-completions server: read, checked, and stored so that nothing is asked, or paid for, twice."""
 
 from __future__ import annotations
 
 import email.utils
+import hashlib
 import json
 import math
+import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NotRequired, TypedDict, cast
+
+from ttmbench._util.console import warn
+from ttmbench.errors import UsageError
 
 _REFUSALS = ("content_policy", "content_filter", "moderation_blocked", "responsibleaipolicyviolation")
 _ROUNDING = 0.01  # by so much may a log-probability, and the logarithm of the sum of all probabilities, be above 0
-_MOST_TOKENS = 10**12  # a larger count is none
+_MOST_TOKENS = 10**12  # a larger count is an error
+_TABLE = """
+CREATE TABLE IF NOT EXISTS answers (
+    key TEXT PRIMARY KEY,
+    model TEXT NOT NULL,
+    request TEXT NOT NULL,
+    answer TEXT NOT NULL,
+    asked_at TEXT NOT NULL,
+    sha256 TEXT
+)
+"""
+_MANY = 500  # keys in one query
 
 
 class Answer(TypedDict):
-    """What is known of an answer, and kept.
+    """An answer as it is stored.
 
-    ``refusal`` is why there is none, if the server or the model refused; ``top_logprobs`` are [token, log-probability]
-    of the first token, ``top_logprobs_asked`` is how many were asked for, if fewer than were wanted.
+    ``refusal`` is the reason, if the server or the model refused; ``top_logprobs`` are (token, log-probability) of the
+    first token, ``top_logprobs_asked`` is how many were asked for, if fewer than were wanted.
     """
 
     text: str | None
     refusal: str | None
-    top_logprobs: list[list[Any]]
+    top_logprobs: list[tuple[str, float]]
     top_logprobs_asked: NotRequired[int]
     finish_reason: str | None
     usage: dict[str, int] | None
@@ -33,7 +52,7 @@ class Answer(TypedDict):
 
 
 class BadAnswerError(ValueError):
-    """An answer in the right form that says nothing; it is of no use, and likely to come again."""
+    """A well-formed answer without usable content; another try is likely to give the same."""
 
 
 @dataclass(frozen=True)
@@ -45,71 +64,58 @@ class Reply:
     content: bytes
 
     @property
-    def text(self) -> str:
-        """The beginning of the body."""
-        return self.content[:4000].decode("utf-8", "replace")
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """What it says of an error: ``message`` and ``code``, where it says so; empty if it does not."""
+    def error(self) -> dict[str, object]:
+        """``message`` and ``code`` of an error, where the body has them."""
         try:
             content = json.loads(self.content)
         except (ValueError, RecursionError):
             return {}
-        error = content.get("error") if isinstance(content, dict) else None
-        if isinstance(error, dict):
-            return error
         if not isinstance(content, dict):
             return {}
-        return {"message": str(error or content.get("message") or "")}
+        error = content.get("error")
+        return error if isinstance(error, dict) else {"message": str(error or content.get("message") or "")}
+
+    @property
+    def message(self) -> str:
+        """The error's message, or else the beginning of the body."""
+        return str(self.error.get("message") or self.content[:4000].decode("utf-8", "replace"))
 
     @property
     def refusal(self) -> str | None:
-        """Why the server refused for the content of the question; None if it did not."""
+        """Why the server refused the content of the question; None if it did not."""
         if self.status not in (400, 403):
             return None
         inner = self.error.get("innererror")
-        codes = [
-            self.error.get("code"),
-            self.error.get("type"),
-            inner.get("code") if isinstance(inner, dict) else None,
-        ]
+        codes = [self.error.get("code"), self.error.get("type"), inner.get("code") if isinstance(inner, dict) else None]
         if any(sign in str(code).casefold() for sign in _REFUSALS for code in codes):
             return str(self.error.get("message") or "content policy")
         return None
 
     @property
     def seconds_to_wait(self) -> float:
-        """Seconds of its Retry-After header, which holds seconds or a date; 0 if there is none."""
-        if "retry-after-ms" in self.headers:
-            try:
-                return max(0.0, float(self.headers["retry-after-ms"]) / 1000)
-            except ValueError:
-                pass
+        """Seconds of its Retry-After header, which holds seconds or a date; 0 without one."""
         value = self.headers.get("retry-after", "")
-        try:
-            return max(0.0, float(value))
-        except ValueError:
-            pass
-        try:
-            return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-        except (TypeError, ValueError):
-            return 0.0
+        readers: tuple[Callable[[], float], ...] = (
+            lambda: float(self.headers.get("retry-after-ms", "")) / 1000,
+            lambda: float(value),
+            lambda: email.utils.parsedate_to_datetime(value).timestamp() - time.time(),
+        )
+        for read in readers:
+            with suppress(TypeError, ValueError):
+                return max(0.0, read())
+        return 0.0
 
 
 def read_answer(content: bytes, clean: Callable[[str], str]) -> Answer:
-    """What matters of a chat completion.
+    """The answer in the body of a chat completion.
 
     Args:
         content: the body.
-        clean: takes the key out of a text.
-
-    Returns:
-        As `ChatClient.ask`.
+        clean: removes the key from a text.
 
     Raises:
-        BadAnswerError: there is no text, or a log-probability is none.
-        ValueError: or KeyError and the like: it is no chat completion.
+        BadAnswerError: there is no text, or a log-probability is impossible.
+        ValueError: or KeyError and the like: it is not a chat completion.
     """
     found = json.loads(content)
     if found.get("error") and not found.get("choices"):
@@ -125,7 +131,7 @@ def read_answer(content: bytes, clean: Callable[[str], str]) -> Answer:
             f"has no text (content: null, finish_reason: {_cleaned(finish, clean)}){room if finish == 'length' else ''}"
         )
     if not refusal and not isinstance(text, str):
-        raise TypeError(f"its content is {type(text).__name__} and no text")
+        raise TypeError(f"its content must be text, got {type(text).__name__}")
     listed = ((choice.get("logprobs") or {}).get("content") or [{}])[0].get("top_logprobs") or []
     return {
         "text": clean(_writable(text)) if isinstance(text, str) else None,
@@ -139,7 +145,7 @@ def read_answer(content: bytes, clean: Callable[[str], str]) -> Answer:
 
 
 def refused(reason: str) -> Answer:
-    """An answer that the server kept back; what it does not answer it does not bill."""
+    """The answer for a refused question, which costs nothing."""
     return {
         "text": None,
         "refusal": reason,
@@ -151,16 +157,16 @@ def refused(reason: str) -> Answer:
     }
 
 
-def _listed_tokens(listed: Sequence[Mapping[str, Any]], clean: Callable[[str], str]) -> list[list[Any]]:
-    """[token, log-probability] of each listed token that is possible; an entry that is repeated counts once.
+def _listed_tokens(listed: Sequence[Mapping[str, object]], clean: Callable[[str], str]) -> list[tuple[str, float]]:
+    """(token, log-probability) of each listed token that is possible; a repeated entry counts once.
 
     Two tokens may have the same text ("Yes" with and without a space before it, which some servers strip). They have
     different log-probabilities and both count.
     """
     found: dict[tuple[str, float], None] = {}
-    for one in listed:
-        token, value = clean(_writable(str(one["token"]))), one["logprob"]
-        if isinstance(value, bool | str) or not value <= _ROUNDING:  # NaN is not <= either
+    for entry in listed:
+        token, value = clean(_writable(str(entry["token"]))), entry["logprob"]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value <= _ROUNDING:  # NaN is not <=
             shown = value if isinstance(value, float) else json.dumps(value)[:40]
             raise BadAnswerError(
                 f"gives {shown} as the log-probability of {token[:40]!r}; a log-probability is a number of at most 0"
@@ -170,11 +176,11 @@ def _listed_tokens(listed: Sequence[Mapping[str, Any]], clean: Callable[[str], s
     total = math.fsum(math.exp(value) for _, value in found)
     if total > math.exp(_ROUNDING):
         raise BadAnswerError(f"lists tokens whose probabilities add up to {total:.4f}; they can be 1 at most")
-    return [[token, value] for token, value in found]
+    return list(found)
 
 
 def _usage(usage: object) -> dict[str, int] | None:
-    """The counts of tokens; None where one of them is no count."""
+    """The token counts; None where one of them is missing or implausible."""
     if not isinstance(usage, dict):
         return None
     counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
@@ -189,3 +195,87 @@ def _cleaned(value: object, clean: Callable[[str], str]) -> str | None:
 def _writable(text: str) -> str:
     """A text without halves of surrogate pairs, which JSON can hold and no file can."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def request_key(request: Mapping[str, object]) -> str:
+    """sha256 of a request: model, server, prompt, parameters and digests of the images, in whatever order."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def open_answers(path: Path) -> Iterator[StoredAnswers]:
+    """Stored answers in one SQLite file in WAL mode, which several processes may use at once.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+    connection = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # One thread at a time uses it, but in a notebook that is not the one that opens it.
+        connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute(_TABLE)
+        if "sha256" not in [column[1] for column in connection.execute("PRAGMA table_info(answers)")]:
+            connection.execute("ALTER TABLE answers ADD COLUMN sha256 TEXT")  # a file of an older version
+    except (OSError, sqlite3.Error) as error:
+        if connection is not None:
+            connection.close()
+        raise _unusable(path, error) from None
+    try:
+        yield StoredAnswers(connection, path)
+    except sqlite3.Error as error:
+        raise _unusable(path, error) from None
+    finally:
+        connection.close()
+
+
+def _unusable(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"answers cannot be stored in {path}: {error}; choose another file with cache=PATH")
+
+
+class StoredAnswers:
+    """Answers by the key of their request, in an open file."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection, self._path = connection, path
+
+    def get(self, keys: Iterable[str]) -> dict[str, Answer]:
+        """The stored answers, by key; damaged ones are reported and skipped."""
+        wanted, found, damaged = list(dict.fromkeys(keys)), {}, 0
+        for start in range(0, len(wanted), _MANY):
+            part = wanted[start : start + _MANY]
+            marks = ",".join("?" * len(part))
+            rows = self._connection.execute(f"SELECT key, answer, sha256 FROM answers WHERE key IN ({marks})", part)
+            for key, stored, digest in rows:
+                answer = _read(key, stored, digest)
+                if answer is None:
+                    damaged += 1
+                else:
+                    found[key] = answer
+        if damaged:
+            warn(f"{damaged} of the answers in {self._path} do not match their digest; they are asked for again")
+        return found
+
+    def put(self, key: str, request: Mapping[str, object], answer: Answer) -> None:
+        """Stores an answer; it is on the disk when this returns."""
+        text, asked = json.dumps(answer, ensure_ascii=False), json.dumps(request, sort_keys=True, ensure_ascii=False)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        row = (key, str(request.get("model")), asked, text, now, _digest(key, text))
+        self._connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def _read(key: str, stored: str, digest: str | None) -> Answer | None:
+    """A stored answer; None if it is damaged. Older versions wrote no digest."""
+    try:
+        if digest is not None and digest != _digest(key, stored):
+            return None
+        value = json.loads(stored)
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return cast(Answer, value) if isinstance(value, dict) else None
+
+
+def _digest(key: str, answer: str) -> str:
+    return hashlib.sha256(f"{key}:{answer}".encode()).hexdigest()

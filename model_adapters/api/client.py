@@ -1,4 +1,4 @@
-"""Asks an OpenAI-compatible server: retries what may pass, says clearly what will not, and never shows the key."""
+"""Asks an OpenAI-compatible server: retries transient errors, adapts to its parameters, never shows the key."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import httpx2
 
@@ -19,10 +20,11 @@ from ttmbench._util.rate_limit import Pauses
 from ttmbench._util.redact import GONE, SHORTEST, secrets_in_url, without
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters.api.answers import Answer, BadAnswerError, Reply, read_answer, refused
-from ttmbench.model_adapters.api.dialect import Body, Dialect
 
-LONGEST_WAIT = 60.0  # seconds between two tries, unless the server asks for more: it is honoured up to the next
-LONGEST_ASKED = 900.0  # a server that asks for more than this is out of reach for today
+Body = dict[str, Any]
+"""Parameters of a request, in OpenAI's words."""
+LONGEST_WAIT = 60.0  # seconds between two tries, unless the server asks for more
+LONGEST_ASKED = 900.0  # a server that asks for more than this is given up
 BAD_ANSWERS = 2  # to one question, before it is given up
 _PASSING = {408, 409, 425, 429}  # and every 5xx
 _MESSAGE = 300  # characters of a message that are shown
@@ -30,20 +32,21 @@ _NO_LOGPROBS = (
     "gives no log-probabilities of tokens, which VQAScore needs; ask for forced choices (scorer=choice) instead"
 )
 _KEY_LIKE = re.compile(r"\b(?:sk|key|hf|gsk|xai)[-_][\w*-]{6,}")
+_LIMITS = (
+    r"max(?:imum)?(?: value)?(?: allowed| of| is|imum)*[\s:='\"]+(\d+)",
+    r"(?:less than or equal to|at most|up to|no more than|more than|not exceed|<=?)\s*(\d+)",
+    r"(?:between|from)\s+\d+\s+(?:and|to)\s+(\d+)|[\[(]\d+\s*,\s*(\d+)[\])]",
+    r"(?:allows|only)\s+(\d+)",
+)
+_TOO_MANY = re.compile(
+    r"max|less than|at most|exceed|too (?:large|many|big|high)|greater|more than|between|range|limit"
+)
+_LADDER = (10, 5, 2, 1)  # tried where a server refuses a number without naming its limit
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where and how to ask.
-
-    Attributes:
-        base_url: address of the API without ``/chat/completions``.
-        key: what authorises; None sends none.
-        timeout: seconds until an answer must be there.
-        retries: tries after the first.
-        backoff: seconds before the second try; doubles with each, up to `LONGEST_WAIT`.
-        api_version: of Azure, which wants it in the query, and the key in a header of its own name.
-    """
+    """Where and how to ask; fields as in `ServedOptions`, and the key, None for servers without one."""
 
     base_url: str
     key: str | None
@@ -57,7 +60,7 @@ class Server:
 
     @property
     def identity(self) -> str:
-        """Host and path, without port, user, password and keys: what tells servers apart in keys of stored answers."""
+        """Host and path, without port, user, password and keys: part of the keys of stored answers."""
         url = httpx2.URL(self.base_url)
         path = url.path.rstrip("/")
         if self.key and len(self.key) >= SHORTEST:
@@ -69,7 +72,7 @@ class Server:
 
     @property
     def declared(self) -> dict[str, str]:
-        """What else of it may change an answer."""
+        """Further entries of fingerprints and of the keys of stored answers."""
         return {"api_version": self.api_version} if self.api_version else {}
 
     @property
@@ -80,19 +83,19 @@ class Server:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What authorises, in the header that the server wants it in."""
+        """Authorisation; Azure has a header of its own for it."""
         if not self.key:
             return {}
         return {"api-key": self.key} if self.api_version else {"Authorization": f"Bearer {self.key}"}
 
     def pause_before(self, attempt: int) -> float:
-        """Seconds before a further try, counted from 1, where the server names none."""
-        # Questions that failed together come back one by one, also once the wait no longer grows.
+        """Seconds before a further try, counted from 1, where the server names none; doubles with each try."""
+        # Random, so that questions that failed together are not sent together again.
         spread = random.uniform(0.75, 1.25)
         return min(self.backoff * 2.0 ** min(attempt - 1, 100), LONGEST_WAIT / 1.25) * spread
 
     def hide(self, text: str) -> str:
-        """A text of the server without the key and what else is secret in its address, also in escapes and in parts."""
+        """A text of the server without the key and secrets of its address, also in escapes and in parts."""
         for secret in ([self.key] if self.key else []) + secrets_in_url(self.base_url):
             text = without(text, secret) if SHORTEST <= len(secret) else text
         return text
@@ -107,8 +110,64 @@ class Server:
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """What the certificates of servers are checked by; reading all authorities takes longer than most questions."""
+    """The certificate authorities; reading them takes longer than most questions."""
     return httpx2.create_ssl_context()
+
+
+@dataclass
+class Dialect:
+    """How a server is asked, learnt from its refusals during a run.
+
+    Attributes:
+        limit_name: of the parameter that limits the answer.
+        top_logprobs: the most tokens that it lists; None as long as it refuses no number.
+        lists_tokens: whether an answer with log-probabilities came: then one without is an accident.
+    """
+
+    limit_name: str = "max_tokens"
+    top_logprobs: int | None = None
+    lists_tokens: bool = False
+
+    def translated(self, body: Body) -> Body:
+        """A request in the words that the server takes."""
+        sent = {self.limit_name if name == "max_tokens" else name: value for name, value in body.items()}
+        if self.top_logprobs is not None and "top_logprobs" in sent:
+            sent["top_logprobs"] = min(sent["top_logprobs"], self.top_logprobs)
+        return sent
+
+    def learn(self, message: str, sent: Body) -> bool:
+        """Whether a refusal of a request says how to ask it otherwise; if so, it is asked so from now on."""
+        if "max_completion_tokens" in message and "max_tokens" in sent:
+            self.limit_name = "max_completion_tokens"
+            return True
+        asked = sent.get("top_logprobs")
+        if asked is None or "logprob" not in message.casefold():
+            return False
+        most = most_logprobs(message, asked)
+        if most is not None:
+            self.top_logprobs = most if self.top_logprobs is None else min(most, self.top_logprobs)
+        return most is not None
+
+
+def most_logprobs(message: str, asked: int) -> int | None:
+    """How many tokens a server would list, by its refusal to list ``asked``; None if it refuses something else.
+
+    >>> most_logprobs("Requested sample logprobs of 20, which is greater than max allowed: 5", 20)
+    5
+    >>> most_logprobs("Invalid value for 'top_logprobs': must be less than or equal to 8.", 20)
+    8
+    >>> most_logprobs("logprobs are not supported with this model", 20) is None
+    True
+    """
+    text = message.casefold()
+    for pattern in _LIMITS:
+        for found in re.finditer(pattern, text):
+            number = int(next(group for group in found.groups() if group))
+            if 1 <= number < asked:
+                return number
+    if not _TOO_MANY.search(text) or "support" in text:
+        return None
+    return next((step for step in _LADDER if step < asked), None)
 
 
 class ChatClient:
@@ -116,10 +175,10 @@ class ChatClient:
 
     Args:
         server: where to ask.
-        sleep: waits, and raises where the wait is to be given up.
+        sleep: waits, and raises when the wait is to be given up.
         count: called at each request.
-        dialect: what is known of how the server wants to be asked; what is learnt is added.
-        pauses: kept together with other processes that ask the same server; None where there are none.
+        dialect: learnt during earlier tasks; what is learnt is added.
+        pauses: shared with other processes that ask the same server.
     """
 
     def __init__(
@@ -147,21 +206,15 @@ class ChatClient:
         await self._http.aclose()
 
     async def ask(self, body: Body) -> Answer:
-        """Asks until there is an answer.
-
-        Args:
-            body: of the request, in OpenAI's words; see `Dialect` for servers that want others.
-
-        Returns:
-            The answer, also if it is a refusal.
+        """The answer, which may be a refusal.
 
         Raises:
-            DataError: the server cannot be reached, does not accept the key, or gives answers that say nothing.
+            DataError: the server cannot be reached, does not accept the key, or gives unusable answers.
             UsageError: the model does not exist, or gives no log-probabilities.
             TtmbenchError: the server does not take the request.
         """
-        # A loop of our own: a wait ends when the pool stops, one question's Retry-After holds back all others, and the
-        # content of an answer decides what is tried again. Of a library only the counting to `retries` would be left.
+        # Not a library's: a wait ends when the pool stops, one question's Retry-After holds back all others, and the
+        # content of an answer decides what is tried again.
         wants_logprobs = bool(body.get("logprobs"))
         problem, wait, bad = "", 0.0, 0
         for attempt in range(self._server.retries + 1):
@@ -198,28 +251,28 @@ class ChatClient:
                 detail = self._server.clean(f"{type(error).__name__}: {error}")
                 problem = f"its answer is not what a chat-completions server gives ({detail})"
             if bad >= BAD_ANSWERS:
-                raise DataError(f"{self._server.identity} gives no usable answer: {problem}. It was not kept")
+                raise DataError(f"{self._server.identity} gives no usable answer: {problem}. It was not stored")
         raise DataError(
             f"{self._server.identity} did not answer in {self._server.retries + 1} tries: {problem}. "
-            "Answers that came are kept, so a rerun asks for the rest"
+            "Answers so far are stored, so a rerun asks for the rest"
         )
 
     async def _wait_for_others(self, model: str) -> None:
-        """Waits as long as the server wants all questions to, those of other processes too."""
+        """Waits as long as the server asked this process, or another one, to wait."""
         await self._sleep(self._free_at - time.monotonic())
         while self._pauses is not None and (left := self._pauses.left(self._line(model))) > 0:
             await self._sleep(left * random.uniform(1.0, 1.1))  # processes that wait together come back one by one
 
     def _line(self, model: str) -> str:
-        """What a server limits the rate of: a model of its own."""
+        """The unit of a server's rate limit: one of its models."""
         return f"{self._server.identity} {model}"
 
     async def _post(self, body: Body) -> tuple[Body, Reply]:
-        """What was sent in the end, and what came back: a question that the server wants otherwise is asked so."""
+        """The request in the server's words, and the response to it."""
         while True:
-            sent = self._dialect.said(body)
+            sent = self._dialect.translated(body)
             reply = await self._send(sent)
-            if reply.status not in (400, 422) or not self._dialect.learn(_message_of(reply), sent):
+            if reply.status not in (400, 422) or not self._dialect.learn(reply.message, sent):
                 return sent, reply
 
     async def _send(self, sent: Body) -> Reply:
@@ -243,11 +296,11 @@ class ChatClient:
             raise httpx2.ReadTimeout("the whole exchange took too long") from None
 
     def _what_is_wrong(self, reply: Reply, body: Body) -> str:
-        """Why an answer with an error code may pass; raises if it will not."""
-        status, message = reply.status, self._server.clean(_message_of(reply))
+        """The reason of an error that may pass; other errors are raised."""
+        status, message = reply.status, self._server.clean(reply.message)
         detail = f"{self._server.identity} says {status}: {message}"
         if reply.error.get("code") == "insufficient_quota":
-            raise DataError(f"{detail}. The account has no credit left; answers that came are kept")
+            raise DataError(f"{detail}. The account has no credit left; answers so far are stored")
         if status in _PASSING or status >= 500:
             return f"{status} {message}"
         if status in (401, 403) and "logprob" not in message.casefold():
@@ -259,17 +312,13 @@ class ChatClient:
         raise TtmbenchError(detail)
 
     def _asked_to_wait(self, reply: Reply) -> float:
-        """Seconds that the server asks to wait; every question waits for a server that limits its rate."""
+        """Seconds that the server asks to wait; after a 429 every question waits for them."""
         asked = reply.seconds_to_wait
         if asked > LONGEST_ASKED:
             raise DataError(
-                f"{self._server.identity} asks to come back in {asked:.0f} s. Answers that came are kept, so a rerun "
+                f"{self._server.identity} asks to come back in {asked:.0f} s. Answers so far are stored, so a rerun "
                 "then asks for the rest"
             )
         if reply.status == 429 and asked:
             self._free_at = max(self._free_at, time.monotonic() + asked)
         return asked
-
-
-def _message_of(reply: Reply) -> str:
-    return str(reply.error.get("message") or reply.text)

@@ -1,4 +1,4 @@
-"""What questions cost: an estimate before, the server's own count of tokens after, and a limit in between."""
+"""Costs of questions: an estimate before, the server's own count of tokens after, and a limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Prices:
     tokens_out: float | None = None
 
     def of(self, tokens_in: float, tokens_out: float) -> float | None:
-        """The price of so many tokens, None if a price is unknown.
+        """The price of tokens, None if a price is unknown.
 
         >>> Prices(2.0, 8.0).of(500_000, 1_000)
         1.008
@@ -28,7 +28,7 @@ class Prices:
 
 @dataclass
 class Tokens:
-    """A sum over answers; ``uncounted`` answers came without a count."""
+    """A sum over answers; ``uncounted`` answers came without token counts."""
 
     answers: int = 0
     tokens_in: int = 0
@@ -36,27 +36,29 @@ class Tokens:
     uncounted: int = 0
 
     def add(self, usage: Mapping[str, int] | None) -> None:
-        """Takes in one answer's ``usage`` as the server states it."""
+        """Adds one answer's ``usage`` as the server states it."""
         self.answers += 1
-        counted = [(usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")]
-        if not all(isinstance(value, int) for value in counted):
+        counts = [(usage or {}).get(name) for name in ("prompt_tokens", "completion_tokens")]
+        if not all(isinstance(count, int) for count in counts):
             self.uncounted += 1
             return
-        self.tokens_in += int(counted[0] or 0)
-        self.tokens_out += int(counted[1] or 0)
+        self.tokens_in += int(counts[0] or 0)
+        self.tokens_out += int(counts[1] or 0)
 
 
 @dataclass
 class Account:
-    """What a run has asked and spent.
+    """Requests and costs of a run.
 
     Attributes:
         prices: per million tokens.
-        max_cost: what this run may spend; None for no limit.
-        shares: among so many processes; each may spend its part.
+        max_cost: limit of this run; None for none.
+        shares: processes that share the limit equally.
         requests: sent, retries included.
         asked: tokens of the answers that this run was given.
-        stored: tokens of the answers that were there before.
+        stored: tokens of the answers that were stored before.
+        underway: questions that wait for their answer.
+        estimate: tokens in and out that one question is expected to take.
     """
 
     prices: Prices = field(default_factory=Prices)
@@ -65,49 +67,32 @@ class Account:
     requests: int = 0
     asked: Tokens = field(default_factory=Tokens)
     stored: Tokens = field(default_factory=Tokens)
-    _underway: int = 0
-    _estimate: tuple[float, float] = (0.0, 0.0)  # tokens in and out of one question
-
-    def expect(self, tokens_in: float, tokens_out: float) -> None:
-        """Sets what one question is expected to take, for the limit."""
-        self._estimate = (tokens_in, tokens_out)
-
-    def start(self) -> None:
-        """A question is about to be asked."""
-        self._underway += 1
-
-    def finish(self, usage: Mapping[str, int] | None) -> None:
-        """A question was answered."""
-        self._underway -= 1
-        self.asked.add(usage)
-
-    def give_up(self) -> None:
-        """A question got no answer."""
-        self._underway -= 1
+    underway: int = 0
+    estimate: tuple[float, float] = (0.0, 0.0)
 
     @property
     def cost(self) -> float | None:
-        """What this run's answers cost; those without a count go by the estimate."""
+        """Cost of this run's answers, by the estimate where a count is missing."""
         return self.prices.of(
-            self.asked.tokens_in + self.asked.uncounted * self._estimate[0],
-            self.asked.tokens_out + self.asked.uncounted * self._estimate[1],
+            self.asked.tokens_in + self.asked.uncounted * self.estimate[0],
+            self.asked.tokens_out + self.asked.uncounted * self.estimate[1],
         )
 
     @property
     def has_room(self) -> bool:
-        """Whether one more question fits under the limit, all that are underway taken into account."""
+        """Whether one more question fits under the limit, beside those underway."""
         cost = self.cost
         if self.max_cost is None or cost is None:
             return True
-        each = self.prices.of(*self._estimate) or 0.0
+        each = self.prices.of(*self.estimate) or 0.0
         counted = self.asked.answers - self.asked.uncounted
         if counted:
             each = max(each, (self.prices.of(self.asked.tokens_in, self.asked.tokens_out) or 0.0) / counted)
-        return cost + (self._underway + 1) * each <= self.max_cost / self.shares
+        return cost + (self.underway + 1) * each <= self.max_cost / self.shares
 
     @property
     def limit(self) -> str:
-        """The limit as the user gave it, and what is left of it for a share."""
+        """The limit as the user gave it, and this share's part of it."""
         if self.max_cost is None:
             return "no max_cost"
         each = f", {money(self.max_cost / self.shares)} for each of {self.shares} shares" if self.shares > 1 else ""
@@ -115,7 +100,6 @@ class Account:
 
     def report(self) -> dict[str, float | None]:
         """For the results document; money in the currency of the prices, None if they are unknown."""
-        before = self.prices.of(self.stored.tokens_in, self.stored.tokens_out)
         return {
             "requests": self.requests,
             "answers": self.asked.answers,
@@ -124,14 +108,14 @@ class Account:
             "completion_tokens": self.asked.tokens_out,
             "cost": self.cost,
             "stored_answers": self.stored.answers,
-            "stored_cost": before,
+            "stored_cost": self.prices.of(self.stored.tokens_in, self.stored.tokens_out),
             "price_in": self.prices.tokens_in,
             "price_out": self.prices.tokens_out,
         }
 
 
 def money(amount: float | None) -> str:
-    """Dollars as people read them.
+    """Dollars, rounded for reading.
 
     >>> money(1.5), money(0.00042), money(None)
     ('$1.50', '$0.00042', 'unknown (give price_in and price_out)')

@@ -1,4 +1,4 @@
-"""Images as a chat model gets them: size and format are stated, since they change what the model sees."""
+"""Images as they are sent to a chat model."""
 
 from __future__ import annotations
 
@@ -19,32 +19,25 @@ JPEG_QUALITY = 95
 
 @dataclass(frozen=True)
 class ImageStyle:
-    """How images are sent.
-
-    Attributes:
-        size: longest side in pixels; larger images are made smaller, smaller ones stay. None sends all as they are.
-        format: ``jpeg`` (quality 95, full colour resolution) or ``png`` (lossless).
-        detail: what the server is told of how closely to look; None says nothing.
-    """
+    """How images are sent: longest side, format (``jpeg`` with full colour resolution, or ``png``) and detail."""
 
     size: int | None = 512
     format: str = "jpeg"
     detail: str | None = "high"
 
     def describe(self) -> dict[str, object]:
-        """For fingerprints and keys."""
+        """Entries of fingerprints and of the keys of stored answers."""
         quality = {"quality": JPEG_QUALITY, "subsampling": "4:4:4"} if self.format == "jpeg" else {}
-        resampling = "lanczos" if self.size else None
         return {
             "longest_side": self.size,
-            "resampling": resampling,
+            "resampling": "lanczos" if self.size else None,
             "format": self.format,
             **quality,
             "detail": self.detail,
         }
 
     def sent_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Width and height of an image when it is sent.
+        """Width and height of an image when it is sent: larger ones are made smaller.
 
         >>> ImageStyle(size=512).sent_size((1024, 768)), ImageStyle(size=512).sent_size((100, 50))
         ((512, 384), (100, 50))
@@ -56,10 +49,6 @@ class ImageStyle:
 
     def part(self, image: Image) -> dict[str, object]:
         """The image as a part of a chat message."""
-        detail = {"detail": self.detail} if self.detail else {}
-        return {"type": "image_url", "image_url": {"url": self._data_url(image), **detail}}
-
-    def _data_url(self, image: Image) -> str:
         from PIL import Image as Pillow
 
         size = self.sent_size(image.size)
@@ -67,7 +56,8 @@ class ImageStyle:
         buffer = io.BytesIO()
         options: dict[str, int] = {"quality": JPEG_QUALITY, "subsampling": 0} if self.format == "jpeg" else {}
         sent.convert("RGB").save(buffer, self.format.upper(), **options)
-        return f"data:image/{self.format};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+        url = f"data:image/{self.format};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+        return {"type": "image_url", "image_url": {"url": url, **({"detail": self.detail} if self.detail else {})}}
 
 
 def image_digest(image: Image) -> str:

@@ -1,4 +1,4 @@
-"""Runs many small jobs at a time and stops without losing what is underway."""
+"""Runs many small jobs at a time and stops without losing those underway."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmbench._util.console import step_done
 
 T = TypeVar("T")
 GRACE = 10.0  # seconds that an interrupted run waits for answers underway
-_PART = 5.0  # seconds of a wait, after which it is said that it goes on
+_PART = 5.0  # seconds of a wait, after which it reports a sign of life
 
 
 class Stopped(Exception):
@@ -20,47 +20,39 @@ class Stopped(Exception):
 
 
 class Pool:
-    """A bound on how many jobs run at a time, and a sign for all of them to stop.
-
-    Args:
-        concurrency: jobs at a time.
-    """
+    """Runs at most ``concurrency`` jobs at a time."""
 
     def __init__(self, concurrency: int) -> None:
         self._concurrency = concurrency
         self._stopping = asyncio.Event()
 
-    async def run(self, jobs: int, work: Callable[[int], Awaitable[None]], may_start: Callable[[], bool]) -> int:
-        """Runs jobs 0, 1, ...: the first alone, since what is wrong with it is likely wrong with all.
+    async def run(self, jobs: int, work: Callable[[int], Awaitable[None]], may_start: Callable[[], bool]) -> None:
+        """Runs ``work(0)``, ``work(1)``, ...: the first alone, since its error is likely that of all.
 
         When a job fails, or the run is interrupted, no further one starts and those underway are waited for.
 
         Args:
             jobs: their number.
             work: does one.
-            may_start: asked before each; once it says no, no further one starts.
-
-        Returns:
-            How many were started.
+            may_start: asked before each; no further job starts once it is False.
 
         Raises:
-            Exception: what the first failed job raised.
+            Exception: the error of the first failed job.
         """
         left = iter(range(jobs))
-        started = 0
 
-        async def worker(most: int | None = None) -> None:
-            nonlocal started
-            while most is None or most > 0:
-                if self._stopping.is_set() or started >= jobs or not may_start():
+        async def worker(most: int) -> None:
+            for _ in range(most):
+                if self._stopping.is_set() or not may_start():
                     return
-                index, started, most = next(left), started + 1, None if most is None else most - 1
+                index = next(left, None)
+                if index is None:
+                    return
                 with contextlib.suppress(Stopped):
                     await work(index)
 
         await self._finish([asyncio.ensure_future(worker(1))])
-        await self._finish([asyncio.ensure_future(worker()) for _ in range(min(self._concurrency, jobs - started))])
-        return started
+        await self._finish([asyncio.ensure_future(worker(jobs)) for _ in range(min(self._concurrency, jobs - 1))])
 
     async def sleep(self, seconds: float) -> None:
         """Waits; raises Stopped at once when the pool stops."""
@@ -100,16 +92,9 @@ async def _wait_or_cancel(tasks: list[asyncio.Future[None]], seconds: float | No
 
 
 def run_async(main: Callable[[], Coroutine[object, None, T]]) -> T:
-    """Runs a coroutine to its end, also where an event loop is running already (a notebook).
+    """Runs the coroutine that ``main`` makes, also where an event loop is running already (a notebook).
 
-    Args:
-        main: makes the coroutine.
-
-    Returns:
-        What it returns.
-
-    Raises:
-        Exception: what it raises; KeyboardInterrupt once it has been cancelled and has ended.
+    An interrupt cancels it and is raised when it has ended.
     """
     try:
         asyncio.get_running_loop()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.adapter_inputs import groups_of
+from support.adapter_inputs import groups_of, quick_scores
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.model_adapters import blind, visualgpt
 from ttmbench.testing import check_adapter
-
-QUICK = {"limit": 4, "bootstrap_iters": 0, "device": "cpu"}
 
 
 @pytest.fixture(params=["gpt2", "opt", "t5", "bart"])
@@ -58,9 +56,7 @@ def test_scores_of_a_run_equal_the_models_own(kind, folder, prompt, end):
     groups = groups_of("shapes_spatial", 4)
     score = own_likelihood(kind, folder, prompt=prompt, end=end)
     expected = np.array([[[score(caption) for caption in group.captions]] for group in groups])
-    arguments = {"pretrained": str(folder), "prompt": prompt, "end_token": end}
-    run = ttmbench.simple_evaluate("blind", "shapes_spatial", model_args=arguments, **QUICK)
-    found = run.scores["shapes_spatial"]["none"][0].groups
+    found, _ = quick_scores("blind", "shapes_spatial", limit=4, pretrained=folder, prompt=prompt, end_token=end)
     assert found.dtype == np.float32 and np.ptp(found, axis=2).max() > 1e-2
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
@@ -88,19 +84,16 @@ def test_each_caption_is_scored_once(tiny_vlm):
 
 def test_a_generative_model_is_blind_with_noise_for_images(tiny_vlm):
     folder = str(tiny_vlm("blip", captioner=True))
-    run = ttmbench.simple_evaluate(
-        "blind", "shapes_spatial", model_args={"pretrained": folder, "noise_images": 2, "noise_seed": 3}, **QUICK
-    )
+    found, run = quick_scores("blind", "shapes_spatial", limit=4, pretrained=folder, noise_images=2, noise_seed=3)
     seeing = visualgpt.load(pretrained=folder, device="cpu", noise_images=2, noise_seed=3)
     expected = np.stack([seeing.log_priors(group.captions) for group in groups_of("shapes_spatial", 4)])
-    found = run.scores["shapes_spatial"]["none"][0].groups
     np.testing.assert_allclose(found[:, 0], expected, atol=1e-5)
     assert run["model_info"]["fingerprint"]["score"] == "log P(t) from noise images"
 
 
 def test_groups_of_several_images_cannot_be_solved_without_them(folder):
     """Equal scores for all images: no group metric can hold, and exactly one image of a group prefers its caption."""
-    run = ttmbench.simple_evaluate("blind", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
+    _, run = quick_scores("blind", "shapes_color", limit=4, pretrained=folder)
     numbers = run.results["shapes_color"]
     for metric in ("text_score", "image_score", "group_score", "group_match"):
         assert numbers[f"{metric},none"] == 0
@@ -114,7 +107,7 @@ def test_one_image_per_group_says_what_the_captions_give_away(folder, capsys):
     words = ["--model", "blind", "--model_args", f"pretrained={folder}", "--tasks", "shapes_replace"]
     assert main([*words, "--limit", "4", "--device", "cpu"]) == 0
     assert "points from chance" in " ".join(capsys.readouterr().out.split())
-    run = ttmbench.simple_evaluate("blind", "shapes_replace", model_args={"pretrained": str(folder)}, **QUICK)
+    _, run = quick_scores("blind", "shapes_replace", limit=4, pretrained=folder)
     value = run.results["shapes_replace"]["text_score,none"]
     assert (
         f"right in {100 * value:.2f} % of the groups, {100 * (value - 0.5):+.2f} points"
@@ -134,13 +127,9 @@ def test_half_precision_keeps_scores_in_fp32(tiny_vlm):
 
 
 def test_what_writes_no_text_is_refused(tmp_path):
-    import json
-
     folder = tmp_path / "bert"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    (folder / "config.json").write_text('{"model_type": "vit"}')
     (folder / "model.safetensors").write_bytes(b"is not read")
     with pytest.raises(UsageError, match="writes no text"):
         blind.load(pretrained=str(folder))
-    with pytest.raises(DataError, match="neither a folder here"):
-        blind.load(pretrained="nobody/no-such-model", offline=True)

@@ -18,7 +18,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
 from ttmbench.model_adapters import hf, tiny_clip
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.testing import ContractError, check_adapter
 from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
@@ -164,7 +164,7 @@ def test_missing_tensors_are_refused(tmp_path, tiny_hf_clip):
 def test_a_model_that_is_nowhere_is_one_clear_error():
     with pytest.raises(DataError, match="is neither a folder here nor in"):
         hf.load(pretrained="nobody/no-such-model", device="cpu", offline=True)
-    with pytest.raises(DataError, match="no name of a repository"):
+    with pytest.raises(DataError, match="must be a folder here or the name of a repository"):
         hf.load(pretrained="./no/such/folder", device="cpu")
 
 
@@ -183,9 +183,9 @@ def pickled(tmp_path, tiny_hf_clip):
 def test_a_pickle_is_read_as_tensors_alone(pickled, tiny_hf_clip):
     adapter, safe = hf.load(pretrained=str(pickled), device="cpu"), hf.load(pretrained=str(tiny_hf_clip), device="cpu")
     assert adapter.weights_sha256 == safe.weights_sha256
-    said = model_info(capabilities_of(adapter))["source"]
+    said = model_info(Capabilities(adapter))["source"]
     assert said == {"name": "pickled", "commit": None, "files": ["pytorch_model.bin"], "format": "pickle"}
-    assert model_info(capabilities_of(safe))["source"]["format"] == "safetensors"
+    assert model_info(Capabilities(safe))["source"]["format"] == "safetensors"
     assert "tensors alone are read" in remarks(adapter)[0] and not remarks(safe)
     with pytest.raises(DataError, match=r"pytorch_model\.bin and not as safetensors"):
         hf.load(pretrained=str(pickled), device="cpu", weights="safetensors")
@@ -206,7 +206,7 @@ def test_a_pickle_in_shards(pickled, tiny_hf_clip):
     adapter = hf.load(pretrained=str(pickled), device="cpu")
     assert adapter.weights_sha256 == hf.load(pretrained=str(tiny_hf_clip), device="cpu").weights_sha256
     (pickled / "pytorch_model-00002-of-00002.bin").unlink()
-    with pytest.raises(DataError, match=r"lacks pytorch_model-00002-of-00002\.bin; copy it again"):
+    with pytest.raises(DataError, match=r"missing pytorch_model-00002-of-00002\.bin; copy it again"):
         hf.load(pretrained=str(pickled), device="cpu")
     for broken in ("[]", "{", '{"weight_map": 3}', '{"weight_map": {"x": "../../pytorch_model.bin"}}'):
         index.write_text(broken, encoding="utf-8")

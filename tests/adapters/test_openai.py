@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import email.utils
+import io
 import json
 import math
 import os
@@ -28,10 +30,11 @@ from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters.api import client as client_module
+from ttmbench.model_adapters.api.answers import Reply
 from ttmbench.model_adapters.api.client import LONGEST_ASKED, LONGEST_WAIT, ChatClient, Server
 from ttmbench.model_adapters.api.costs import Account, Prices
 from ttmbench.model_adapters.api.images import ImageStyle
-from ttmbench.model_adapters.openai import load, read_yes_no
+from ttmbench.model_adapters.openai import LEAST_LEFT, load, read_yes_no, yes_token
 from ttmbench.results.files import schema
 from ttmbench.testing import check_adapter
 
@@ -124,23 +127,16 @@ def test_a_quiet_run(chat_server, evaluate):
 
 
 def test_the_scores_are_log_odds_of_summed_probabilities(chat_server, evaluate, tmp_path):
-    _, document, _ = evaluate()
-    lines = [json.loads(line) for line in (tmp_path / "out_samples_shapes_color.jsonl").read_text().splitlines()]
-    by_question = {}
-    for body in chat_server.requests:
-        caption = body["messages"][0]["content"][-1]["text"].partition('"')[2].rpartition('"')[0]
-        by_question.setdefault(caption, []).append(body)
-    assert len(lines) == 3
-    scores = np.array([line["scores"] for line in lines])
+    evaluate()
+    results, scores = numbers(tmp_path)
+    scores = np.array(scores)
     assert np.isfinite(scores).all() and np.abs(scores).max() <= math.log(0.95 / 0.05) + 1e-5
     assert len(np.unique(scores.round(5))) == N_PAIRS
-    _, as_probability, _ = evaluate(score_as="probability")
+    evaluate(score_as="probability")
     assert len(chat_server.requests) == N_PAIRS, "the same answers serve both"
-    lines = [json.loads(line) for line in (tmp_path / "out_samples_shapes_color.jsonl").read_text().splitlines()]
-    assert np.allclose(np.array([line["scores"] for line in lines]), 1 / (1 + np.exp(-scores)), atol=1e-6)
-    assert as_probability["results"]["shapes_color"]["text_score,none"] == pytest.approx(
-        document["results"]["shapes_color"]["text_score,none"]
-    )
+    again, probabilities = numbers(tmp_path)
+    assert np.allclose(probabilities, 1 / (1 + np.exp(-scores)), atol=1e-6)
+    assert again["shapes_color"]["text_score,none"] == results["shapes_color"]["text_score,none"]
 
 
 FAULTS = {
@@ -203,28 +199,18 @@ def test_another_process_that_was_told_to_wait_holds_back_this_one(chat_server, 
         assert told == [(line, 0.03)]
 
 
-def test_a_server_that_asks_to_come_back_tomorrow_is_not_waited_for(chat_server, evaluate):
-    chat_server.fault = lambda number: "429"
-    chat_server.retry_after = "86400"
-    code, document, printed = evaluate()
-    assert code == 4 and "asks to come back in 86400 s" in printed and document["status"] == "failed"
-
-
-def test_retry_after_may_be_a_date(chat_server, evaluate):
-    import email.utils
-
-    waits = []
-
-    def later(number: int) -> None:
-        if number == 1:
-            now = time.time()
-            until = int(now) + (1 if now % 1 < 0.6 else 2)  # a date has whole seconds
-            waits.append(until - now)
-            chat_server.retry_after = email.utils.formatdate(until, usegmt=True)
-
-    chat_server.before, chat_server.fault = later, lambda number: "429" if number == 1 else None
-    assert evaluate(concurrency=1)[0] == 0
-    assert chat_server.times[2] - chat_server.times[1] >= waits[0] - 0.01
+def test_retry_after_is_seconds_or_a_date():
+    date = httpx2.Headers({"retry-after": email.utils.formatdate(time.time() + 100, usegmt=True)})
+    assert 90 < Reply(429, date, b"").seconds_to_wait <= 100
+    for headers, seconds in (
+        ({"retry-after": "7"}, 7),
+        ({"retry-after-ms": "1500", "retry-after": "7"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
+        ({"retry-after": "later"}, 0),
+        ({}, 0),
+    ):
+        assert Reply(429, headers, b"").seconds_to_wait == seconds
 
 
 @pytest.mark.parametrize(
@@ -415,7 +401,7 @@ def test_a_process_that_is_killed_leaves_its_answers(chat_server, evaluate, tmp_
 def test_a_server_that_dies_half_way_costs_nothing(chat_server, evaluate, quiet, tmp_path):
     chat_server.fault = lambda number: "drop" if number >= 5 else None
     code, document, printed = evaluate(concurrency=2, retries=2)
-    assert code == 4 and "did not answer in 3 tries" in printed and "Answers that came are kept" in printed
+    assert code == 4 and "did not answer in 3 tries" in printed and "Answers so far are stored" in printed
     assert document["status"] == "failed" and document["errors"][0]["type"] == "DataError"
     first = dict(chat_server.answered)
     assert 0 < len(first) < N_PAIRS
@@ -489,19 +475,6 @@ def test_a_refusal_fails_and_names_the_groups_unless_it_is_to_count_as_wrong(fau
             assert value <= quiet[0]["shapes_color"][key] + 1e-9, key
 
 
-def test_an_answer_with_neither_yes_nor_no_is_no_score(chat_server, evaluate):
-    chat_server.listed = lambda share: [("The", -0.1), ("A", -3.0)]
-    code, _, printed = evaluate()
-    assert code == 1 and "no score for a pair of 3 of 3 groups" in printed
-
-
-def test_a_side_that_is_not_listed_gets_a_bound_and_a_note(chat_server, evaluate):
-    chat_server.listed = lambda share: [("Yes", -0.01 - share), ("The", -8.0), ("It", -9999.0)]
-    code, document, _ = evaluate()
-    notes = " ".join(document["notes"]["shapes_color"])
-    assert code == 1 and f"'no' in {N_PAIRS} pairs" in notes
-
-
 def test_costs_are_the_servers_count(chat_server, evaluate):
     chat_server.usage = {"prompt_tokens": 1000, "completion_tokens": 10}
     _, document, printed = evaluate(price_in=2, price_out=8)
@@ -563,9 +536,6 @@ def test_offline_uses_stored_answers_alone(chat_server, evaluate, monkeypatch):
 
 
 def test_images_are_sent_as_stated(chat_server, evaluate):
-    import base64
-    import io
-
     for size, form in ((16, "png"), (20, "jpeg")):
         chat_server.forget()
         evaluate(image_size=size, image_format=form)
@@ -683,16 +653,13 @@ def test_reading_yes_and_no():
 
 
 def test_an_account_leaves_room_for_what_is_underway():
-    account = Account(Prices(1e6, 0.0), max_cost=3.0)
-    account.expect(1, 1)
-    for _ in range(3):
+    account = Account(Prices(1e6, 0.0), max_cost=3.0, estimate=(1, 1))
+    for account.underway in range(3):
         assert account.has_room
-        account.start()
+    account.underway = 3
     assert not account.has_room
-    account.give_up()
-    assert account.has_room
-    account.start()
-    account.finish({"prompt_tokens": 2, "completion_tokens": 1})
+    account.underway = 0
+    account.asked.add({"prompt_tokens": 2, "completion_tokens": 1})
     assert account.cost == 2.0 and not account.has_room
 
 
@@ -725,7 +692,92 @@ def test_a_damaged_answer_is_asked_for_again(chat_server, evaluate, tmp_path, da
     code, again, printed = evaluate()
     assert code == 0 and again["results"] == first["results"]
     assert len(chat_server.requests) == N_PAIRS + (not old)
-    assert ("1 of the answers in" in printed and "their digest; they are asked for again" in printed) == (not old)
+    assert ("1 of the answers in" in printed and "match their digest; they are asked for again" in printed) == (not old)
+
+
+# --- servers that list few tokens: bounds, and pairs that are undecided
+
+
+def test_an_unlisted_side_has_no_more_than_is_left():
+    """By hand: 1 - 0.9 - 0.09 is less than the least listed; 1 - 0.5 - 0.001 is more."""
+    tight = read_yes_no([("Yes", math.log(0.9)), ("The", math.log(0.09))])
+    assert tight.bounded == "no" and math.exp(tight.no) == pytest.approx(0.01)
+    loose = read_yes_no([("No", math.log(0.5)), ("The", math.log(0.001))])
+    assert loose.bounded == "yes" and math.exp(loose.yes) == pytest.approx(0.001)
+    # More than one listed token, and a sum that rounding put above 1: the bound stays a number.
+    whole = read_yes_no([("Yes", math.log(0.6)), (" yes", math.log(0.4)), ("Oui", math.log(1e-3))])
+    assert whole.no == pytest.approx(math.log(LEAST_LEFT)) and math.isfinite(whole.log_odds)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bound_holds_whatever_was_left_out(seed):
+    """Of any distribution over tokens, its k most probable: the bound is never below the truth."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.full(30, 0.3))
+    names = ["Yes", "no", *(f"w{index}" for index in range(28))]
+    order = np.argsort(-shares)
+    listed = [(names[index], math.log(shares[index])) for index in order[: rng.integers(1, 12)] if shares[index] > 0]
+    found = read_yes_no(listed)
+    if found is not None:
+        assert math.exp(found.yes) >= shares[0] * (1 - 1e-9) and math.exp(found.no) >= shares[1] * (1 - 1e-9)
+
+
+def test_the_one_token_of_t2v_metrics():
+    listed = [("yes", math.log(0.6)), ("Yes", math.log(0.3)), ("No", math.log(0.1))]
+    assert yes_token(listed) == pytest.approx(0.3) and yes_token(listed[:1]) is None
+    assert yes_token([("Yes", -9999.0)]) is None
+
+
+def without_no(share):
+    """Sure of yes; "no" is not listed, and what is left is less than the least listed token."""
+    rest = 0.2 * share + 0.01
+    return [("Yes", math.log(1 - 1.05 * rest)), ("It", math.log(rest))]
+
+
+def test_mostly_undecided_numbers_have_an_exit_code_and_are_marked(chat_server, evaluate, tmp_path):
+    chat_server.listed = without_no
+    code, document, printed = evaluate()
+    scores = np.array(numbers(tmp_path)[1])
+    assert code == 1 and document["status"] == "done", "the numbers are there, and cannot be read as they stand"
+    assert document["undecided"] == {"shapes_color": {"pairs": N_PAIRS, "of": N_PAIRS}}
+    flat = " ".join(printed.split())
+    assert "shapes_color (undecided)" in printed
+    assert f"'no' in {N_PAIRS} pairs" in " ".join(document["notes"]["shapes_color"]), "scores are bounds"
+    assert "undecided: shapes_color: 12 of 12 pairs are undecided" in flat and "score_as=probability" in flat
+    rest = 1 / (0.05 * np.exp(scores) + 1.05)  # "no" has what is left, 0.05 of "It", and not as much as "It"
+    assert 0.01 < rest.min() and rest.max() < 0.21 and len(np.unique(rest.round(6))) == N_PAIRS
+
+
+def test_p_yes_needs_no_no(chat_server, evaluate, tmp_path):
+    chat_server.listed = without_no
+    code, document, printed = evaluate(score_as="probability")
+    scores = np.array(numbers(tmp_path)[1])
+    assert code == 0 and "undecided" not in document and "undecided" not in printed
+    assert not any("bounds" in note for note in document["notes"]["shapes_color"])
+    assert 0.7 < scores.min() and scores.max() < 1
+    assert evaluate(score_as="yes_token")[0] == 0 and np.allclose(numbers(tmp_path)[1], scores)
+
+
+def test_a_few_undecided_pairs_are_counted_and_pass(chat_server, evaluate):
+    def listed(share):
+        return without_no(share) if share > 0.75 else [("Yes", math.log(share + 0.01)), ("No", math.log(0.2))]
+
+    chat_server.listed = listed
+    code, document, printed = evaluate()
+    found = document["undecided"]["shapes_color"]
+    assert code == 0 and 0 < found["pairs"] <= N_PAIRS / 2 and found["of"] == N_PAIRS
+    assert "(undecided)" not in printed
+
+
+def test_an_answer_with_neither_yes_nor_no_is_undecided(chat_server, evaluate, tmp_path):
+    chat_server.listed = lambda share: [("The", -0.1), ("A", -2.5)]
+    code, _, printed = evaluate()
+    assert code == 1 and "no score for a pair of 3 of 3 groups" in printed
+    code, document, printed = evaluate(on_refusal="wrong")
+    assert code == 1 and document["undecided"]["shapes_color"] == {"pairs": N_PAIRS, "of": N_PAIRS}
+    assert document["results"]["shapes_color"]["group_score,none"] == 0 and "(undecided)" in printed
+    code, *_ = evaluate(score_as="yes_token")
+    assert code == 1 and not np.any(numbers(tmp_path)[1]), "as published: a token that is not listed has nothing"
 
 
 # --- how long the client waits between two tries
@@ -781,6 +833,6 @@ def test_what_the_server_asks_for_is_waited_even_if_it_is_longer(asked):
 
 def test_a_server_that_asks_for_more_than_its_limit_is_given_up_at_once():
     answers = failing(1, **{"retry-after": str(LONGEST_ASKED + 1)})
-    with pytest.raises(DataError, match=r"asks to come back in 901 s\. Answers that came are kept"):
+    with pytest.raises(DataError, match=r"asks to come back in 901 s\. Answers so far are stored"):
         waits(answers)
     assert len(answers) == 1, "nothing more was asked"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 
+import open_clip.transformer as open_clip_layers
 import pytest
+import timm.layers.activations as timm_layers
 import torch
+import transformers.activations as transformers_layers
 from support import tiny_models
 from support.rounding import bound, gamma
 from torch import nn
@@ -13,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ttmbench.model_adapters import hf, open_clip
 from ttmbench.model_adapters._shared import contrastive
-from ttmbench.model_adapters._shared.contrastive import PatchProduct, PixelScale, few_images, multiply_patches
+from ttmbench.model_adapters._shared.contrastive import PatchProduct, PixelScale, QuickGELU, few_images, use_cpu_layers
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
@@ -48,7 +51,7 @@ def test_a_product_of_patches_is_the_convolution(dtype, bias):
         return features, *torch.autograd.grad((features.float() * gradient).sum(), wanted)
 
     expected = outcome()
-    multiply_patches(layer)
+    use_cpu_layers(layer)
     assert type(layer) is PatchProduct
     # Of each sum: of a feature, and of the gradients of an input, a weight and a bias.
     for ours, theirs, terms in zip(outcome(), expected, (3 * 2 * 3 + 1, 4, 5 * 4 * 3, 5 * 4 * 3), strict=False):
@@ -66,8 +69,37 @@ def test_only_windows_side_by_side_are_a_product():
         nn.Conv2d(3, 4, 2, 2, padding=1),
         nn.Conv2d(3, 4, 1),
     ):
-        multiply_patches(layer)
+        use_cpu_layers(layer)
         assert type(layer) is nn.Conv2d
+
+
+@pytest.mark.parametrize(
+    "library", [transformers_layers.QuickGELUActivation, open_clip_layers.QuickGELU, timm_layers.QuickGELU]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("part", [64, 2**17])  # torch computes what is left of 2 vector registers by other code
+def test_quick_gelu_has_the_bits_of_the_libraries_layers(library, dtype, part, monkeypatch):
+    monkeypatch.setattr(contrastive, "_AT_A_TIME", part)
+    generator = torch.Generator().manual_seed(0)
+    x = (8 * torch.randn((3, 5, 40), generator=generator)).to(dtype).transpose(0, 1).requires_grad_()  # not contiguous
+    gradient = torch.randn((40, 3, 5), generator=generator).to(dtype).permute(2, 1, 0)
+    layer = library()
+    expected = layer(x)
+    expected_gradient = torch.autograd.grad(expected, x, gradient)[0]
+    use_cpu_layers(layer)
+    assert type(layer) is QuickGELU
+    assert torch.equal(layer(x), expected) and torch.equal(
+        torch.autograd.grad(layer(x), x, gradient)[0], expected_gradient
+    )
+    with torch.inference_mode():
+        assert torch.equal(layer(x.detach()), expected)
+
+
+@pytest.mark.parametrize("compile_towers", [False, True])
+def test_an_adapter_replaces_quick_gelu_unless_it_compiles(compile_towers, tmp_path):
+    layers = load("clip", tmp_path / "model", compile=compile_towers).model.modules()
+    names = {type(layer).__name__ for layer in layers if "GELU" in type(layer).__name__}
+    assert names == {"QuickGELUActivation" if compile_towers else "QuickGELU"}
 
 
 class Kernels(TorchDispatchMode):

@@ -106,8 +106,8 @@ WRONG = {
     ",load_in_4bit=yes": "load_in_4bit must be true or false, got yes",
     ",load_in_4bit=true,quantization_config.bnb_type=nf4": "quantization_config.bnb_type is unknown; known: load_in",
     ",quantization_config.bnb_4bit_quant_type=nf4": "quantization_config needs load_in_4bit=true or load_in_8bit=true",
-    ",max_memory.cpu=1GiB": "max_memory and offload_folder say something about device_map; add device_map=auto",
-    ",device_map=nonsense": "device_map: nonsense is no device; known: auto, balanced",
+    ",max_memory.cpu=1GiB": "max_memory and offload_folder need device_map; add device_map=auto",
+    ",device_map=nonsense": "device_map: nonsense is not a device; known: auto, balanced",
     ",device_map=cuda:99": "device cuda:99 was asked for, but",
     ",device_map=auto,max_memory=8": "max_memory takes names with values, such as max_memory.NAME=VALUE, got 8",
     ",device_map=auto,device_map.model=cpu": "device_map is given whole and as device_map.model",
@@ -125,7 +125,7 @@ def test_what_cannot_be_is_one_line(args, folder, capsys, monkeypatch):
 
 def test_a_map_and_a_device_and_models_without_a_template(folder, tiny_vlm, capsys, monkeypatch):
     assert run(folder, "--device", "cpu", args=",device_map=auto") == 2
-    assert "device_map says where the model goes, so --device cpu has no meaning" in capsys.readouterr().err
+    assert "device_map chooses the devices, so --device cpu has no meaning" in capsys.readouterr().err
     blip2 = tiny_vlm("blip2", captioner=False)
     for kind in (vqascore, visualgpt):
         with pytest.raises(UsageError, match="is loaded whole, on one device: device_map and quantisation are for"):

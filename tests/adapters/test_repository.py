@@ -91,7 +91,7 @@ def test_waiting_is_bounded(monkeypatch, waits):
 
 def test_what_will_not_pass_is_asked_once(monkeypatch, waits):
     left = answering(monkeypatch, Busy(404), listing(NEW))
-    with pytest.raises(DataError, match="neither a folder here nor to be had"):
+    with pytest.raises(DataError, match="neither a folder here nor available"):
         find_repository("me/model")
     assert len(left) == 1 and not waits
 
@@ -118,14 +118,14 @@ def test_offline_nothing_is_asked(monkeypatch, cache):
     with pytest.raises(DataError, match=r"nor in .* at revision \.\./main"):
         find(HubFiles(pretrained="me/model", revision="../main", offline=True))
     (cache / "snapshots" / NEW / "model.safetensors").unlink()
-    with pytest.raises(DataError, match=r"only in part: it lacks model\.safetensors; `ttmbench download"):
+    with pytest.raises(DataError, match=r"incomplete: missing model\.safetensors; `ttmbench download"):
         find(HubFiles(pretrained="me/model", offline=True))
 
 
 def test_a_repository_that_changes_meanwhile_is_no_mixture(monkeypatch, cache):
     answering(monkeypatch, listing(OLD, "config.json", "model.safetensors"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(cache / "snapshots" / NEW))
-    with pytest.raises(DataError, match="was changed on the hub while it was fetched"):
+    with pytest.raises(DataError, match="was changed on the Hub while it was fetched"):
         find(HubFiles(pretrained="me/model"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from contextlib import redirect_stdout
 from functools import cache
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.adapter_inputs import groups_of
+from support.adapter_inputs import chat_inputs, groups_of, own_model, quick_scores, with_tokens
 
 import ttmbench
 from ttmbench import metrics
@@ -25,6 +26,7 @@ from ttmbench.testing import check_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 QUICK = {"limit": 2, "bootstrap_iters": 0, "device": "cpu"}
+CAPTIONS = ["a red circle", "two dogs on the left of a blue square and a green star", "cat"]
 MAKERS = {
     "blip": ("blip", {"captioner": True}),
     "blip2-opt": ("blip2", {"captioner": True, "language": "opt"}),
@@ -53,81 +55,55 @@ def blip(tiny_vlm):
 
 
 @cache
-def own_parts(folder, has_processor):
-    """Model, processor, tokenizer and image processor as transformers loads them."""
+def own_words_and_pixels(folder):
     import transformers as tf
 
-    return (
-        tf.AutoModelForImageTextToText.from_pretrained(folder).eval(),
-        tf.AutoProcessor.from_pretrained(folder) if has_processor else None,
-        tf.AutoTokenizer.from_pretrained(folder),
-        tf.AutoImageProcessor.from_pretrained(folder),
-    )
+    return tf.AutoTokenizer.from_pretrained(folder), tf.AutoImageProcessor.from_pretrained(folder)
+
+
+@cache
+def own_blip(folder):
+    from transformers import AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText.from_pretrained(folder).eval()
 
 
 def own_likelihood(name, folder, *, end=False):
     """Mean log-likelihood of a caption for one image (or its pixels), straight from the model's logits."""
-    model, processor, words, shaper = own_parts(folder, not name.startswith("blip"))
-
-    def mean(logits, ids):
-        logs = logits.double().log_softmax(dim=-1)
-        return float(sum(logs[place, token] for place, token in enumerate(ids)) / len(ids))
+    words, shaper = own_words_and_pixels(folder)
+    model, processor = (own_blip(folder), None) if name.startswith("blip") else own_model(folder)
 
     def score(image, caption, pixels=None):
         own = words(caption, add_special_tokens=False)["input_ids"]
-        if processor is None and pixels is None:
-            pixels = shaper(images=image, return_tensors="pt")["pixel_values"]
-        with torch.no_grad():
-            if name == "blip":
-                last = [words.sep_token_id]
-                ids = [words.convert_tokens_to_ids("[DEC]"), *own, *last]
-                logits = model(pixel_values=pixels, input_ids=torch.tensor([ids])).logits[0]
-                wanted = own + last if end else own
-                return mean(logits[: len(wanted)], wanted)
-            if name == "blip2-opt":
-                ahead = [model.config.image_token_index] * model.config.num_query_tokens + [words.bos_token_id]
-                wanted = [*own, words.eos_token_id] if end else own
-                logits = model(pixel_values=pixels, input_ids=torch.tensor([ahead + wanted])).logits[0]
-                return mean(logits[len(ahead) - 1 : -1], wanted)
+        last = words.sep_token_id if name == "blip" else words.eos_token_id
+        wanted, start = ([*own, last] if end else own), 1
+        if processor is None:
+            inputs = {"pixel_values": shaper(images=image, return_tensors="pt")["pixel_values"]} if image else {}
+            queries = [] if name == "blip" else [model.config.image_token_index] * model.config.num_query_tokens
+            start = len(queries) + 1
+            first = {"blip": words.convert_tokens_to_ids("[DEC]"), "blip2-opt": words.bos_token_id}
+            ids = [*queries, first.get(name, words.eos_token_id)]
+            inputs["input_ids"] = torch.tensor([ids if name == "blip2-t5" else [*ids, *wanted]])
             if name == "blip2-t5":
-                ahead = [model.config.image_token_index] * model.config.num_query_tokens + [words.eos_token_id]
-                wanted = [*own, words.eos_token_id]
-                logits = model(
-                    pixel_values=pixels,
-                    input_ids=torch.tensor([ahead]),
-                    decoder_input_ids=torch.tensor([[0, *wanted[:-1]]]),
-                ).logits[0]
-                return mean(logits, wanted) if end else mean(logits[:-1], own)
-            if name == "paligemma":
-                inputs = processor(text="<image>caption en", images=image, return_tensors="pt")
-                inputs.pop("labels", None)
-            else:
-                turn = [{"role": "user", "content": [{"type": "image"}]}]
-                prompt = processor.apply_chat_template(turn, add_generation_prompt=True)
-                inputs = processor(text=prompt, images=image, return_tensors="pt")
-            if pixels is not None:
-                inputs["pixel_values"] = pixels
-            wanted = [*own, words.eos_token_id] if end else own
-            start = inputs["input_ids"].shape[1]
-            more = torch.tensor([wanted])
-            for key, value in {"input_ids": more, "attention_mask": torch.ones_like(more)}.items():
-                inputs[key] = torch.cat([inputs[key], value], dim=1)
-            for key, kind in (("token_type_ids", 1), ("mm_token_type_ids", 0)):
-                if key in inputs:
-                    inputs[key] = torch.cat([inputs[key], torch.full_like(more, kind)], dim=1)
-            return mean(model(**inputs).logits[0, start - 1 : -1], wanted)
+                inputs["decoder_input_ids"], start = torch.tensor([[0, *wanted[:-1]]]), 1
+        else:
+            prompt = chat_inputs(processor, image, "", "caption en")
+            inputs, start = with_tokens(prompt, wanted), prompt["input_ids"].shape[1]
+        if pixels is not None:
+            inputs["pixel_values"] = pixels
+        with torch.no_grad():
+            logs = model(**inputs).logits[0, start - 1 :].double().log_softmax(dim=-1)
+        return float(sum(logs[place, token] for place, token in enumerate(wanted)) / len(wanted))
 
     return score
 
 
 @pytest.mark.parametrize("end", [False, True])
 def test_scores_of_a_run_equal_the_models_own(name, folder, end):
-    groups = groups_of("shapes_color", 2)
     score = own_likelihood(name, folder, end=end)
+    groups = groups_of("shapes_color", 2)
     expected = np.array([[[score(image.open(), text) for text in g.captions] for image in g.images] for g in groups])
-    arguments = {"pretrained": str(folder), "end_token": end}
-    run = ttmbench.simple_evaluate("visualgpt", "shapes_color", model_args=arguments, batch_size=5, **QUICK)
-    found = run.scores["shapes_color"]["none"][0].groups
+    found, _ = quick_scores("visualgpt", "shapes_color", batch_size=5, pretrained=folder, end_token=end)
     assert found.dtype == np.float32 and np.ptp(found, axis=1).max() > 1e-3, "the image matters"
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
@@ -138,11 +114,10 @@ def test_adapters_keep_the_contract(folder):
 
 
 def test_captions_of_several_lengths_in_one_batch(name, folder):
-    captions = ["a red circle", "two dogs on the left of a blue square and a green star", "cat"]
     image = groups_of("shapes_color", 1)[0].images[0].open()
-    found = visualgpt.load(pretrained=str(folder), device="cpu").score_pairs([image] * 3, captions)
+    found = visualgpt.load(pretrained=str(folder), device="cpu").score_pairs([image] * 3, CAPTIONS)
     score = own_likelihood(name, folder)
-    np.testing.assert_allclose(found, [score(image, caption) for caption in captions], atol=1e-4, rtol=0)
+    np.testing.assert_allclose(found, [score(image, caption) for caption in CAPTIONS], atol=1e-4, rtol=0)
 
 
 def noise(shape, count, mean=0.0, std=0.25, seed=0):
@@ -151,21 +126,18 @@ def noise(shape, count, mean=0.0, std=0.25, seed=0):
 
 
 def test_p_t_is_the_mean_over_noise_images(name, folder):
-    import transformers as tf
-
-    captions = ["a red circle", "two dogs on the left", "a blue square and a star"]
     blank = Image.new("RGB", (336, 336), (127, 127, 127))
-    shape = tf.AutoImageProcessor.from_pretrained(folder)(images=[blank], return_tensors="pt")["pixel_values"].shape
+    shape = own_words_and_pixels(folder)[1](images=[blank], return_tensors="pt")["pixel_values"].shape
     score = own_likelihood(name, folder)
     drawn = noise(shape, 2, mean=0.5, std=1.0, seed=7)
     if name == "qwen2_vl":  # patches of 3 channels, 2 frames and 64 pixels: an image is a film of two equal frames
         half = noise((shape[0], 3, 1, 64), 2, mean=0.5, std=1.0, seed=7)
         drawn = [torch.cat([frame, frame], dim=2).reshape(shape) for frame in half]
-    expected = [np.log(np.mean([np.exp(score(blank, text, pixels)) for pixels in drawn])) for text in captions]
+    expected = [np.log(np.mean([np.exp(score(blank, text, pixels)) for pixels in drawn])) for text in CAPTIONS]
     adapter = visualgpt.load(
         pretrained=str(folder), device="cpu", noise_images=2, noise_mean=0.5, noise_std=1.0, noise_seed=7
     )
-    found = adapter.log_priors(captions)
+    found = adapter.log_priors(CAPTIONS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
@@ -226,9 +198,7 @@ def test_alpha_takes_that_much_of_log_p_t_off(blip):
     )
     likelihood = np.array([[[score(i.open(), text) for text in g.captions] for i in g.images] for g in groups])
     for alpha in (0.4, 1.0):
-        arguments = {"pretrained": blip, "alpha": alpha}
-        run = ttmbench.simple_evaluate("visualgpt-blip", "shapes_color", model_args=arguments, **QUICK)
-        found = run.scores["shapes_color"]["none"][0].groups
+        found, run = quick_scores("visualgpt-blip", "shapes_color", pretrained=blip, alpha=alpha)
         np.testing.assert_allclose(found, likelihood - alpha * prior[:, None, :], atol=1e-4, rtol=0)
         assert run["model_info"]["fingerprint"]["alpha"] == alpha
 
@@ -241,10 +211,10 @@ def test_test_images_as_the_sample_of_p_t(blip):
     prior = np.log(np.exp(likelihood).mean(axis=1))
     expected = likelihood[np.arange(4), np.arange(4)] - prior
     arguments = {"pretrained": blip, "alpha": 1.0, "prior": "test_images"}
-    run = ttmbench.simple_evaluate("visualgpt-blip", "shapes_spatial", model_args=arguments, **{**QUICK, "limit": 4})
-    np.testing.assert_allclose(run.scores["shapes_spatial"]["none"][0].groups[:, 0], expected, atol=1e-4, rtol=0)
+    found, _ = quick_scores("visualgpt-blip", "shapes_spatial", limit=4, **arguments)
+    np.testing.assert_allclose(found[:, 0], expected, atol=1e-4, rtol=0)
     with pytest.raises(TtmbenchError, match="at most 20000"):
-        ttmbench.simple_evaluate("visualgpt-blip", "shapes_spatial", model_args=arguments, **{**QUICK, "limit": 200})
+        quick_scores("visualgpt-blip", "shapes_spatial", limit=200, **arguments)
 
 
 def test_p_t_is_computed_once_per_caption(blip):
@@ -259,8 +229,7 @@ def test_p_t_is_computed_once_per_caption(blip):
 
 
 def test_debiased_global_scores_are_those_of_the_groups(blip):
-    arguments = {"pretrained": blip, "alpha": 0.7}
-    run = ttmbench.simple_evaluate("visualgpt-blip", "shapes_color_global", model_args=arguments, **QUICK)
+    _, run = quick_scores("visualgpt-blip", "shapes_color_global", pretrained=blip, alpha=0.7)
     scores = run.scores["shapes_color_global"]["none"][0]
     for index in range(2):
         inside = scores.all_pairs[2 * index : 2 * index + 2, 2 * index : 2 * index + 2]
@@ -268,11 +237,10 @@ def test_debiased_global_scores_are_those_of_the_groups(blip):
 
 
 def test_what_compares_images_or_whole_matchings_does_not_depend_on_alpha(blip):
-    found = {}
-    for alpha in (0.0, 1.0):
-        arguments = {"pretrained": blip, "alpha": alpha}
-        run = ttmbench.simple_evaluate("visualgpt-blip", "shapes_color", model_args=arguments, **{**QUICK, "limit": 30})
-        found[alpha] = run.scores["shapes_color"]["none"][0].groups
+    found = {
+        alpha: quick_scores("visualgpt-blip", "shapes_color", limit=30, pretrained=blip, alpha=alpha)[0]
+        for alpha in (0.0, 1.0)
+    }
     assert np.array_equal(metrics.group_match(found[0.0]), metrics.group_match(found[1.0]))
     assert np.array_equal(metrics.image_score(found[0.0]), metrics.image_score(found[1.0]))
     assert not np.array_equal(metrics.text_score(found[0.0]), metrics.text_score(found[1.0]))
@@ -335,10 +303,7 @@ def test_the_sweep_gives_what_runs_with_each_alpha_give(blip, analyze):
     alphas, curves = document["data"]["alpha"], document["data"]["metrics"]
     assert (alphas[0], alphas[-1], len(alphas)) == (0.0, 1.0, 201)
     for alpha in (0.0, 0.5, 1.0):
-        arguments = {"pretrained": blip, "alpha": alpha}
-        run = ttmbench.simple_evaluate(
-            "visualgpt-blip", "shapes_replace", model_args=arguments, **{**QUICK, "limit": 20}
-        )
+        _, run = quick_scores("visualgpt-blip", "shapes_replace", limit=20, pretrained=blip, alpha=alpha)
         for metric in ("text_score", "group_match"):
             assert curves[metric]["values"][alphas.index(alpha)] == run.results["shapes_replace"][f"{metric},none"]
     assert curves["text_score"]["chance"] == 0.5
@@ -347,11 +312,9 @@ def test_the_sweep_gives_what_runs_with_each_alpha_give(blip, analyze):
 def test_tuning_never_uses_the_groups_that_it_is_scored_on(blip, analyze):
     """Restated with loops: each half by the alpha that is best on the other."""
     held = analyze("shapes_replace")[0]["data"]["held_out"]
-    run = ttmbench.simple_evaluate(
-        "visualgpt-blip", "shapes_replace", model_args={"pretrained": blip}, **{**QUICK, "limit": 20}
-    )
+    scores, _ = quick_scores("visualgpt-blip", "shapes_replace", limit=20, pretrained=blip)
     adapter = visualgpt.load(pretrained=blip, device="cpu")
-    likelihood = run.scores["shapes_replace"]["none"][0].groups[:, 0]
+    likelihood = scores[:, 0]
     groups = groups_of("shapes_replace", 20)
     prior = np.stack([adapter.log_priors(group.captions) for group in groups])
     order = np.random.default_rng([0, 5]).permutation(20)
@@ -370,16 +333,13 @@ def test_tuning_never_uses_the_groups_that_it_is_scored_on(blip, analyze):
     assert held["value"] == total / 20
 
 
-def test_the_sweep_runs_the_model_once(analyze):
-    *_, scored = analyze("shapes_color")
+def test_the_sweep_runs_the_model_once_and_says_what_does_not_depend_on_alpha(analyze):
+    document, _, _, scored = analyze("shapes_color")
     distinct = {caption for group in groups_of("shapes_color", 20) for caption in group.captions}
     assert sum(scored) == 20 * 4 + 3 * len(distinct), "each pair once, and each caption with three noise images"
-
-
-def test_the_sweep_says_what_does_not_depend_on_alpha(analyze):
-    curves = analyze("shapes_color")[0]["data"]["metrics"]
-    assert not curves["group_match"]["depends_on_alpha"] and not curves["image_score"]["depends_on_alpha"]
-    assert curves["text_score"]["depends_on_alpha"]
+    curves = document["data"]["metrics"]
+    depends = {name: curves[name]["depends_on_alpha"] for name in ("group_match", "image_score", "text_score")}
+    assert depends == {"group_match": False, "image_score": False, "text_score": True}
 
 
 def test_the_sweep_is_for_generative_scores(tmp_path, capsys):
@@ -388,35 +348,33 @@ def test_the_sweep_is_for_generative_scores(tmp_path, capsys):
     assert "no log P(t)" in capsys.readouterr().err
 
 
-def test_a_template_that_refuses_is_one_clear_error(tiny_vlm, tmp_path):
-    import shutil
+@pytest.fixture
+def strict(tiny_vlm, tmp_path):
+    """A model whose template refuses something: the part of a template that does."""
 
-    folder = tmp_path / "strict"
-    shutil.copytree(tiny_vlm("chat", kind="llava"), folder)
-    template = folder / "chat_template.jinja"
-    text = template.read_text()
-    needs_text = "{% if messages[0]['content'] | length < 2 %}{{ raise_exception('say something') }}{% endif %}"
-    template.write_text(needs_text + text)
-    adapter = visualgpt.load(pretrained=str(folder), device="cpu")
+    def make(refusal):
+        shutil.copytree(tiny_vlm("chat", kind="llava"), tmp_path / "strict")
+        template = tmp_path / "strict" / "chat_template.jinja"
+        template.write_text(refusal + template.read_text())
+        return str(tmp_path / "strict")
+
+    return make
+
+
+def test_a_template_that_refuses_is_one_clear_error(strict):
+    folder = strict("{% if messages[0]['content'] | length < 2 %}{{ raise_exception('say something') }}{% endif %}")
     with pytest.raises(UsageError, match="say something"):
-        adapter.score_pairs([Image.new("RGB", (40, 40))], ["a red circle"])
-    adapter = visualgpt.load(pretrained=str(folder), device="cpu", prompt="Describe the image")
-    assert adapter.score_pairs([Image.new("RGB", (40, 40))], ["a red circle"]).shape == (1,)
+        visualgpt.load(pretrained=folder, device="cpu").score_pairs([Image.new("RGB", (40, 40))], CAPTIONS[:1])
+    adapter = visualgpt.load(pretrained=folder, device="cpu", prompt="Describe the image")
+    assert adapter.score_pairs([Image.new("RGB", (40, 40))], CAPTIONS[:1]).shape == (1,)
 
 
-def test_a_template_without_open_turns_still_scores_captions(tiny_vlm, tmp_path):
+def test_a_template_without_open_turns_still_scores_captions(strict, tiny_vlm):
     """Where no template can leave the caption open, its tokens follow the prompt's."""
-    import shutil
-
-    folder = tmp_path / "closed"
-    shutil.copytree(tiny_vlm("chat", kind="llava"), folder)
-    template = folder / "chat_template.jinja"
-    refuses = "{% if messages | length > 1 %}{{ raise_exception('one turn only') }}{% endif %}"
-    open_folder = tiny_vlm("chat", kind="llava")
-    template.write_text(refuses + template.read_text())
+    folder = strict("{% if messages | length > 1 %}{{ raise_exception('one turn only') }}{% endif %}")
     image = groups_of("shapes_color", 1)[0].images[0].open()
     found = [
-        visualgpt.load(pretrained=str(place), device="cpu").score_pairs([image], ["a red circle"])
-        for place in (folder, open_folder)
+        visualgpt.load(pretrained=place, device="cpu").score_pairs([image], CAPTIONS[:1])
+        for place in (folder, str(tiny_vlm("chat", kind="llava")))
     ]
     np.testing.assert_allclose(*found, atol=1e-5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -39,43 +38,6 @@ def test_clusters_of_one_group_change_no_bit(values):
         values, other, 40, 0
     )
     assert stats.design_effect(values, alone) == 1
-
-
-def test_bca_of_clusters_of_one_is_the_plain_one():
-    values = np.random.default_rng(0).random(30)
-    plain = stats.bootstrap_interval(values, 200, 0, method="BCa")
-    assert stats.bootstrap_interval(values, 200, 0, method="BCa", clusters=np.arange(30)) == plain
-
-
-def test_doubled_groups_know_no_more_than_single_ones():
-    """Every answer given twice by the same image: the standard error is that of half as many."""
-    values = (np.random.default_rng(1).random(200) < 0.7).astype(float)
-    twice, clusters = np.repeat(values, 2), np.repeat(np.arange(200), 2)
-    assert stats.standard_error(twice, clusters) == pytest.approx(stats.standard_error(values))
-    assert stats.design_effect(twice, clusters) == pytest.approx(2, abs=0.02)
-    assert stats.score_interval(twice, clusters=clusters) == pytest.approx(stats.score_interval(values), abs=2e-3)
-    for method in ("percentile", "BCa"):
-        single = stats.bootstrap_interval(values, 2000, 0, method=method)
-        assert stats.bootstrap_interval(twice, 2000, 0, method=method, clusters=clusters) == pytest.approx(single)
-    before = (np.random.default_rng(2).random(200) < 0.6).astype(float)
-    p = stats.mcnemar(before == 1, values == 1)
-    assert stats.mcnemar(np.repeat(before, 2) == 1, twice == 1, clusters) == pytest.approx(p)
-    assert stats.mcnemar(np.repeat(before, 2) == 1, twice == 1) < p
-
-
-def test_the_standard_error_is_the_formula():
-    values = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
-    clusters = np.array([7, 7, 2, 2, 2, 9])
-    mean = values.mean()
-    sums = [(values[clusters == one] - mean).sum() for one in (7, 2, 9)]
-    assert stats.standard_error(values, clusters) == pytest.approx(math.sqrt(3 / 2 * sum(e**2 for e in sums)) / 6)
-
-
-def test_one_cluster_says_nothing_of_others():
-    values, one = np.array([0.0, 1.0, 1.0]), np.zeros(3, int)
-    assert stats.standard_error(values, one) is None and stats.score_interval(values, clusters=one) is None
-    assert stats.interval(values, "percentile", 100, 0, clusters=one) is None
-    assert stats.interval(np.ones(3), "bca", 100, 0, clusters=one) is None
 
 
 def test_nothing_is_certain_of_clusters_that_are_all_right():
@@ -127,17 +89,6 @@ def test_clustered_intervals_cover_95_percent_and_plain_ones_do_not(sizes, rate,
     assert 0.93 - 0.01 <= held["clustered"] / runs <= 0.97 + 0.01
     if sizes is not SWAP_OBJ and alike > 0.1:  # 21 pairs of 245 groups make little of a difference
         assert held["plain"] / runs < 0.9
-
-
-def test_clustered_bootstraps_cover_too():
-    rng, runs = np.random.default_rng(12), 150
-    held = {"clustered": 0, "plain": 0}
-    for seed in range(runs):
-        values, clusters = draws(rng, [5] * 60, 0.7, 0.6)
-        for name, given_ in (("clustered", clusters), ("plain", None)):
-            low, high = stats.bootstrap_interval(values, 300, seed, clusters=given_)
-            held[name] += low <= 0.7 <= high
-    assert 0.91 <= held["clustered"] / runs <= 0.98 and held["plain"] / runs < 0.85
 
 
 def test_the_clustered_test_keeps_its_level_and_the_plain_one_does_not():

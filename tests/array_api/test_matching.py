@@ -46,16 +46,6 @@ def test_matching_and_margin_equal_brute_force(scores):
         assert found.tie[g] == (best == second)
 
 
-@given(score_arrays(st.floats(-30, 30, width=32)))
-def test_matching_total_equals_scipy_assignment(scores):
-    found = match_groups(scores)
-    for g, s in enumerate(scores):
-        rows, columns = linear_sum_assignment(s, maximize=True)
-        assert math.isclose(s[rows, columns].sum(), s[np.arange(len(s)), found.captions[g]].sum(), abs_tol=1e-9)
-        if found.margin[g] > 1e-9:
-            assert columns.tolist() == found.captions[g].tolist()
-
-
 @given(score_arrays(st.integers(-4, 4).map(float)))
 def test_oracle_margin_is_positive_exactly_where_the_truth_wins(scores):
     margins = oracle_margin(scores)
@@ -64,28 +54,6 @@ def test_oracle_margin_is_positive_exactly_where_the_truth_wins(scores):
         true = sum(s[i, i] for i in range(m))
         others = [sum(s[i, c] for i, c in enumerate(p)) for p in permutations(range(k), m) if p != tuple(range(m))]
         assert margins[g] == true - max(others)
-
-
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_rounding_makes_no_winner(order):
-    """0.1 + 0.2 + 0.3 depends on the order of addition in float64; the three equal matchings still tie."""
-    values = np.array([0.1, 0.2, 0.3])[list(order)]
-    scores = np.broadcast_to(values, (1, 3, 3)).copy()
-    found = match_groups(scores)
-    assert found.tie.tolist() == [True] and found.margin.tolist() == [0.0]
-
-
-def test_rounding_hides_no_winner():
-    scores = np.array([[[1e-20, 0.0], [0.0, 1e5]]])
-    found = match_groups(scores)
-    assert not found.tie[0] and found.margin[0] > 0 and found.captions[0].tolist() == [0, 1]
-
-
-def test_order_of_groups_does_not_matter_for_many_groups():
-    scores = np.random.default_rng(0).normal(size=(500, 2, 3))
-    order = np.random.default_rng(1).permutation(500)
-    one, other = match_groups(scores), match_groups(scores[order])
-    assert np.array_equal(one.captions[order], other.captions) and np.array_equal(one.margin[order], other.margin)
 
 
 def test_too_many_matchings_are_refused_with_a_way_out():
@@ -114,15 +82,6 @@ def test_global_ties_equal_brute_force(scores):
     assert found.tie.tolist() == [len({p[i] for p in optimal}) > 1 for i in range(n)]
     strict = [all(p[i] == i for p in optimal) for i in range(n)]
     assert global_assignment_accuracy(scores).tolist() == strict
-
-
-def test_global_matching_agrees_with_scipy_on_a_large_problem():
-    scores = np.random.default_rng(0).normal(size=(300, 340)).astype(np.float32)
-    found = match_global(scores)
-    _, columns = linear_sum_assignment(scores.astype(np.float64), maximize=True)
-    assert found.captions.tolist() == columns.tolist()
-    assert not found.tie.any()
-    assert np.allclose(found.scores, scores[np.arange(300), columns])
 
 
 def test_global_matching_refuses_more_images_than_captions():
@@ -232,15 +191,3 @@ def test_the_memory_of_a_global_matching_is_one_copy(monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1.5 * 8 * scores.size
-
-
-def test_the_last_global_matching_is_remembered_by_content(monkeypatch):
-    scores = np.random.default_rng(0).standard_normal((6, 6))
-    first = match_global(scores)
-    with monkeypatch.context() as changed:
-        changed.setattr(assignment, "assign", None)
-        assert match_global(scores.copy()) is first
-    scores[:, [0, 1]] = scores[:, [1, 0]]
-    assert not np.array_equal(match_global(scores).captions, first.captions)
-    with pytest.raises(ValueError, match="read-only"):
-        first.captions[0] = 1

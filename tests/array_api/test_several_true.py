@@ -152,24 +152,6 @@ def test_the_global_assignment_gives_every_image_as_many_captions_as_are_true():
         match_global(np.zeros((2, 3)), 2)
 
 
-def test_one_true_caption_is_as_it_was():
-    scores = np.random.default_rng(5).normal(size=(50, 2, 3)).astype(np.float32)
-    for name in ("text_score", "image_score", "group_score", "group_match", "individual_match"):
-        metric = getattr(metrics, name)
-        assert np.array_equal(metric(scores), metric(scores, true_captions=1)), name
-        assert getattr(chance, name)(2, 3) == getattr(chance, name)(2, 3, 1)
-    assert match_groups(scores).captions.shape == (50, 2) and match_groups(scores, 1).captions.shape == (50, 2)
-
-
-@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 3, 2), (1, 3, 0)])
-def test_shapes_that_no_group_has(shape):
-    with pytest.raises(ValueError, match="true"):
-        GroupShape(*shape)
-    if shape != (1, 2, 2):
-        with pytest.raises(ValueError, match="true captions"):
-            metrics.text_score(np.zeros((1, *shape[:2])), true_captions=shape[2])
-
-
 def test_a_metric_knows_its_shape_or_is_undefined():
     two, one = GroupShape(1, 3, 2), GroupShape(1, 3)
     scores = np.array([[[3.0, 1.0, 2.0]]])

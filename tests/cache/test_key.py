@@ -25,7 +25,7 @@ from ttmbench.cache.key import (
 from ttmbench.data.catalog import find_task
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 
 
 class Adapter:
@@ -49,27 +49,27 @@ def spec():
 
 
 def test_whose_scores_are_kept():
-    assert why_not_kept(capabilities_of(Adapter())) is None and why_not_kept(capabilities_of(Derived())) is None
+    assert why_not_kept(Capabilities(Adapter())) is None and why_not_kept(Capabilities(Derived())) is None
 
     class Silent(Adapter):
         declared = None
 
-    assert why_not_kept(capabilities_of(object())) == "object states no fingerprint, so its scores are not kept"
-    assert why_not_kept(capabilities_of(Silent())) == "Silent states no fingerprint, so its scores are not kept"
+    assert why_not_kept(Capabilities(object())) == "object states no fingerprint, so its scores are not kept"
+    assert why_not_kept(Capabilities(Silent())) == "Silent states no fingerprint, so its scores are not kept"
     for more in (
         {"pairs_at_once": 3},
         {"refusals_are_wrong": True},
         {"usage": lambda self: {}, "take_notes": lambda self: []},
         {"stored_images": lambda self: 0, "stored_captions": lambda self: 0},
     ):
-        assert why_not_kept(capabilities_of(type("Other", (Adapter,), more)())) == "", "these have their own ways"
+        assert why_not_kept(Capabilities(type("Other", (Adapter,), more)())) == "", "these have their own ways"
     patched = Adapter()
     patched.unrelated = 1
-    assert why_not_kept(capabilities_of(patched)) is None
+    assert why_not_kept(Capabilities(patched)) is None
     patched.score_pairs = lambda images, captions: 0
-    assert why_not_kept(capabilities_of(patched)) == "the code of Adapter is in no file, so its scores are not kept"
+    assert why_not_kept(Capabilities(patched)) == "the code of Adapter is in no file, so its scores are not kept"
     nowhere = type("Nowhere", (Adapter,), {"__module__": "nowhere"})
-    assert why_not_kept(capabilities_of(nowhere())) == "the code of Nowhere is in no file, so its scores are not kept"
+    assert why_not_kept(Capabilities(nowhere())) == "the code of Nowhere is in no file, so its scores are not kept"
 
 
 def test_code_is_that_of_every_class_of_an_adapter(tmp_path, monkeypatch):

@@ -139,7 +139,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
         "absent weights": ([*hf, "--model_args", "pretrained=nobody/nothing"], 4, "neither a folder"),
         "no weights named": (hf, 2, "--model_args pretrained="),
         "unknown model argument": ([*BASE, "--model_args", "size=3"], 2, "size"),
-        "no key=value": ([*BASE, "--model_args", "size"], 2, "'size' is not key=value"),
+        "no key=value": ([*BASE, "--model_args", "size"], 2, "must be key=value, separated by commas, got 'size'"),
         "unwritable folder": ([*BASE, "-o", str(file / "below")], 2, "cannot be written to"),
         "output is a folder": ([*BASE, "-o", str(make_folder(tmp_path / "x.json"))], 2, "cannot be written to"),
         "7 of 400 groups": (["score", str(seven), "--task", "winoground"], 4, "has 7 groups, but task 'winoground'"),
@@ -154,10 +154,10 @@ def wrong_inputs(tmp_path, tiny_hf_clip):
         "TTM settings without TTM": (
             [*BASE, "--ttm_args", "lr=1e-3"],
             2,
-            "ttm_args says something about the test-time",
+            "ttm_args is for test-time training",
         ),
         "seeds without TTM": ([*BASE, "--seeds", "0,1"], 2, "so it needs ttm, simple_match or oracle"),
-        "preset without TTM": ([*BASE, "--ttm_preset", "paper"], 2, "ttm_preset says something"),
+        "preset without TTM": ([*BASE, "--ttm_preset", "paper"], 2, "ttm_preset is for test-time training"),
         "samples to nowhere": ([*BASE, "--log_samples"], 2, "log_samples writes a file, so it needs output_path"),
         "assertion on no task": (
             [*BASE, "--assert", "shape_color.group_match,none>0"],

@@ -76,7 +76,7 @@ def test_without_names_it_informs_about_everything(capsys, tmp_path):
     assert len(starts) == 1, "states stand below each other"
     for word in ("python", "torch", "transformers", "open_clip_torch", "datasets", "devices", "hub cache", "free"):
         assert word in out
-    assert f"{tmp_path / 'data'} (not there yet)" in out and not (tmp_path / "data").exists()
+    assert f"{tmp_path / 'data'} (does not exist yet)" in out and not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_without_names_it_informs_about_everything(capsys, tmp_path):
 )
 def test_what_is_asked_for_decides_the_exit_code(capsys, words, code, said):
     got, out, err = run(capsys, "doctor", *words)
-    assert got == code and said in out and ("not usable as it is" in err) is (code == 4)
+    assert got == code and said in out and ("unavailable: " in err) is (code == 4)
 
 
 def test_unknown_names_are_usage_errors(capsys):
@@ -135,11 +135,11 @@ def test_a_task_says_what_is_missing_where_and_what_mends_it(tmp_path):
     registry = build_registry()
     data = tmp_path / "data"
     found = check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
-    assert found.state == "missing" and found.mend == "ttmbench download sugarcrepe_swap_obj"
-    assert found.detail.startswith(f"not here: sugarcrepe/swap_obj.json, coco/val2017 in {data}; nor dataset Hugging")
+    assert found.state == "missing" and found.fix == "ttmbench download sugarcrepe_swap_obj"
+    assert found.detail.startswith(f"needs sugarcrepe/swap_obj.json, coco/val2017 in {data}; or dataset Hugging")
     (data / "sugarcrepe").mkdir(parents=True)
     (data / "sugarcrepe" / "swap_obj.json").write_text("{}", encoding="utf-8")
-    assert "not here: coco/val2017 in" in check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
+    assert "needs coco/val2017 in" in check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data).detail
     (data / "coco" / "val2017").mkdir(parents=True)
     assert (
         "coco/val2017 (the folder is empty)"
@@ -147,7 +147,7 @@ def test_a_task_says_what_is_missing_where_and_what_mends_it(tmp_path):
     )
     (data / "coco" / "val2017" / "1.jpg").write_bytes(b"")
     found = check_task(registry, find_task(registry, "sugarcrepe_swap_obj"), data)
-    assert (found.state, found.detail, found.mend) == ("present", f"the data folder in {data}", "")
+    assert (found.state, found.detail, found.fix) == ("present", f"the data folder in {data}", "")
 
 
 def test_a_dataset_in_the_cache_is_present(tmp_path):
@@ -167,7 +167,7 @@ def test_absent_tags_are_told_and_are_no_hindrance(tmp_path):
     )
     found = check_task(registry, find_task(registry, "winoground"), tmp_path / "data")
     assert found.state == "present" and "without the tags of winoground/new_tag_assignments.json" in found.detail
-    assert found.mend == "ttmbench download winoground"
+    assert found.fix == "ttmbench download winoground"
 
 
 def test_a_wrong_source_is_told(tmp_path):
@@ -196,8 +196,8 @@ def test_a_model_in_the_cache(tmp_path):
     assert check_model(adapter(pretrained="me/model")).state == "missing"
     folder = cached(tmp_path, "me/model", "model.safetensors")
     found = check_model(adapter(pretrained="me/model"))
-    assert found.state == "missing" and "only in part: it lacks config.json" in found.detail
-    assert found.mend == "ttmbench download --model mine"
+    assert found.state == "missing" and "incomplete: missing config.json" in found.detail
+    assert found.fix == "ttmbench download --model mine"
     cached(tmp_path, "me/model", "config.json")
     found = check_model(adapter(pretrained="me/model"))
     assert found.state == "present" and found.detail == f"me/model at {SHA[:8]} in {folder}"
@@ -212,7 +212,7 @@ def test_weights_in_several_files(tmp_path):
     weights = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(weights), encoding="utf-8")
     found = check_model(adapter(pretrained="me/model"))
-    assert found.state == "missing" and "it lacks b.safetensors" in found.detail and "--model mine" in found.mend
+    assert found.state == "missing" and "missing b.safetensors" in found.detail and "--model mine" in found.fix
     cached(tmp_path, "me/model", "b.safetensors")
     assert check_model(adapter(pretrained="me/model")).state == "present"
 
@@ -238,7 +238,7 @@ def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
     assert check_model(model).state != "missing"
     monkeypatch.setattr("ttmbench.cli.doctor.version", absent)
     found = check_model(model)
-    assert found.state == "missing" and found.mend == "pip install 'ttmbench[api]'"
+    assert found.state == "missing" and found.fix == "pip install 'ttmbench[api]'"
     assert check_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"
 
 

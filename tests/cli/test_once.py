@@ -15,7 +15,7 @@ TWICE = {
     "-M tiny-clip -t shapes_color -t shapes_place": "-t is given twice (shapes_color and shapes_place): separate names",
     "-M hf -a pretrained=x -a revision=y -t x": "-a is given twice (pretrained=x and revision=y): separate arguments",
     "-M tiny-clip -t x --ttm_args lr=1 --ttm_args epochs=2": "is given twice (lr=1 and epochs=2): separate settings",
-    "-M tiny-clip -t x -o a -o b": "-o is given twice (a and b): a run is written to one place",
+    "-M tiny-clip -t x -o a -o b": "-o is given twice (a and b): a run writes to one location",
     "doctor -M tiny-clip -M blip-itm": "-M is given twice (tiny-clip and blip-itm): separate names by commas",
 }
 

@@ -124,7 +124,7 @@ def test_which_place_was_used_and_which_was_not_there(tmp_path, capsys):
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     code, out = run(capsys, tmp_path / "mine.yaml", "--data_dir", data)
-    assert code == 0 and "from annotations second.json (not here: annotations first.json)" in out
+    assert code == 0 and "from annotations second.json (unavailable: annotations first.json)" in out
     (data / "second.json").unlink()
     code, out = run(capsys, tmp_path / "mine.yaml", "--data_dir", data)
     assert code == 4 and "none of 2 places has the data" in out and "`ttmbench download mine`" in out

@@ -156,7 +156,7 @@ def test_a_link_that_leads_nowhere_is_not_replaced(source, download, data):
     (data / "mine").mkdir(parents=True)
     (data / "mine" / "images").symlink_to(data / "nothing")
     code, _, text = download(source)
-    assert code == 4 and "is a link, and it is not there; mend what it leads to" in text
+    assert code == 4 and "is a link, and it is not there; fix its target" in text
     assert (data / "mine" / "images").is_symlink()
 
 
@@ -188,10 +188,10 @@ def test_the_environment_names_the_folder(source, tmp_path, data, capsys, monkey
 def test_a_file_that_fails_does_not_stop_the_others(site, source, download):
     del site.pages["/rows.json"]
     code, said, text = download(source, "shapes_place")
-    assert code == 4 and "not everything could be fetched for mine" in text
+    assert code == 4 and "the download is incomplete for mine" in text
     assert said["mine/rows.json"].startswith("failed ") and "answers 404" in said["mine/rows.json"]
     assert said["mine/images"].startswith("fetched ") and said["shapes_place"] == "ready 200 groups"
-    assert said["mine"] == "missing mine/rows.json; `ttmbench download mine` goes on when that is mended"
+    assert said["mine"] == "missing mine/rows.json; `ttmbench download mine` resumes when that is fixed"
 
 
 def test_a_digest_that_differs_is_refused(source, download, data):
@@ -230,7 +230,7 @@ def test_ctrl_c_keeps_the_part_and_the_next_command_goes_on(site, source, downlo
 
     monkeypatch.setattr(module, name, interrupted)
     code, _, text = download(source)
-    assert code == 130 and "the same command goes on where it stopped" in text
+    assert code == 130 and "run the same command again to resume" in text
     (part,) = (data / "mine").glob("*.part")
     size = part.stat().st_size
     assert size > 0 and (not while_unpacking or part.read_bytes() == ARCHIVE)
@@ -241,7 +241,11 @@ def test_ctrl_c_keeps_the_part_and_the_next_command_goes_on(site, source, downlo
 
 @pytest.mark.parametrize(
     ("what", "code", "words"),
-    [("below a file", 2, "cannot be made"), ("a file", 2, "is no folder"), ("read only", 4, "cannot be written")],
+    [
+        ("below a file", 2, "cannot be created"),
+        ("a file", 2, "must be a directory"),
+        ("read only", 4, "cannot be written"),
+    ],
 )
 def test_a_folder_that_cannot_be_written_to(source, download, data, what, code, words):
     if what == "read only":
@@ -418,7 +422,7 @@ def test_a_plugins_source_may_say_what_it_needs(plugin, data):
 
     stone = Stone()
     registry, task, fetch = plugin(read_rendered, lambda request: [DataLocation("the yard", [stone])])
-    assert check_task(registry, task, data).detail == "not here: a stone in the yard"
+    assert check_task(registry, task, data).detail == "needs a stone in the yard"
     assert fetch() == [("a stone", "fetched"), ("mine", "ready")]
     assert check_task(registry, task, data).state == "present"
 

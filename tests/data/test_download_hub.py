@@ -272,7 +272,7 @@ def test_a_gated_dataset_tells_the_page_and_the_token(hub, tmp_path, capsys, ref
     path = task_file(tmp_path, {"kind": "huggingface", "path": "me/secret", "revision": SHA}, gated=True)
     code = main(["download", str(path), "--data_dir", str(tmp_path / "data")])
     captured = capsys.readouterr()
-    assert code == 4 and "not everything could be fetched for mine" in captured.err
+    assert code == 4 and "the download is incomplete for mine" in captured.err
     assert "accept its terms at https://huggingface.co/datasets/me/secret and set HF_TOKEN" in captured.out
 
 

@@ -120,7 +120,7 @@ def test_a_global_task_is_matched_over_all_images():
         ({"tags": {"light": ["day"]}}, DataError, "tag 'light' should have one value for each of 3 groups"),
         ({"tags": [{"light": "day"}]}, DataError, "tags for 1 groups, and 3 groups"),
         ({"images": [[wall("red")] * 2, [wall("red")], [wall("red")] * 2]}, DataError, "group 1 has 1 images"),
-        ({"images": [[wall("red")]] * 3, "captions": [["a wall"]] * 3}, UsageError, "of one of them at least 2"),
+        ({"images": [[wall("red")]] * 3, "captions": [["a wall"]] * 3}, UsageError, "at least 2 images or 2 captions"),
         ({"captions": [["a red wall", " "]] * 3}, DataError, "caption 1 of group 0 is empty"),
         ({"captions": ["a red wall"] * 3}, DataError, "captions of group 0 are a str; expected a list"),
         ({"captions": [["a red wall", 7]] * 3}, DataError, "a caption of group 0 is a int, not a text"),

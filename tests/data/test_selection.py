@@ -12,7 +12,7 @@ from support.task_data import find, load, task_file
 
 from ttmbench.cache.images import reading_digest
 from ttmbench.cli import main
-from ttmbench.data.cells import Row, cell, fill, kept_rows, tags_of
+from ttmbench.data.cells import Row, kept_rows
 from ttmbench.data.origin import Origin
 from ttmbench.data.row_files import rows_of_files
 from ttmbench.data.rows import box_of, cropped
@@ -20,7 +20,12 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.scoring.fingerprint import open_upright
 from ttmbench.types import ImageRef
 
-ROW = Row("7", {"id": 3, "box": {"x": 1.5, "y": 2}, "texts": {"POS": ["a", "b"], "NEG": ["c"]}, "one": "alone"}, 7)
+ROW = Row(
+    "7",
+    {"id": 3, "box": {"x": 1.5, "y": 2}, "texts": {"POS": ["a", "b"], "NEG": ["c"]}, "one": "alone"},
+    7,
+    "rows.json",
+)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,7 @@ ROW = Row("7", {"id": 3, "box": {"x": 1.5, "y": 2}, "texts": {"POS": ["a", "b"],
     [("id", 3), ("box.x", 1.5), ("texts.POS.1", "b"), ("texts.NEG.0", "c"), ("one.0", "alone")],
 )
 def test_inner_cells_have_names_with_dots(column, value):
-    assert cell(ROW, column, "rows.json") == value
+    assert ROW.cell(column) == value
 
 
 @pytest.mark.parametrize(
@@ -36,25 +41,25 @@ def test_inner_cells_have_names_with_dots(column, value):
 )
 def test_inner_cells_that_are_not_there_are_told(column):
     with pytest.raises(DataError, match=r"rows.json: row 7 has no column '.*'; it has id, box, texts, one"):
-        cell(ROW, column, "rows.json")
+        ROW.cell(column)
 
 
 def test_a_column_with_a_dot_in_its_own_name_comes_first():
-    assert cell(Row("0", {"a.b": 1, "a": {"b": 2}}, 0), "a.b", "") == 1
+    assert Row("0", {"a.b": 1, "a": {"b": 2}}, 0).cell("a.b") == 1
 
 
 def test_templates_and_tags_reach_inner_cells():
-    assert fill("{texts.POS.0}_{id:03d}", ROW, "") == "a_003"
+    assert ROW.value("{texts.POS.0}_{id:03d}") == "a_003"
     row = Row("0", {"image0": "kubric/12/a.png", "attributes": ["white", "brown"], "n": None}, 0)
-    assert tags_of(row, ["attributes", "n"], "") == {"attributes": "white, brown", "n": ""}
+    assert row.tags(["attributes", "n"]) == {"attributes": "white, brown", "n": ""}
     columns = {"pair": "{attributes.0}_{attributes.1}", "subset": {"column": "image0", "part": 0}}
-    assert tags_of(row, columns, "") == {"pair": "white_brown", "subset": "kubric"}
+    assert row.tags(columns) == {"pair": "white_brown", "subset": "kubric"}
     renamed = {"column": "image0", "part": 1, "names": {"12": "a dozen", "13": "more"}}
-    assert tags_of(row, {"t": renamed}, "") == {"t": "a dozen"}
+    assert row.tags({"t": renamed}) == {"t": "a dozen"}
     whole = {"column": "{attributes.0} {attributes.1}", "names": {"white brown": "both"}}
-    assert tags_of(row, {"t": whole, "same": {"column": "image0"}}, "") == {"t": "both", "same": "kubric/12/a.png"}
+    assert row.tags({"t": whole, "same": {"column": "image0"}}) == {"t": "both", "same": "kubric/12/a.png"}
     with pytest.raises(DataError, match="has no part 3"):
-        tags_of(row, {"t": {"column": "image0", "part": 3}}, "")
+        row.tags({"t": {"column": "image0", "part": 3}})
 
 
 ROWS = [{"n": n, "kind": "ab"[n % 2], "text": None if n == 4 else f"t{n}"} for n in range(6)]
@@ -79,12 +84,12 @@ ROWS = [{"n": n, "kind": "ab"[n % 2], "text": None if n == 4 else f"t{n}"} for n
 def test_rows_are_kept_by_conditions_and_then_the_first(where, first, kept):
     rows = [Row(str(n), cells, n) for n, cells in enumerate(ROWS)]
     columns = {"where": where, "first_rows": first}
-    assert [row.cells["n"] for row in kept_rows(rows, columns, "")] == kept
+    assert [row.cells["n"] for row in kept_rows(rows, columns)] == kept
 
 
 def test_first_rows_are_those_of_each_file():
-    rows = [Row(str(n), {}, n, file) for file in "xy" for n in range(3)]
-    assert [(row.file, row.key) for row in kept_rows(rows, {"first_rows": 2}, "")] == [
+    rows = [Row(str(n), {}, n, file=file) for file in "xy" for n in range(3)]
+    assert [(row.file, row.key) for row in kept_rows(rows, {"first_rows": 2})] == [
         ("x", "0"),
         ("x", "1"),
         ("y", "0"),
@@ -94,15 +99,13 @@ def test_first_rows_are_those_of_each_file():
 
 def test_numbers_of_csv_files_are_texts_and_truth_is_no_number():
     rows = [Row("0", {"n": "3", "yes": True}, 0)]
-    assert list(kept_rows(rows, {"where": {"n": 3}}, "")) and list(
-        kept_rows(rows, {"where": {"n": {"at_most": 3}}}, "")
-    )
-    assert not list(kept_rows(rows, {"where": {"yes": 1}}, "")) and list(kept_rows(rows, {"where": {"yes": True}}, ""))
+    assert list(kept_rows(rows, {"where": {"n": 3}})) and list(kept_rows(rows, {"where": {"n": {"at_most": 3}}}))
+    assert not list(kept_rows(rows, {"where": {"yes": 1}})) and list(kept_rows(rows, {"where": {"yes": True}}))
     different = {"where": {"n": {"differs_from": "yes"}}}
-    assert list(kept_rows(rows, different, ""))
-    assert not list(kept_rows(rows, {"where": {"n": {"differs_from": "n"}}}, ""))
+    assert list(kept_rows(rows, different))
+    assert not list(kept_rows(rows, {"where": {"n": {"differs_from": "n"}}}))
     with pytest.raises(DataError, match="'yes' of row 0 is True, not a number"):
-        list(kept_rows(rows, {"where": {"yes": {"at_least": 1}}}, "rows.csv"))
+        list(kept_rows(rows, {"where": {"yes": {"at_least": 1}}}))
 
 
 # --- boxes ---------------------------------------------------------------------------------------------------
@@ -116,14 +119,14 @@ def gradient(width=8, height=6):
 
 def test_a_box_is_rounded_as_pillow_does():
     row = Row("0", {"x": "1.5", "y": 2.5, "w": 3.0, "h": 2}, 0)
-    assert box_of(row, ["x", "y", "w", "h"], "", "g") == (2, 2, 4, 4)
+    assert box_of(row, ["x", "y", "w", "h"], "g") == (2, 2, 4, 4)
 
 
 @pytest.mark.parametrize(
     ("box", "message"),
     [
-        ((0, 0, 0, 5), "holds none"),
-        ((0, 0, 5, -1), "holds none"),
+        ((0, 0, 0, 5), "is empty"),
+        ((0, 0, 5, -1), "is empty"),
         (("a", 0, 5, 5), "'x' of group g is 'a', no number of pixels"),
         ((0, None, 5, 5), "'y' of group g is None, no number"),
         ((0, 0, float("nan"), 5), "no number of pixels"),
@@ -133,7 +136,7 @@ def test_a_box_is_rounded_as_pillow_does():
 )
 def test_a_box_that_is_none_is_told(box, message):
     with pytest.raises(DataError, match=message):
-        box_of(Row("0", dict(zip("xywh", box, strict=True)), 0), list("xywh"), "rows.json", "g")
+        box_of(Row("0", dict(zip("xywh", box, strict=True)), 0), list("xywh"), "g")
 
 
 def test_the_part_in_the_box_is_what_is_read_and_outside_is_black():
@@ -252,7 +255,7 @@ def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path,
     assert groups[0].captions == ("a cat", "a dog", "a 'mug'")
     assert open_upright(groups[0].images[0], "0").size == (3, 2)
     assert main(["validate", str(tmp_path / "mine.yaml"), "--data_dir", str(data)]) == 0
-    assert "1 crop box reaches beyond the image, which is black there" in capsys.readouterr().out
+    assert "1 crop box extends beyond the image, and the outside is black" in capsys.readouterr().out
     with pytest.raises(DataError, match="group 0 has 3 captions, but 2 are needed"):
         load(task_of(tmp_path, source, {**group, "shape": [1, 2]}), data)
 

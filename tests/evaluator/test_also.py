@@ -16,7 +16,7 @@ from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import task as one_task
-from ttmbench.evaluator.transfer_eval import Elsewhere
+from ttmbench.evaluator.transfer_eval import TransferTasks
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
@@ -242,7 +242,7 @@ def test_other_tasks_are_part_of_what_makes_commands_the_same(tmp_path):
 
 def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
     assert main([*WORDS[:2], "--tasks", "shapes_color", "--ttm_also", "shapes_place"]) == 2
-    assert "ttm_also says something about TTM, so it needs ttm" in capsys.readouterr().err
+    assert "ttm_also is for TTM, so it needs ttm" in capsys.readouterr().err
     with pytest.raises(UsageError, match="names no task but shapes_color"):
         evaluate(ttm_also="shapes_color")
     with pytest.raises(UsageError, match=r"unknown task 'shapes_colour'.*did you mean"):
@@ -300,7 +300,7 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     """Another kind of task gives a summary and no scores of groups: means over seeds, and no interval over groups."""
     base = evaluate(ttm=False, seeds=None, ttm_also="")
     config = make_run_config({"model": "tiny-clip", "tasks": ["a"], "ttm": True, "ttm_also": ["b"]})
-    from ttmbench.evaluator.task_result import Data, Ranked, TaskResult
+    from ttmbench.evaluator.task_result import Data, Ranked
     from ttmbench.plugins.registry import build_registry
 
     spec = ttmbench.data.catalog.find_task(build_registry(), "shapes_place").spec
@@ -309,14 +309,18 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     def score(task, adapted):
         value = next(values)
         numbers = Summary({"recall_at_1,none": value}, {}, {"recall_at_1": 0.01}, {"recall_at_1,none": 2})
-        return TaskResult(spec, [], Data([], {}, "f" * 64), Ranked({}, {}, (2, 2), {}), numbers, [], {"score": 1.0})
+        data, seconds = Data([], {}, "f" * 64), {"score": 1.0}
+        return Ranked(
+            spec=spec, metrics=[], data=data, summary=numbers, seconds=seconds, ranks={}, of_query={}, pool=(2, 2)
+        )
 
-    elsewhere = Elsewhere({"b": ttmbench.data.task_file.TaskFile(spec, None)}, score, config, "key")
+    elsewhere = TransferTasks({"b": ttmbench.data.task_file.TaskFile(spec, None)}, score, config, "key")
     raw = Scores(np.zeros((2, 2, 2), dtype=np.float32))
-    beside = elsewhere.beside("a", "d", raw, tmp_path)
+    beside = elsewhere.evaluation("a", "d", raw, tmp_path)
     beside.measure(0)
     beside.measure(1)
-    again = Elsewhere(elsewhere.tasks, score, config, "key", {"b": elsewhere.raw("b")}).beside("a", "d", raw, tmp_path)
+    resumed = TransferTasks(elsewhere.tasks, score, config, "key", {"b": elsewhere.raw("b")})
+    again = resumed.evaluation("a", "d", raw, tmp_path)
     assert again.complete(0) and again.complete(1), "kept on the disk"
     (one,) = again.outcomes([0, 1]).values()
     numbers = one.result.summary
@@ -325,8 +329,8 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     assert numbers.ci["recall_at_1,ttm"] is None and numbers.ties["recall_at_1,ttm"] == 2
     assert one.differences["recall_at_1"]["by_seed"] == [-0.25, 0.25]
     assert base.results, "the run itself is as ever"
-    other_start = Elsewhere(elsewhere.tasks, score, config, "other", {"b": elsewhere.raw("b")})
-    assert not other_start.beside("a", "d", raw, tmp_path).complete(0), "of another run"
+    other_start = TransferTasks(elsewhere.tasks, score, config, "other", {"b": elsewhere.raw("b")})
+    assert not other_start.evaluation("a", "d", raw, tmp_path).complete(0), "of another run"
 
 
 def test_intervals_over_seeds_are_students():

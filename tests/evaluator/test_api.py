@@ -308,7 +308,7 @@ def test_what_a_file_without_a_task_does_not_say(tmp_path, capsys):
         (np.zeros((3, 2)), {}, DataError, r"float64 \[3, 2\]; expected numbers \[groups, images, captions\]"),
         (np.zeros((0, 2, 2)), {}, DataError, "expected numbers"),
         ([[["a", "b"], ["c", "d"]]], {}, DataError, "expected numbers"),
-        (np.zeros((2, 1, 1)), {}, DataError, "of one of them at least 2"),
+        (np.zeros((2, 1, 1)), {}, DataError, "at least 2 images or 2 captions"),
         (np.zeros((2, 2, 2)), {"task": "winoground"}, DataError, "has 2 groups, but task 'winoground' .* has 400"),
         (np.zeros((2, 2, 3)), {"task": "winoground"}, DataError, r"needs \[groups, 2 images, 2 captions\]"),
         (np.zeros((2, 2, 2)), {"task": "winogroud"}, UsageError, "did you mean 'winoground'"),

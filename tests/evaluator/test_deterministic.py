@@ -207,7 +207,7 @@ def test_torch_refuses_in_the_words_that_are_looked_for():
 
 
 def test_the_batch_size_is_fixed():
-    with pytest.raises(UsageError, match="deterministic needs a batch_size that is a number"):
+    with pytest.raises(UsageError, match="batch_size must be a number for deterministic"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", batch_size="auto", **QUICK)
 
     def full(rows: slice) -> None:

@@ -18,7 +18,7 @@ from ttmbench.evaluator.devices import Devices
 from ttmbench.evaluator.local_executor import LocalExecutor
 from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.ttm import trainer
 from ttmbench.ttm.variants import Adaptation
 
@@ -147,8 +147,8 @@ def test_processes_that_cannot_be_replaced_leave_their_part_to_the_first(tmp_pat
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "device": "cpu,cpu"})
     devices, done = Devices(config, ["cpu", "cpu"], tmp_path, 1, None), []
     devices._workers["worker-1"], devices.executor = "cpu", SimpleNamespace(submit=lambda *_: None, wait=wait)
-    others = devices._ahead("groups", "shapes_color", lambda unit: done.append(unit.part))
-    assert done == [0] and [unit.part for unit in others] == [1] and not devices._workers
+    others = devices._ahead("groups", "shapes_color", lambda part, of: done.append((part, of)))
+    assert done == [(0, 2)] and others == [1] and not devices._workers
     assert "did not do their part (worker processes end before they begin); cpu does it" in capsys.readouterr().err
 
 
@@ -189,15 +189,13 @@ def test_each_process_computes_its_own_blocks_and_nothing_is_left(batch_size):
 
     groups = [Group(f"{one}", (image(one + 8), image(one + 300)), (f"{one} a", f"{one} bc")) for one in range(160)]
     model, kept = Counting(), Kept()
-    whole = score_task_pairs(capabilities_of(model), groups, batch_size, False).groups
+    whole = score_task_pairs(Capabilities(model), groups, batch_size, False).groups
     assert model.asked == 640
     for index in (0, 1):
         model.asked = 0
-        score_task_pairs(capabilities_of(model), groups, batch_size, False, blocks=Share(kept, index, 2))
+        score_task_pairs(Capabilities(model), groups, batch_size, False, blocks=Share(kept, index, 2))
         assert 0 < model.asked < 640
     assert sorted(kept.puts) == list(range(5))
     model.asked = 0
-    assert np.array_equal(
-        score_task_pairs(capabilities_of(model), groups, batch_size, False, blocks=kept).groups, whole
-    )
+    assert np.array_equal(score_task_pairs(Capabilities(model), groups, batch_size, False, blocks=kept).groups, whole)
     assert model.asked == 0

@@ -116,11 +116,11 @@ def stopped_after(monkeypatch, epochs: int):
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_the_same_command_goes_on_and_ends_with_the_same_weights(made, stop, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "weights"
-    monkeypatch.setattr(work, "SHARE_OF_SAVING", float("inf"))  # every epoch is written down
+    monkeypatch.setattr(work, "_MAX_SAVING", float("inf"))  # every epoch is written down
     with monkeypatch.context() as patched:
         stopped_after(patched, stop)
         assert main([*WORDS, *SHORT, "-o", str(folder)]) == 130
-        assert "the same command goes on" in capsys.readouterr().err
+        assert "run the same command again to resume" in capsys.readouterr().err
     assert json.loads((folder / RECORD).read_text())["status"] == "running"
     with monkeypatch.context() as patched:
         count = stopped_after(patched, 100)
@@ -130,7 +130,7 @@ def test_the_same_command_goes_on_and_ends_with_the_same_weights(made, stop, tmp
     with monkeypatch.context() as patched:
         count = stopped_after(patched, 0)
         assert main([*WORDS, *SHORT, "-o", str(folder)]) == 0 and count[0] == 0
-    assert "is done already" in capsys.readouterr().out
+    assert "is already fine-tuned" in capsys.readouterr().out
 
 
 def test_a_damaged_state_starts_again(made, tmp_path, monkeypatch, capsys):
@@ -141,7 +141,7 @@ def test_a_damaged_state_starts_again(made, tmp_path, monkeypatch, capsys):
     state = folder / ".finetune" / "training.safetensors"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
     assert main([*WORDS, *SHORT, "-o", str(folder)]) == 0
-    assert "cannot be gone on from" in capsys.readouterr().err
+    assert "cannot resume from" in capsys.readouterr().err
     assert all(torch.equal(one, weights(made)[name]) for name, one in weights(folder).items())
 
 

@@ -17,6 +17,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import run as run_module
+from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.remote_output import UnsentError
 
 BASE = {"model": "tiny-clip", "limit": 4, "bootstrap_iters": 0, "device": "cpu", "log_samples": True}
@@ -89,7 +90,7 @@ def test_the_document_is_there_after_every_task_and_last(monkeypatch):
             states.append(list(There.documents()[path2]["results"]))
 
     monkeypatch.setattr(There, "mv", mv)
-    monkeypatch.setattr(run_module._Work, "saving", property(lambda self: 0.0, lambda self, value: None), raising=False)
+    monkeypatch.setattr(RunRecord, "_saving", property(lambda self: 0.0, lambda self, value: None), raising=False)
     evaluate()
     assert [len(one) for one in states][-4:] == [1, 2, 3, 3] and not There.wrong
 

@@ -600,13 +600,13 @@ ARGUMENTS = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "20",
 LONG = ["--limit", "8", "--ttm_args", "iterations=200,epochs=1"]  # short iterations, and more than are waited for
 
 
-def start(*arguments: str, program: Sequence[str] = ("-m", "ttmbench")) -> subprocess.Popen[str] | processes.Forked:
+def start(*arguments: str, program: Sequence[str] = ("-m", "ttmbench")) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     streams: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     return processes.start([*program, *ARGUMENTS, *arguments], text=True, env=environment, **streams)
 
 
-def wait_for(condition, process: subprocess.Popen[str] | processes.Forked) -> None:
+def wait_for(condition, process: subprocess.Popen[str]) -> None:
     for _ in range(3000):
         if condition() or process.poll() is not None:
             return
@@ -621,7 +621,7 @@ def test_the_first_interruption_saves_and_exits_130(tmp_path, sent):
     process.send_signal(sent)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
-    assert told.strip().endswith("interrupted; what was finished is saved, and the same command goes on")
+    assert told.strip().endswith("interrupted; finished tasks are saved; run the same command again to resume")
     assert "Traceback" not in told
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["status"] == "interrupted" and document["errors"][0]["stage"] == "ttm"
@@ -641,7 +641,7 @@ def test_sigterm_ends_a_run_that_a_script_started_in_the_background(tmp_path):
     assert process.poll() is None, "Ctrl-C at the terminal is not for it"
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == 130 and told.strip().endswith("and the same command goes on"), told
+    assert process.returncode == 130 and told.strip().endswith("run the same command again to resume"), told
     assert json.loads(path.read_text(encoding="utf-8"))["status"] == "interrupted" and kept_files(path)
 
 

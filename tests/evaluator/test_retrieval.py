@@ -322,8 +322,8 @@ def test_the_number_of_candidates_is_the_tasks_where_none_is_given(monkeypatch):
         ("tiny-clip", "shapes_naming", {"model": "tiny-clip"}, "--rerank is for retrieval"),
         ("pairs", "shapes_naming", {}, "needs a model that encodes images and captions"),
         ("pairs", "shapes_retrieval", {"model": "blind"}, "cannot rank all candidates"),
-        ("pairs", "shapes_retrieval", {"k": 3}, "needs model=NAME"),
-        ("pairs", "shapes_retrieval", {"model": "tiny-clip", "k": 0}, "k should be a whole number from 1"),
+        ("pairs", "shapes_retrieval", {"k": 3}, "must have model=NAME"),
+        ("pairs", "shapes_retrieval", {"model": "tiny-clip", "k": 0}, "k must be a whole number from 1"),
     ],
 )
 def test_what_cannot_be_ranked_is_said_in_a_line(model, task, rerank, message, monkeypatch):

@@ -353,7 +353,7 @@ def test_spreads_can_be_asserted():
     ("option", "value"), [("ttm_args", {"lr": 1e-3}), ("seeds", [0, 1]), ("ttm_preset", "paper")], ids=str
 )
 def test_settings_of_a_stage_that_there_is_not_are_refused(option, value):
-    with pytest.raises(UsageError, match=f"{option} says something about the test-time stage, so it needs ttm"):
+    with pytest.raises(UsageError, match=f"{option} is for test-time training, so it needs ttm"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", **{option: value}, **QUICK)
 
 

@@ -16,8 +16,8 @@ import ttmbench
 from ttmbench._util.files import lock_holds
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
+from ttmbench.evaluator import record as record_module
 from ttmbench.evaluator import resume
-from ttmbench.evaluator import run as run_module
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.files import RunFiles
 
@@ -193,7 +193,7 @@ def test_documents_of_many_quick_tasks_are_written_as_work_is_done(tmp_path, mon
 
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + late[0])
     monkeypatch.setattr(RunFiles, "write_results", slowly)
-    monkeypatch.setattr(run_module, "time", clock)
+    monkeypatch.setattr(record_module, "time", clock)
     names = [f"shapes_{kind}" for kind in ("color", "place", "replace", "spatial")]
     document = evaluate(tmp_path / "x.json", ",".join(names), limit=1)
     assert written == ["running", "running", "done"]

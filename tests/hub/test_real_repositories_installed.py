@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.checkouts import ROOT, copy_checkout
+from support.checkout import ROOT, copy_checkout
 from support.commands import Done
 from support.hub_copies import write_copies
 from support.hub_runs import (

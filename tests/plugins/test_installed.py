@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.checkouts import ROOT, copy_checkout
+from support.checkout import ROOT, copy_checkout
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ from ttmbench.data.availability import DataLocation
 from ttmbench.types import Group, ImageRef, SourceRequest
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
+def locate_squares(request: SourceRequest) -> list[DataLocation]:
     """Nothing is needed."""
     return [DataLocation("drawn here", ())]
 
@@ -75,7 +75,7 @@ ADDITIONS: dict[str, dict[str, tuple[str | None, str]]] = {
     "a metric": {"ttmbench/metrics.py": (None, METRIC), "ttmbench/chance.py": (None, CHANCE)},
     "a source of raw data": {
         "ttmbench/data/sources/squares.py": (None, SOURCE),
-        "ttmbench/plugins/builtin.py": ('    "folder": ', '    "squares": "plain squares",\n'),
+        "ttmbench/plugins/builtin.py": ('    ("folder", ', '    ("squares", "squares", "plain squares"),\n'),
     },
     "a name for a model of a known kind": {
         "model_adapters/catalog.py": (

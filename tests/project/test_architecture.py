@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from support.pages import blocks
+from support.checkout import blocks
 
 from ttmbench.cli import main
 

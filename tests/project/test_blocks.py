@@ -1,6 +1,6 @@
 """Programs, plugins, task files and listings that pages show: run as they stand, or read by what would read them.
 
-`test_python_docs.py` runs the page on Python, `test_docs.py` the pages that are walked from top to bottom.
+`test_docs.py` runs the page on Python and the pages that are walked from top to bottom.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support import processes
-from support.pages import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks
+from support.checkout import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks
 
 from ttmbench.cli import main
 from ttmbench.config import RunConfig
@@ -38,7 +38,7 @@ HERE = {
     "toml": {"add-an-adapter.md", "hooks.md"},
     "text": {"add-a-task.md", "architecture.md", "tasks.md"},
 }
-ELSEWHERE = {  # test_python_docs.py, test_docs.py, test_lessons.py, test_reference.py and test_readme.py
+ELSEWHERE = {  # test_docs.py, test_lessons.py, test_reference.py and test_readme.py
     "python": {"python.md", *WALKED, *LESSONS},
     "jsonl": WALKED,
     "text": {"README.md", "python.md", *LESSONS},
@@ -215,7 +215,7 @@ def test_a_plan_of_a_sweep_has_the_cells_that_it_says(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(text, encoding="utf-8")
     cells = [one.cell for one in expand(read_plan(path), "plan.yaml", {})]
-    assert sorted((cell.model, cell.task, cell.setting) for cell in cells) == [
+    assert sorted((cell.config.model_name, cell.task, cell.setting) for cell in cells) == [
         (model, task, setting)
         for model, settings in (("second", ["raw"]), ("tiny-clip", ["raw", "ttm"]))
         for task in ("shapes_color", "shapes_place")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from support.checkout import PAGES, ROOT
 from support.command_words import commands, problem
-from support.pages import PAGES, ROOT
 
 SHOWN = [(page, words) for page in PAGES for words in commands(page)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.scripts import load_script
+from support.checkout import load_script
 
 AMX = """onednn_verbose,v1,info,oneDNN v3.13.3 (commit b38f97e)
 onednn_verbose,v1,info,cpu,isa:Intel AVX10.1 and Intel AMX with bfloat16 and 8-bit integer support

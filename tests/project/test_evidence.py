@@ -7,9 +7,8 @@ import shlex
 import subprocess
 
 import pytest
+from support.checkout import ROOT, load_script
 from support.command_words import problem
-from support.pages import ROOT
-from support.scripts import load_script
 
 import ttmbench
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from support import processes
+from support.checkout import ROOT, load_script
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "docs" / "lessons.py"
 PAGES = sorted((ROOT / "docs" / "lessons").glob("*.md"))
 STORED = ROOT.parent / "shared" / "real-scores"
 SHOWN_APART = re.compile(r"results_[\w.-]+\.json|[-+\d.]+|─+")
@@ -21,12 +17,7 @@ SHOWN_APART = re.compile(r"results_[\w.-]+\.json|[-+\d.]+|─+")
 
 @pytest.fixture(scope="module")
 def lessons():
-    spec = importlib.util.spec_from_file_location("lessons", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return load_script("docs/lessons")
 
 
 def words(text):

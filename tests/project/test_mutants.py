@@ -6,8 +6,7 @@ import ast
 from collections import Counter
 
 import pytest
-from support.pages import ROOT
-from support.scripts import load_script
+from support.checkout import ROOT, load_script
 
 SOURCE = b'''"""A module."""
 LIMIT = 3

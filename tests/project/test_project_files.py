@@ -13,8 +13,7 @@ from pathlib import Path
 import pluggy
 import pytest
 import yaml
-from support.pages import ROOT
-from support.scripts import load_script
+from support.checkout import ROOT, load_script
 
 from ttmbench import hookspecs
 from ttmbench.plugins.manager import load_plugins

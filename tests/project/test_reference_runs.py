@@ -7,7 +7,7 @@ import json
 import subprocess
 
 import pytest
-from support.scripts import ROOT, load_script
+from support.checkout import ROOT, load_script
 
 from ttmbench.results.reader import parse_document
 

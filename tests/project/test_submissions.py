@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.cli.submissions import read_command
+from ttmbench.cli.validate import read_command
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.submission.check import check_submission
 

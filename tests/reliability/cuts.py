@@ -26,12 +26,10 @@ Answer = tuple[int, dict[str, str], bytes]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this experiment."""
     parser.add_argument("--files", type=int, default=1000)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Fetches so many files; 1 if one that was called fetched is not what its server has now."""
     seed: int = options.seed
     found = fetch_all(options.files, seed)
     print("| downloads | seed | fetched | refused | wrong |")

@@ -23,12 +23,10 @@ from ttmbench.types import Scores
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this experiment."""
     parser.add_argument("--flips", type=int, default=10_000)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Flips so many bits in headers and as many tenths in tensors; 1 if a changed file was used."""
     seed: int = options.seed
     found = {"seed": seed, **flip(options.flips, seed)}
     print("| checkpoints of TTM | seed | bits flipped | accepted |")

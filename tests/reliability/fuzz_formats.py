@@ -7,6 +7,7 @@ compared with a metric of four loops (`naive_metrics`) on what independent reade
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import json
 import math
@@ -20,8 +21,9 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import mutations
 import numpy as np
@@ -38,6 +40,7 @@ from ttmbench.errors import TtmbenchError
 from ttmbench.scoring import fingerprint
 from ttmbench.types import ImageRef
 
+T = TypeVar("T")
 GROUPS = 6
 METRICS = ("text_score", "image_score", "group_score", "group_match")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -50,7 +53,7 @@ class Outcome:
     Attributes:
         accepted: whether it was read.
         said: the message of the refusal.
-        tracebacks: exceptions that are no TtmbenchError, generic lines, lines that a terminal would obey.
+        tracebacks: exceptions other than TtmbenchError, generic lines, control characters that were printed.
         wrong: numbers that are out of range or differ from the independent ones.
         numbers: what came out, for files whose meaning a change must not alter.
     """
@@ -59,21 +62,15 @@ class Outcome:
     said: str = ""
     tracebacks: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    numbers: Any = None
+    numbers: object = None
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format.
+    """A format: its name and way in the table, a valid file, and what reads it from a folder.
 
-    Attributes:
-        name: in the table.
-        way: what the file goes through.
-        make: a valid file.
-        put: (folder, content) -> outcome.
-        meaning: a change of what the file means; None where only bytes are changed.
-        neutral: a change that must not alter what comes out.
-        share: of all files, relative to the other formats.
+    ``meaning`` changes what a file means (None where only bytes are changed), ``neutral`` must not alter what comes
+    out; ``share`` is the share of all files, relative to the other formats.
     """
 
     name: str
@@ -109,7 +106,7 @@ def command(*arguments: str) -> tuple[Outcome, str]:
     return outcome, out.getvalue()
 
 
-def function(call: Callable[[], Any]) -> tuple[Outcome, Any]:
+def function(call: Callable[[], T]) -> tuple[Outcome, T | None]:
     """Calls a reading function; anything but a TtmbenchError is a fault."""
     outcome, value = Outcome(), None
     try:
@@ -133,23 +130,20 @@ def naive_metrics(table: np.ndarray) -> dict[str, Fraction]:
     return {name: Fraction(count, len(table)) for name, count in right.items()}
 
 
-def check_fractions(outcome: Outcome, numbers: Mapping[str, Any]) -> None:
-    """Every number is null, or a finite fraction."""
+def check_fractions(outcome: Outcome, numbers: Mapping[object, object]) -> None:
     for key, value in numbers.items():
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and 0 <= value <= 1):
             outcome.wrong.append(f"{key} is {value!r}")
 
 
 def table_of(rng: random.Random) -> np.ndarray:
-    """Scores of some 2x2 groups, ties among them."""
     values = [
         [[rng.choice((rng.gauss(20, 3), float(rng.randrange(3)))) for _ in "01"] for _ in "01"] for _ in "x" * GROUPS
     ]
     return np.array(values, dtype=np.float32)
 
 
-def task_text(**changes: Any) -> str:
-    """A task of 2x2 groups in the folder."""
+def task_text(**changes: object) -> str:
     spec = {
         "task": "mine",
         "version": 1,
@@ -169,27 +163,17 @@ def task_text(**changes: Any) -> str:
     return yaml.safe_dump({**spec, **changes}, sort_keys=False)
 
 
-def rows(rng: random.Random) -> list[dict[str, Any]]:
-    """Groups of a folder task."""
+def rows(rng: random.Random) -> list[dict]:
     words = ("red", "blue", "left", "right", "dog", "cat")
-    found = []
+    rows = []
     for index in range(2):
         first, second = rng.sample(words, 2)
-        found.append(
-            {
-                "id": f"g{index}",
-                "image_0": "0.png",
-                "image_1": "1.png",
-                "caption_0": f"a {first} {second} {index}",
-                "caption_1": f"a {second} {first} {index}",
-                "kind": first,
-            }
-        )
-    return found
+        row = {"id": f"g{index}", "image_0": "0.png", "image_1": "1.png", "caption_0": f"a {first} {second} {index}"}
+        rows.append({**row, "caption_1": f"a {second} {first} {index}", "kind": first})
+    return rows
 
 
-def jsonl(lines: list[dict[str, Any]]) -> bytes:
-    """JSON lines."""
+def jsonl(lines: list[dict]) -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
@@ -202,7 +186,7 @@ def image(rng: random.Random, kind: str = "PNG") -> bytes:
     grey = np.asarray(noise.convert("L"), np.uint16)
     image = Image.fromarray(grey * 257) if mode == "I;16" else noise.convert(mode)
     stream = io.BytesIO()
-    more: dict[str, Any] = {}
+    more = {}
     if kind in ("GIF", "WEBP", "PNG") and mode in ("P", "RGB") and rng.random() < 0.3:
         more = {"save_all": True, "append_images": [image.rotate(90), image.rotate(180)]}
     if kind in ("JPEG", "PNG", "WEBP") and rng.random() < 0.3:
@@ -228,7 +212,7 @@ def folder_task(folder: Path, **files: bytes) -> Path:
 # ---- stored scores and answers: `ttmbench score`
 
 
-def _score(folder: Path, file: Path, task: str | None = None) -> tuple[Outcome, dict[str, Any]]:
+def _score(folder: Path, file: Path, task: str | None = None) -> tuple[Outcome, dict]:
     (folder / "mine.yaml").write_text(task or task_text())
     out = folder / "out.json"
     outcome, _ = command(
@@ -270,7 +254,6 @@ def scored(name: str, reference: Callable[[bytes], np.ndarray]) -> Callable[[Pat
 
 
 def make_labels(rng: random.Random) -> bytes:
-    """Winoground's lines."""
     table = table_of(rng)
     lines = [
         {"label": f"{g}_c{c}_i{i}", "score": float(table[g, i, c])}
@@ -282,7 +265,6 @@ def make_labels(rng: random.Random) -> bytes:
 
 
 def read_labels(content: bytes) -> np.ndarray:
-    """As `make_labels` wrote them."""
     cells: dict[str, dict[tuple[int, int], float]] = {}
     for line in content.decode("utf-8-sig").split("\n"):
         if line.strip():
@@ -292,8 +274,7 @@ def read_labels(content: bytes) -> np.ndarray:
     return np.array([[[block[i, c] for c in range(2)] for i in range(2)] for block in cells.values()], dtype=float)
 
 
-def sample_lines(rng: random.Random) -> list[dict[str, Any]]:
-    """Samples of a run."""
+def sample_lines(rng: random.Random) -> list[dict]:
     table = table_of(rng)
     lines = []
     for index, block in enumerate(table):
@@ -304,13 +285,11 @@ def sample_lines(rng: random.Random) -> list[dict[str, Any]]:
 
 
 def read_samples(content: bytes) -> np.ndarray:
-    """Scores of the raw model in samples lines."""
     lines = [json.loads(line) for line in content.decode("utf-8-sig").split("\n") if line.strip()]
     return np.array([one["scores"] for one in lines if one.get("filter", "none") == "none"], dtype=float)
 
 
 def make_npz(rng: random.Random) -> bytes:
-    """One array, packed or not."""
     stream = io.BytesIO()
     (np.savez if rng.random() < 0.7 else np.savez_compressed)(stream, scores=table_of(rng).astype(rng.choice("fde")))
     return stream.getvalue()
@@ -381,7 +360,6 @@ def _from_arrays(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def make_safetensors(rng: random.Random) -> bytes:
-    """What ``--save_scores`` writes."""
     from safetensors.numpy import save
 
     about = {"format": "ttmbench-scores", "group_ids": json.dumps([f"g{index}" for index in range(GROUPS)])}
@@ -389,7 +367,6 @@ def make_safetensors(rng: random.Random) -> bytes:
 
 
 def read_safetensors(content: bytes) -> np.ndarray:
-    """Its scores, by the library."""
     from safetensors.numpy import load
 
     return _from_arrays(load(content))
@@ -409,7 +386,6 @@ def header_changed(content: bytes, rng: random.Random) -> bytes:
 
 
 def make_features(rng: random.Random) -> bytes:
-    """Features of unit norm."""
     arrays = {}
     for name in ("img", "cap"):
         draws = np.array([[rng.gauss(0, 1) for _ in range(8)] for _ in range(2 * GROUPS)])
@@ -420,7 +396,6 @@ def make_features(rng: random.Random) -> bytes:
 
 
 def put_features(folder: Path, content: bytes) -> Outcome:
-    """Features as a model."""
     from ttmbench.model_adapters import embeddings
 
     file = folder / "features.npz"
@@ -436,7 +411,6 @@ def put_features(folder: Path, content: bytes) -> Outcome:
 
 
 def make_answers(rng: random.Random) -> bytes:
-    """SugarCrepe's stored answers."""
     items = {}
     for index in range(GROUPS):
         caption, negative = f"a dog {index}", f"a cat {index}"
@@ -466,7 +440,6 @@ def put_answers(folder: Path, content: bytes) -> Outcome:
 
 
 def make_colorswap(rng: random.Random) -> bytes:
-    """ColorSwap's stored answers to the text questions."""
     entries = []
     for index in range(GROUPS):
         log = {"correct_answer": "A", "caption_1": "a red dog", "caption_2": "a blue dog"}
@@ -476,17 +449,14 @@ def make_colorswap(rng: random.Random) -> bytes:
 
 
 def put_colorswap(folder: Path, content: bytes) -> Outcome:
-    """`ttmbench score` on these."""
-    file = folder / "answers.json"
-    file.write_bytes(content)
-    return _score(folder, file)[0]
+    (folder / "answers.json").write_bytes(content)
+    return _score(folder, folder / "answers.json")[0]
 
 
 # ---- tasks, settings, ids
 
 
 def put_task(folder: Path, content: bytes) -> Outcome:
-    """`ttmbench validate` with data, and `ttmbench show`."""
     task = folder_task(folder, task=content)
     outcome, _ = command("validate", str(task))
     shown, text = command("show", str(task))
@@ -500,13 +470,11 @@ def put_config(folder: Path, content: bytes) -> Outcome:
     """`ttmbench run --config FILE --dry_run`."""
     file = folder / "config.yaml"
     file.write_bytes(content)
-    outcome, text = command("run", "--config", str(file), "--dry_run")
-    outcome.numbers = text
+    outcome, outcome.numbers = command("run", "--config", str(file), "--dry_run")
     return outcome
 
 
 def make_config(rng: random.Random) -> bytes:
-    """Options of a run."""
     settings = {
         "model": "tiny-clip",
         "tasks": rng.choice((["shapes_color"], "shapes_color,shapes_place")),
@@ -522,7 +490,6 @@ def make_config(rng: random.Random) -> bytes:
 
 
 def put_ids(folder: Path, content: bytes) -> Outcome:
-    """``--samples``: read by `evaluator.run.read_samples`, then chosen by `evaluator.score_task.load_data`."""
     from ttmbench.config import make_run_config
     from ttmbench.evaluator.score_task import load_data
     from ttmbench.evaluator.settings import read_samples
@@ -547,13 +514,10 @@ def put_ids(folder: Path, content: bytes) -> Outcome:
 
 
 def make_ids(rng: random.Random) -> bytes:
-    """Ids of rendered groups."""
     return json.dumps([f"color-0-{number:04d}" for number in rng.sample(range(20), rng.randrange(1, 5))]).encode()
 
 
 def rows_in(ending: str) -> Callable[[Path, bytes], Outcome]:
-    """`ttmbench validate` on a task whose rows lie in such a file."""
-
     def put(folder: Path, content: bytes) -> Outcome:
         source = {"kind": "folder", "path": f"groups.{ending}", "images": "images"}
         task = folder_task(folder, task=task_text(source=source).encode())
@@ -566,9 +530,6 @@ def rows_in(ending: str) -> Callable[[Path, bytes], Outcome]:
 
 
 def rows_csv(rng: random.Random) -> bytes:
-    """The same groups as CSV."""
-    import csv
-
     found = rows(rng)
     text = io.StringIO()
     writer = csv.DictWriter(text, list(found[0]))
@@ -578,9 +539,6 @@ def rows_csv(rng: random.Random) -> bytes:
 
 
 def requoted(content: bytes, rng: random.Random) -> bytes:
-    """The same table with every cell in quotes."""
-    import csv
-
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator=rng.choice(("\n", "\r\n"))).writerows(
         csv.reader(io.StringIO(content.decode()))
@@ -614,7 +572,6 @@ def put_image(folder: Path, content: bytes) -> Outcome:
 
 
 def make_npy(rng: random.Random) -> bytes:
-    """An image as an array, in the order of rows or of columns."""
     pixels = np.frombuffer(rng.randbytes(3 * 12 * 9), np.uint8).reshape(9, 12, 3)
     stream = io.BytesIO()
     np.save(stream, np.asfortranarray(pixels) if rng.random() < 0.3 else pixels)
@@ -674,7 +631,6 @@ def image_changed(content: bytes, rng: random.Random) -> bytes:
 
 
 def png_repacked(content: bytes, rng: random.Random) -> bytes:
-    """The same pixels, compressed otherwise."""
     stream = io.BytesIO()
     with Image.open(io.BytesIO(content)) as image:
         if getattr(image, "is_animated", False) or image.getexif():
@@ -684,7 +640,6 @@ def png_repacked(content: bytes, rng: random.Random) -> bytes:
 
 
 def make_zip(rng: random.Random) -> bytes:
-    """A few files in folders."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as file:
         for name in ("data/rows.json", "data/images/a.jpg", "data/images/b.jpg"):
@@ -692,12 +647,7 @@ def make_zip(rng: random.Random) -> bytes:
     return stream.getvalue()
 
 
-def make_tar(rng: random.Random) -> bytes:
-    """The same as tar, packed or not."""
-    return _tar(rng, [])
-
-
-def _tar(rng: random.Random, more: list[tarfile.TarInfo]) -> bytes:
+def make_tar(rng: random.Random, more: tuple[tarfile.TarInfo, ...] = ()) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode=rng.choice(("w", "w:gz", "w:bz2", "w:xz"))) as file:
         for name in ("data/rows.json", "data/images/a.jpg"):
@@ -712,17 +662,8 @@ def _tar(rng: random.Random, more: list[tarfile.TarInfo]) -> bytes:
 
 BAD_NAMES = (
     *("../evil", "/tmp/evil", "data/../../sentinel/evil", "..\\evil", "C:\\evil", "data/ROWS.JSON", "data/rows.json"),
-    *(
-        "data/" + "x" * 300,
-        "data/" + "d/" * 200 + "x",
-        "\0",
-        "data/\x1b[2J",
-        "NUL",
-        "data/rows.json/x",
-        "./data/./y",
-        "",
-    ),
-    *("data/\u00e9", "data/e\u0301", "~/.bashrc", "data/\U0001f600", "data/a:b"),
+    *("data/" + "x" * 300, "data/" + "d/" * 200 + "x", "\0", "data/\x1b[2J", "NUL", "data/rows.json/x", "./data/./y"),
+    *("", "data/\u00e9", "data/e\u0301", "~/.bashrc", "data/\U0001f600", "data/a:b"),
 )
 
 
@@ -735,7 +676,7 @@ def tar_changed(content: bytes, rng: random.Random) -> bytes:
         "\0", "_"
     )
     entry.size = rng.choice((0, 10)) if entry.type == tarfile.REGTYPE else 0
-    return _tar(rng, [entry])
+    return make_tar(rng, (entry,))
 
 
 def zip_changed(content: bytes, rng: random.Random) -> bytes:
@@ -765,11 +706,9 @@ def put_archive(folder: Path, content: bytes) -> Outcome:
     paths = [path for path in sorted(target.rglob("*")) if not path.is_dir()]
     if any(path.is_symlink() or not path.is_file() for path in paths) or len(paths) != done.files:
         outcome.wrong.append("something else than files was unpacked")
-    found = sorted(path.read_bytes() for path in paths)
-    outcome.numbers = found
+    outcome.numbers = sorted(path.read_bytes() for path in paths)
     with contextlib.suppress(Exception):
-        known = _members(content)
-        if not set(found) <= known:
+        if not set(outcome.numbers) <= _members(content):
             outcome.wrong.append("content that the archive does not have")
     return outcome
 
@@ -804,39 +743,43 @@ def make_document(rng: random.Random) -> bytes:
 
 def put_document(folder: Path, content: bytes) -> Outcome:
     """`ttmbench leaderboard` and `ttmbench compare` on a results document."""
-    runs = folder / "runs"
-    runs.mkdir()
-    (runs / "run.json").write_bytes(content)
-    (runs / "run_samples_mine.jsonl").write_bytes(jsonl(sample_lines(random.Random(1))))
-    outcome, _ = command("leaderboard", str(runs), "-o", str(folder / "board"))
+    outcome, board = _leaderboard(folder, content)
     if outcome.accepted:
-        board = json.loads((folder / "board" / "leaderboard.json").read_text(encoding="utf-8"))
-        check_fractions(outcome, {f"row {index}": row["value"] for index, row in enumerate(board["rows"])})
-        numbers = json.loads(content.decode("utf-8-sig"))["results"]
-        known = {value for task in numbers.values() for value in task.values()}
-        if not {row["value"] for row in board["rows"]} <= known:
+        known = {
+            value for task in json.loads(content.decode("utf-8-sig"))["results"].values() for value in task.values()
+        }
+        if not {row["value"] for row in board} <= known:
             outcome.wrong.append("a row that the document does not have")
-        _check_board(outcome, folder / "board")
-        outcome.numbers = board["rows"]
+        outcome.numbers = board
     (folder / "good.json").write_bytes(make_document(random.Random(2)))
     (folder / "run_samples_mine.jsonl").write_bytes(jsonl(sample_lines(random.Random(2))))
-    other, _ = command("compare", str(folder / "good.json"), str(runs / "run.json"), "--bootstrap_iters", "5")
-    outcome.tracebacks += other.tracebacks
+    good, given = str(folder / "good.json"), str(folder / "runs" / "run.json")
+    outcome.tracebacks += command("compare", good, given, "--bootstrap_iters", "5")[0].tracebacks
     return outcome
 
 
-def _check_board(outcome: Outcome, folder: Path) -> None:
-    """Nothing of a document is markup, a formula or a command in the tables."""
-    html = (folder / "leaderboard.html").read_text(encoding="utf-8")
+def _leaderboard(folder: Path, document: bytes, *options: str) -> tuple[Outcome, list[dict]]:
+    """`ttmbench leaderboard` on one document, and its rows; nothing given is markup, a formula or a command in it."""
+    (folder / "runs").mkdir()
+    (folder / "runs" / "run.json").write_bytes(document)
+    (folder / "runs" / "run_samples_mine.jsonl").write_bytes(jsonl(sample_lines(random.Random(1))))
+    outcome, _ = command("leaderboard", str(folder / "runs"), "-o", str(folder / "board"), *options)
+    if not outcome.accepted:
+        return outcome, []
+    html, table, latex, board = (
+        (folder / "board" / f"leaderboard.{ending}").read_text(encoding="utf-8")
+        for ending in ("html", "csv", "tex", "json")
+    )
     if "<script>alert" in html:
         outcome.wrong.append("a document's text is markup in the page")
-    import csv
-
-    for row in csv.reader(io.StringIO((folder / "leaderboard.csv").read_text(encoding="utf-8"))):
+    for row in csv.reader(io.StringIO(table)):
         if any(cell[:1] in ("=", "+", "-", "@") and not re.fullmatch(r"-?[0-9.e-]+", cell) for cell in row):
             outcome.wrong.append(f"a formula in the CSV: {row}")
-    if "\\input{/" in (folder / "leaderboard.tex").read_text(encoding="utf-8"):
+    if "\\input{/" in latex:
         outcome.wrong.append("a command in the LaTeX")
+    rows = json.loads(board)["rows"]
+    check_fractions(outcome, {f"row {index}": row["value"] for index, row in enumerate(rows)})
+    return outcome, rows
 
 
 def put_samples(folder: Path, content: bytes) -> Outcome:
@@ -869,7 +812,6 @@ def put_samples(folder: Path, content: bytes) -> Outcome:
 
 
 def make_published(rng: random.Random) -> bytes:
-    """Numbers of a paper."""
     lines = ["source,table,task,model,method,metric,percent,std_percent,track"]
     for metric in METRICS:
         lines.append(
@@ -880,24 +822,15 @@ def make_published(rng: random.Random) -> bytes:
 
 def put_published(folder: Path, content: bytes) -> Outcome:
     """`ttmbench leaderboard --published`."""
-    import csv
-
-    runs = folder / "runs"
-    runs.mkdir()
-    (runs / "run.json").write_bytes(make_document(random.Random(4)))
     table = folder / "published.csv"
     table.write_bytes(content)
-    outcome, _ = command("leaderboard", str(runs), "-o", str(folder / "board"), "--published", str(table))
-    if not outcome.accepted:
-        return outcome
-    board = json.loads((folder / "board" / "leaderboard.json").read_text(encoding="utf-8"))
-    rows_found = [row for row in board["rows"] if row["published"]]
-    check_fractions(outcome, {f"row {index}": row["value"] for index, row in enumerate(rows_found)})
-    given = [float(line["percent"]) / 100 for line in csv.DictReader(io.StringIO(content.decode("utf-8-sig")))]
-    if not {row["value"] for row in rows_found} <= set(given):
-        outcome.wrong.append("a published row that the table does not have")
-    _check_board(outcome, folder / "board")
-    outcome.numbers = sorted((row["metric"], row["value"]) for row in rows_found)
+    outcome, board = _leaderboard(folder, make_document(random.Random(4)), "--published", str(table))
+    if outcome.accepted:
+        rows = [row for row in board if row["published"]]
+        given = [float(line["percent"]) / 100 for line in csv.DictReader(io.StringIO(content.decode("utf-8-sig")))]
+        if not {row["value"] for row in rows} <= set(given):
+            outcome.wrong.append("a published row that the table does not have")
+        outcome.numbers = sorted((row["metric"], row["value"]) for row in rows)
     return outcome
 
 
@@ -905,7 +838,6 @@ def put_published(folder: Path, content: bytes) -> Outcome:
 
 
 def make_parquet(rng: random.Random) -> bytes:
-    """A table with two image columns."""
     import datasets
 
     table = datasets.Dataset.from_dict(
@@ -945,7 +877,7 @@ def put_parquet(folder: Path, content: bytes) -> Outcome:
 def json_relaid(content: bytes, rng: random.Random) -> bytes:
     """The same JSON with other spaces and, for objects of keys, another order."""
 
-    def turned(value: Any) -> Any:
+    def turned(value):
         if isinstance(value, dict):
             return {key: turned(one) for key, one in sorted(value.items(), reverse=True)} if "id" in value else value
         return [turned(one) for one in value] if isinstance(value, list) else value
@@ -997,9 +929,10 @@ FORMATS = (
     Format("rows JSON", "validate", lambda rng: json.dumps(rows(rng)).encode(), rows_in("json"), **_MEANT),
     Format("rows CSV", "validate", rows_csv, rows_in("csv"), **_CSV),
     Format("PNG", "validate, open_upright", image, put_image, image_changed, png_repacked),
-    Format("JPEG", "validate, open_upright", lambda rng: image(rng, "JPEG"), put_image, image_changed),
-    Format("WebP", "validate, open_upright", lambda rng: image(rng, "WEBP"), put_image, image_changed),
-    Format("GIF", "validate, open_upright", lambda rng: image(rng, "GIF"), put_image, image_changed),
+    *(
+        Format(name, "validate, open_upright", partial(image, kind=name.upper()), put_image, image_changed)
+        for name in ("JPEG", "WebP", "GIF")
+    ),
     Format("NPY image", "open_upright", make_npy, put_npy, image_changed),
     Format("zip", "unpack", make_zip, put_archive, zip_changed, repacked),
     Format("tar", "unpack", make_tar, put_archive, tar_changed),

@@ -51,7 +51,6 @@ class Watch:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """Forgets what was seen before, and notes what happens inside."""
         global _watching
         self.seen, _watching = [], self
         try:
@@ -60,7 +59,6 @@ class Watch:
             _watching = None
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """An audit event."""
         if event in _STARTS or event in _NETWORK:
             self.seen.append(f"{event} {arguments[:2]!r}"[:200])
         elif event == "open":
@@ -96,7 +94,6 @@ def _listen() -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the subcommand."""
     parser.add_argument("--files", type=int, default=10_000, help="mutated files, of all formats together")
     parser.add_argument("--only", action="append", help="name of a format; may be given several times")
     parser.add_argument("--show", type=int, default=5, help="faults that are printed for each format")
@@ -104,7 +101,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Fuzzes every format, prints the table and says 1 if there was a fault."""
     from fuzz_formats import FORMATS
 
     from ttmbench.plugins import manager
@@ -249,7 +245,6 @@ def fuzz(one: Any, count: int, seed: int) -> dict[str, Any]:
 
 
 def _draw(one: Any, rng: random.Random) -> tuple[bytes, bytes, str]:
-    """A mutated file, the valid one it was made of, and the kind of change."""
     good = one.make(rng)
     kinds = ["bytes"] * 5 + ["meaning"] * (4 if one.meaning else 0) + ["neutral"] * (1 if one.neutral else 0)
     kind = rng.choice(kinds)

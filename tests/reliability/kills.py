@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -18,9 +19,9 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ttmbench.hookspecs import hookimpl
 
@@ -52,14 +53,12 @@ class Journal:
         self._path = path
 
     @hookimpl
-    def ttmbench_iteration_finished(self, task: str, record: Any) -> None:
-        """Writes task, seed and iteration."""
+    def ttmbench_iteration_finished(self, task: str, record) -> None:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{task} {record.seed} {record.iteration}\n")
 
 
 def evaluate(folder: Path) -> None:
-    """The run that is killed; the same every time."""
     import ttmbench
 
     ttmbench.simple_evaluate(
@@ -80,8 +79,8 @@ def evaluate(folder: Path) -> None:
     )
 
 
-def live(folder: Path, seconds: float | None) -> tuple[bool, int]:
-    """One life: a child process that runs the command and is killed after so long; (whether killed, exit code)."""
+def live(folder: Path, seconds: float | None) -> int:
+    """Runs the command in a child process that is killed after so long; its exit code, negative for a signal."""
     child = os.fork()
     if child == 0:
         log = os.open(folder.parent / f"{folder.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -92,48 +91,41 @@ def live(folder: Path, seconds: float | None) -> tuple[bool, int]:
             evaluate(folder)
             code = 0
         except BaseException:
-            import traceback
-
             traceback.print_exc()
         finally:
             os._exit(code)
-    if seconds is not None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return False, os.waitstatus_to_exitcode(status)
-            time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return code == -signal.SIGKILL, code
+    end = time.monotonic() + (math.inf if seconds is None else seconds)
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def numbers(value: Any) -> Any:
+def numbers(value):
     """A document without what differs from run to run."""
     if isinstance(value, dict):
         return {key: numbers(inner) for key, inner in value.items() if key not in TIMES}
     return [numbers(inner) for inner in value] if isinstance(value, list) else value
 
 
-def look(folder: Path) -> tuple[dict[str, Any], int]:
+def look(folder: Path) -> tuple[dict[str, object], int]:
     """The document between two lives, and how many of the files that it names are not as it says."""
     path = folder / "x.json"
     if not path.exists():
         return {}, 0
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return {}, 1
-    wrong = 0
-    for name, about in document["artifacts"].items():
-        file = folder / name
-        wrong += not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != about["sha256"]
-    return document, wrong
+    files = ((folder / name, about["sha256"]) for name, about in document["artifacts"].items())
+    wrong = (not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != digest for file, digest in files)
+    return document, sum(wrong)
 
 
-def differing(one: Any, other: Any) -> int:
+def differing(one: object, other: object) -> int:
     """How many values of two documents are not the same."""
     if isinstance(one, dict) and isinstance(other, dict):
         return sum(differing(one.get(key), other.get(key)) for key in one.keys() | other.keys())
@@ -145,22 +137,21 @@ def differing(one: Any, other: Any) -> int:
 def kill_until_done(folder: Path, duration: float, rng: random.Random, count: Count, most: int) -> None:
     """Lives of one run until it is done, each killed at a moment of an undisturbed one; no kill beyond ``most``."""
     done: set[str] = set()
-    document: dict[str, Any] = {}
+    document: dict = {}
     while document.get("status") != "done":
-        killed, code = live(folder, rng.uniform(0, duration) if count.kills < most else None)
-        count.kills += killed
-        count.lives_that_failed += not killed and code != 0
+        code = live(folder, rng.uniform(0, duration) if count.kills < most else None)
+        count.kills += code == -signal.SIGKILL
         document, wrong = look(folder)
         count.unreadable_files += wrong
         finished = {task for task, status in document.get("task_status", {}).items() if status == "done"}
         count.units_done_twice += len(done - finished)
         done = finished
-        if not killed and code != 0:
+        if code not in (0, -signal.SIGKILL):
+            count.lives_that_failed += 1
             return
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the trials; 0 if nothing was lost."""
     import torch
 
     import ttmbench.evaluator.run  # noqa: F401 - forked children need not import it again
@@ -177,7 +168,7 @@ def main(options: argparse.Namespace) -> int:
             shutil.rmtree(quiet)
             quiet.mkdir()
             clock = time.monotonic()
-            if live(quiet, None) != (False, 0):
+            if live(quiet, None) != 0:
                 print((scratch / "quiet.log").read_text(encoding="utf-8"), file=sys.stderr)
                 return 1
             durations.append(time.monotonic() - clock)
@@ -203,7 +194,6 @@ def main(options: argparse.Namespace) -> int:
 
 
 def report(counted: dict[str, int], about: str, path: str | None) -> None:
-    """Prints the table, and writes JSON if asked for."""
     print(f"| kills at random moments ({about}) | |\n|---|---:|")
     for key, value in counted.items():
         print(f"| {key.replace('_', ' ')} | {value} |")
@@ -212,5 +202,4 @@ def report(counted: dict[str, int], about: str, path: str | None) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this part."""
     parser.add_argument("--kills", type=int, default=200, help="how often to kill (default: 200)")

@@ -130,7 +130,6 @@ def _one_change(data: bytearray, other: bytes, rng: random.Random) -> None:
 
 
 def value_mutated(value: Any, rng: random.Random) -> Any:
-    """A JSON-like value with one to three changes of its meaning."""
     changed = copy.deepcopy(value)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         changed = _change_somewhere(changed, rng)
@@ -188,7 +187,6 @@ def dump_json(value: Any, rng: random.Random) -> bytes:
 
 
 def json_mutated(content: bytes, rng: random.Random) -> bytes:
-    """A JSON document with another meaning."""
     return dump_json(value_mutated(json.loads(content), rng), rng)
 
 
@@ -248,7 +246,6 @@ def yaml_mutated(content: bytes, rng: random.Random) -> bytes:
 
 
 def csv_mutated(content: bytes, rng: random.Random) -> bytes:
-    """A CSV table with another cell, row or header."""
     rows = list(csv.reader(io.StringIO(content.decode())))
     at = rng.randrange(len(rows))
     column = rng.randrange(len(rows[at]))

@@ -30,7 +30,7 @@ from ttmbench.protocols import StoredFeatures
 from ttmbench.results.labels import RAW, TTM
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import summarise
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import GroupShape, Scores
 
 LAYOUTS = {"pairs": ("color", (2, 2)), "one": ("replace", (1, 2)), "all": ("color", (2, 2))}
@@ -48,11 +48,9 @@ class Light:
     """A plain pair scorer without torch: how bright the image is, times a number of the caption."""
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """States that it has no weights, so that its scores are kept."""
         return {"weights": "none"}
 
     def score_pairs(self, images: Sequence[Any], captions: Sequence[str]) -> np.ndarray:
-        """One score a pair."""
         light = [np.asarray(image, dtype=np.float64)[..., 0].mean() for image in images]
         codes = [sum(position * ord(letter) for position, letter in enumerate(caption)) for caption in captions]
         return np.sin(np.array(light) * np.array(codes) / 1000)
@@ -68,7 +66,6 @@ class Order:
     captions: tuple[int, ...] = (0, 1)
 
     def positions(self, count: int, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Old places of groups, images and captions for so many groups of a shape."""
         groups = self.groups if len(self.groups) else np.arange(count)
         images = [image for image in self.images if image < shape[0]]
         return groups, np.array(images), np.array(self.captions)
@@ -132,11 +129,9 @@ class Tasks:
         self.path(layout, order).write_text(yaml.safe_dump(spec), encoding="utf-8")
 
     def name(self, layout: str, order: Order) -> str:
-        """Of a task."""
         return f"same_{layout}_{order.name}"
 
     def path(self, layout: str, order: Order) -> Path:
-        """Its file."""
         return self.folder / f"{self.name(layout, order)}.yaml"
 
 
@@ -191,11 +186,10 @@ class Bench:
 
     def adapts(self, layout: str) -> bool:
         """Whether TTM adapts the model to this layout."""
-        loss = capabilities_of(self.model(layout, Order())).loss
+        loss = Capabilities(self.model(layout, Order())).loss
         return self._trains and loss is not None and not (loss == "matching" and layout == "all")
 
     def run(self, layout: str, order: Order | None = None, others: Sequence[str] = (), **settings: Any) -> Any:
-        """The task of a layout after those of other layouts, in one run."""
         order = order or Order()
         names = [str(self.tasks.path(one, order)) for one in (*others, layout)]
         common = {"device": "cpu", "bootstrap_iters": 0, "use_cache": "off", **settings}
@@ -232,7 +226,6 @@ class Bench:
         return self._quiet[layout]
 
     def adapted(self, layout: str, seeds: Sequence[int] = (0, 1), **settings: Any) -> dict[int, Adapted]:
-        """What TTM does, by seed."""
         result = self.run(layout, ttm=True, ttm_args=SHORT, seeds=list(seeds), **settings)
         name = self.tasks.name(layout, Order())
         records = result["ttm"][name]["iterations"]
@@ -265,7 +258,6 @@ class Bench:
 
 @contextmanager
 def threads(count: int):
-    """So many threads of torch."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -325,7 +317,6 @@ def after_ttm(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
 
 
 def saved(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
-    """Scores that were saved and read back."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         bench.run(layouts[-1], others=layouts[:-1], save_scores=True, output_path=f"{folder}/x.json")
@@ -373,7 +364,6 @@ TTM_CHANGES: dict[str, Callable[[Bench, str], list[dict[int, Adapted]]]] = {
 
 
 def same_model(adapter: Any) -> Model:
-    """A model that does not depend on the data."""
     return lambda layout, order: adapter
 
 
@@ -385,7 +375,6 @@ class FeaturesOf:
         self._made: dict[tuple[str, str], Any] = {}
 
     def __call__(self, layout: str, order: Order) -> Any:
-        """The adapter that reads them."""
         from ttmbench.model_adapters import embeddings
 
         if (layout, order.name) not in self._made:
@@ -471,7 +460,6 @@ class Row:
 
 
 def measure(name: str, bench: Bench, change: str) -> Row:
-    """Makes one change on every layout."""
     found = []
     if change in CHANGES:
         for layouts in bench.together():
@@ -486,7 +474,6 @@ def measure(name: str, bench: Bench, change: str) -> Row:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measures and prints the table; 1 if there is a fault."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         benches = make_benches(Path(name), options.groups)
@@ -510,5 +497,4 @@ def _shown(row: Row) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this part."""
     parser.add_argument("--groups", type=int, default=40, metavar="N", help="of each task (default 40)")

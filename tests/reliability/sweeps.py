@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from kills import differing, numbers, report
@@ -42,7 +41,7 @@ PLAN = {
 }
 COMMAND = [sys.executable, "-c", "from ttmbench.cli import main; raise SystemExit(main())", "sweep"]
 SEEDS = 2
-OTHERS: dict[str, Any] = {"artifacts": {}}  # no numbers: digests of files with times
+OTHERS = {"artifacts": {}}  # no numbers: digests of files with times
 KILLS = 3  # at most in one life of a driver; a cell fails when three workers were lost with one unit of it
 
 
@@ -65,7 +64,7 @@ class Count:
 
 
 class Local:
-    """Sweeps on worker processes of this machine."""
+    """Worker processes of this machine."""
 
     targets = ("driver", "worker", "worker")
 
@@ -78,11 +77,11 @@ class Local:
 
 
 class OnRay:
-    """Sweeps on a Ray cluster of a head and a second node, which is replaced when it was killed."""
+    """A Ray cluster of a head and a second node, which is replaced when it was killed."""
 
     targets = ("driver", "worker", "node")
 
-    def __init__(self, made: Any) -> None:
+    def __init__(self, made) -> None:
         self._made, self._nodes = made, 1
 
     def command(self, plan: Path, out: Path) -> list[str]:
@@ -93,13 +92,10 @@ class OnRay:
         from support.ray_clusters import add_node
 
         if target == "worker":
-            nodes = _children(os.getpid())
-            actors = [
-                one for node in nodes for one in _children(node) if "ray::SweepWorker" in _read(f"/proc/{one}/cmdline")
-            ]
+            every = [child for node in _children(os.getpid()) for child in _children(node)]
+            actors = [child for child in every if "ray::SweepWorker" in _read(f"/proc/{child}/cmdline")]
             return _kill(rng.choice(actors or [0]))
-        node = next(iter(self._made.worker_nodes))
-        self._made.remove_node(node, allow_graceful=False)
+        self._made.remove_node(next(iter(self._made.worker_nodes)), allow_graceful=False)
         self._nodes += 1
         add_node(self._made, self._nodes % 200)
         return True
@@ -116,7 +112,7 @@ def sweep_until_done(
         killed: str | None = None
         for _ in range(KILLS):
             target = rng.choice(where.targets)
-            if killed == "driver" or count.kills >= most or not _wait(driver, rng.uniform(0, duration / 2)):
+            if killed == "driver" or count.kills >= most or not _runs_after(driver, rng.uniform(0, duration / 2)):
                 break
             if _kill(driver.pid) if target == "driver" else where.kill(target, driver.pid, rng):
                 killed = target
@@ -132,26 +128,24 @@ def sweep_until_done(
 
 
 def look(out: Path, before: Counter[str], count: Count) -> int:
-    """How many files of finished units are others than before; what is finished now is taken down."""
+    """How many files of finished units changed or vanished since ``before``, which becomes what is finished now."""
     summary = out / "sweep.json"
     if summary.exists():
         try:
             json.loads(summary.read_text(encoding="utf-8"))
         except ValueError:
             count.unreadable_summaries += 1
-    changed, now = 0, {}
+    now = {}
     for path in [*out.rglob("final.safetensors"), *out.rglob("results.json")]:
         with suppress(FileNotFoundError, ValueError):
-            about = path.stat()
-            if path.name == "results.json" and json.loads(path.read_text(encoding="utf-8")).get("status") != "done":
-                continue
-            now[str(path)] = about.st_mtime_ns
+            stamp = path.stat().st_mtime_ns
+            if path.suffix == ".safetensors" or json.loads(path.read_text(encoding="utf-8")).get("status") == "done":
+                now[str(path)] = stamp
+    changed = 0
     for name, stamp in before.items():
-        changed += name in now and now[name] != stamp
-        if name.endswith("final.safetensors") and name not in now:  # let go when its cell is done, and only then
-            cell = Path(name.partition("/.")[0]) / "results.json"
-            changed += str(cell) not in now
-        changed += name.endswith("results.json") and name not in now
+        # A seed's last file is removed when its cell is done, and only then.
+        is_removed = name.endswith("final.safetensors") and f"{name.partition('/.')[0]}/results.json" in now
+        changed += now[name] != stamp if name in now else not is_removed
     before.clear()
     before.update(now)
     return changed
@@ -171,17 +165,14 @@ def _read(path: str) -> str:
 
 
 def _kill(process: int) -> bool:
-    if not process:
-        return False
-    try:
-        os.kill(process, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True
+    with suppress(ProcessLookupError):
+        if process:
+            os.kill(process, signal.SIGKILL)
+            return True
+    return False
 
 
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether a process still runs after so long."""
+def _runs_after(process: subprocess.Popen[bytes], seconds: float) -> bool:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -191,7 +182,6 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 @contextmanager
 def place(executor: str, scratch: Path) -> Iterator[Local | OnRay]:
-    """Where sweeps run."""
     if executor == "local":
         yield Local()
         return
@@ -202,7 +192,6 @@ def place(executor: str, scratch: Path) -> Iterator[Local | OnRay]:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the trials; 0 if nothing was lost."""
     rng, count = random.Random(options.seed), Count()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -239,7 +228,7 @@ def main(options: argparse.Namespace) -> int:
     return int(any(list(asdict(count).values())[6:]))
 
 
-def single_runs(plan: Path, folder: Path) -> dict[str, Any]:
+def single_runs(plan: Path, folder: Path) -> dict[str, dict]:
     """Cell -> the numbers of its document by an ordinary run."""
     from ttmbench.evaluator.run import run
     from ttmbench.sweep.plan import expand, read_plan
@@ -251,7 +240,7 @@ def single_runs(plan: Path, folder: Path) -> dict[str, Any]:
     return found
 
 
-def judge(folder: Path, expected: dict[str, Any], files: set[Path], count: Count) -> None:
+def judge(folder: Path, expected: dict[str, dict], files: set[Path], count: Count) -> None:
     """What a sweep that is over has, and what it should not have."""
     for name, numbers_alone in expected.items():
         path = folder / "out" / name
@@ -266,6 +255,5 @@ def judge(folder: Path, expected: dict[str, Any], files: set[Path], count: Count
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of this part."""
     parser.add_argument("--kills", type=int, default=50, help="how often to kill (default: 50)")
     parser.add_argument("--executor", choices=("local", "ray"), default="local", help="where workers are")

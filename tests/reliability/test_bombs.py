@@ -11,7 +11,7 @@ from PIL import Image
 from ttmbench._util.images import BadImage, open_image
 from ttmbench._util.text import Unreadable, parse_yaml
 from ttmbench.cli import main
-from ttmbench.data.parquet import check_decoded
+from ttmbench.data.row_files import check_decoded
 from ttmbench.errors import DataError
 
 

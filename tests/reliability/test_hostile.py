@@ -8,6 +8,7 @@ import json
 import os
 import re
 import struct
+import sys
 import tracemalloc
 import unicodedata
 import zipfile
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from fuzz_formats import png_of
 from PIL import Image
 from support.documents import DIGEST, whole_document
@@ -37,7 +39,6 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.settings import read_samples
 from ttmbench.evaluator.simple_evaluate import simple_evaluate
 from ttmbench.model_adapters import embeddings
-from ttmbench.report.leaderboard import to_latex, to_markdown
 from ttmbench.results.scores_file import read_scores
 from ttmbench.types import GroupShape
 
@@ -304,6 +305,9 @@ def tensors(path: Path, header: object, data: bytes = b"\0" * 32, length: int | 
     return path
 
 
+NUMBERS_AS_IDS = {"ttmbench": '{"format":"ttmbench-scores","group_ids":"[1]"}'}
+
+
 def entry(**changes: object) -> dict[str, object]:
     return {"dtype": "F32", "shape": [2, 2, 2], "data_offsets": [0, 32], **changes}
 
@@ -323,10 +327,7 @@ def entry(**changes: object) -> dict[str, object]:
         (b'{"a": ' + json.dumps(entry()).encode() + b', "a": ' + json.dumps(entry()).encode() + b"}", None),
         ({"a": entry(), "__metadata__": {"ttmbench": "{"}}, None),
         ({"a": entry(), "__metadata__": {"ttmbench": '{"format": "ttmbench-scores"}'}}, None),
-        (
-            {"scores.none.0": entry(), "__metadata__": {"ttmbench": '{"format":"ttmbench-scores","group_ids":"[1]"}'}},
-            None,
-        ),
+        ({"scores.none.0": entry(), "__metadata__": NUMBERS_AS_IDS}, None),
         (b"{" * 1000, None),
     ],
 )
@@ -395,7 +396,7 @@ def test_an_animated_image_gives_its_first_frame_and_validate_says_so(folder_tas
     folder = folder_task()
     (folder / "images" / "0_0.png").write_bytes(stream.getvalue())
     assert main(["validate", str(folder / "mine.yaml")]) == 0
-    assert "1 image is animated: its first frame is taken" in capsys.readouterr().out
+    assert "1 image is animated, and the first frame is used" in capsys.readouterr().out
 
 
 def test_modes_become_the_rgb_that_is_meant():
@@ -423,14 +424,8 @@ def test_a_wrong_ending_does_not_matter_and_an_image_path_stays_inside(folder_ta
     Image.new("RGB", (9, 9)).save(tmp_path / "outside.png")
     (folder / "images" / "link.png").symlink_to(tmp_path / "outside.png")
     rows = (folder / "groups.jsonl").read_text()
-    for path in (
-        "../outside.png",
-        "/etc/passwd",
-        "../../outside.png",
-        str(tmp_path / "outside.png"),
-        "link.png",
-        "a\\u0000b",
-    ):
+    leading_out = ("../outside.png", "/etc/passwd", "../../outside.png", str(tmp_path / "outside.png"))
+    for path in (*leading_out, "link.png", "a\\u0000b"):
         (folder / "groups.jsonl").write_text(rows.replace("0_0.png", path))
         capsys.readouterr()
         assert main(["validate", str(folder / "mine.yaml")]) == 4, path
@@ -442,7 +437,14 @@ def test_a_wrong_ending_does_not_matter_and_an_image_path_stays_inside(folder_ta
 EVIL = (
     *("\x1b[2J\x1b]0;owned\x07", "a\rb", "\u202egnp.exe", "\x9b31m", "a\u2028b", "[/bold][red]x", ":skull:", "\x00"),
     *("<script>alert(1)</script>", "=cmd|' /C calc'!A0", "a|b\n| c |", "\\input{/etc/passwd}", "x" * 100_000, "أحمر"),
+    "---<script>alert(1)</script>|x",
 )
+
+
+def no_controls(text: str) -> bool:
+    return not [
+        letter for letter in text if unicodedata.category(letter) in ("Cc", "Cf", "Zl") and letter not in "\n\t"
+    ]
 
 
 @pytest.mark.parametrize("evil", EVIL, ids=range(len(EVIL)))
@@ -454,8 +456,7 @@ def test_captions_and_ids_are_shown_as_they_are_and_do_nothing(folder_task, caps
     (folder / "images" / "0_0.png").write_bytes(b"broken")
     code = main(["validate", str(folder / "mine.yaml")])
     out, err = capsys.readouterr()
-    assert code == 4 and "Traceback" not in err
-    assert not [one for one in out + err if unicodedata.category(one) in ("Cc", "Cf", "Zl") and one not in "\n\t"]
+    assert code == 4 and "Traceback" not in err and no_controls(out + err)
 
 
 def run_document(folder: Path, **changes: object) -> Path:
@@ -479,8 +480,7 @@ def test_model_names_in_every_table(tmp_path, capsys, evil):
     path = run_document(runs, model_name=evil)
     assert main(["leaderboard", str(runs)]) == 0
     assert main(["compare", str(path), str(path), "-o", str(tmp_path / "c.md")]) == 0
-    out = capsys.readouterr().out
-    assert not [one for one in out if unicodedata.category(one) in ("Cc", "Cf", "Zl") and one not in "\n\t"]
+    assert no_controls(capsys.readouterr().out)
     for cell in (cell for row in csv.reader(io.StringIO((runs / "leaderboard.csv").read_text())) for cell in row):
         assert cell[:1] not in ("=", "+", "@", "\t", "\r")
     assert "<script>alert" not in (runs / "leaderboard.html").read_text()
@@ -490,18 +490,11 @@ def test_model_names_in_every_table(tmp_path, capsys, evil):
     assert "\\input{/" not in (runs / "leaderboard.tex").read_text()
 
 
-def test_names_that_begin_like_a_rule_are_escaped_too(tmp_path):
-    run_document(tmp_path / "runs", model_name="---<script>alert(1)</script>|x")
-    assert main(["leaderboard", str(tmp_path / "runs")]) == 0
-    assert "\\<script\\>" in (tmp_path / "runs" / "leaderboard.md").read_text()
-
-
 def test_escapes():
     assert csv_cell(" =1+1") == "' =1+1" and csv_cell("\uff1d1") == "'\uff1d1" and csv_cell("clip") == "clip"
     assert plain("a\x1b[1m\u200bb") == "a\\x1b[1m\\u200bb"
     assert markdown("[x](javascript:1) `c` &lt;") == "\\[x\\](javascript:1) \\`c\\` \\&lt;"
     assert latex("a%\nb") == "a\\% b" and len(one_line("x" * 10**6)) < 2100
-    assert callable(to_latex) and callable(to_markdown)
 
 
 # ---- results documents
@@ -563,19 +556,13 @@ def test_published_numbers_that_are_refused(tmp_path, capsys, percent):
 # ---- archives
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("a/x.jpg", "a/X.JPG"),
-        ("a/\u00e9.jpg", "a/e\u0301.jpg"),
-        ("a/\x1b[2J.jpg",),
-        ("a/NUL",),
-        ("a/con.txt",),
-        ("a/b. ",),
-        ("a/\u202e.jpg",),
-        ("a/" + "x" * 300,),
-    ],
-)
+HELD_BY_FEW = [
+    *(("a/x.jpg", "a/X.JPG"), ("a/\u00e9.jpg", "a/e\u0301.jpg"), ("a/\x1b[2J.jpg",), ("a/NUL",), ("a/con.txt",)),
+    *(("a/b. ",), ("a/\u202e.jpg",), ("a/" + "x" * 300,)),
+]
+
+
+@pytest.mark.parametrize("names", HELD_BY_FEW)
 def test_names_in_archives_that_not_every_system_can_hold(tmp_path, names):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
         for name in names:
@@ -596,25 +583,13 @@ def test_names_of_folders():
 # ---- plugins
 
 
-class Listener:
-    """A plugin with one hook that does as it is told."""
-
-
 def plugin(hook: str, act):
-    def call(self):
-        return act()
-
-    listening = {
-        "ttmbench_run_started": lambda self, config: act(),
-        "ttmbench_task_scored": lambda self, task, filter, results: act(),
-        "ttmbench_iteration_finished": lambda self, task, record: act(),
-        "ttmbench_run_finished": lambda self, result, run_dir: act(),
-    }
-    return type("Made", (), {hook: hookimpl(listening.get(hook, call))})()
+    """A plugin with one hook that does as it is told."""
+    return type("Made", (), {f"ttmbench_{hook}": hookimpl(lambda self: act())})()
 
 
 def raising(error: BaseException):
-    def act():
+    def act(*_):
         raise error
 
     return act
@@ -627,16 +602,20 @@ def installed(monkeypatch, thing) -> None:
     monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: [point])
 
 
+def by_type(error):
+    return type(error).__name__
+
+
 BAD = [ValueError("two\nlines \x1b[2J"), SystemExit(0), MemoryError(), RecursionError("deep"), OSError("x" * 10**6)]
-REGISTERING = ("adapters", "task_dirs", "sources", "metrics", "schedules")
+REGISTERING = [f"register_{kind}" for kind in ("adapters", "task_dirs", "sources", "metrics", "schedules")]
 
 
-@pytest.mark.parametrize("error", BAD, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", BAD, ids=by_type)
 def test_a_plugin_whose_import_fails_is_named_and_the_rest_works(monkeypatch, capsys, error):
     installed(monkeypatch, raising(error))
     assert main(["ls", "plugins"]) == 0
     out = capsys.readouterr().out
-    assert "evil" in out and type(error).__name__ in out and len(out) < 6000
+    assert "evil" in out and by_type(error) in out and len(out) < 6000
 
 
 def warned(capsys, *arguments: str) -> str:
@@ -650,45 +629,50 @@ def warned(capsys, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("hook", REGISTERING)
-@pytest.mark.parametrize("error", BAD, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", BAD, ids=by_type)
 def test_a_registering_hook_that_raises(monkeypatch, capsys, hook, error):
-    installed(monkeypatch, plugin(f"ttmbench_register_{hook}", raising(error)))
+    installed(monkeypatch, plugin(hook, raising(error)))
     message = warned(capsys, *(("ls", "tasks") if error is BAD[0] else ("show", "shapes_color")))
-    assert f"failed in ttmbench_register_{hook}: {type(error).__name__}" in message and len(message) < 2300
+    assert f"failed in ttmbench_{hook}: {by_type(error)}" in message and len(message) < 2300
     assert re.search(r"\(test_hostile\.py, line \d+\)", message)
 
 
+NONSENSE = {"None": None, "number": 3, "none inside": [None], "text": ["x"], "dict": [{}], "object": [object()]}
+
+
 @pytest.mark.parametrize("hook", REGISTERING)
-@pytest.mark.parametrize(
-    "items", [None, 3, [None], ["x"], [{}], [object()]], ids=["None", "number", "none inside", "text", "dict", "object"]
-)
+@pytest.mark.parametrize("items", NONSENSE)
 def test_a_registering_hook_that_returns_nonsense(monkeypatch, capsys, hook, items):
-    if hook == "task_dirs" and items == ["x"]:
+    if (hook, items) == ("register_task_dirs", "text"):
         pytest.skip("a name of a folder that is not there is the next test's")
-    installed(monkeypatch, plugin(f"ttmbench_register_{hook}", lambda: items))
-    message = warned(capsys, *(("ls", "tasks") if items is None else ("show", "shapes_color")))
-    assert f"ttmbench_register_{hook}" in message or hook == "task_dirs"
+    installed(monkeypatch, plugin(hook, lambda: NONSENSE[items]))
+    message = warned(capsys, *(("ls", "tasks") if items == "None" else ("show", "shapes_color")))
+    assert hook in message or hook == "register_task_dirs"
 
 
 def test_a_folder_of_tasks_that_is_not_there(monkeypatch, capsys, tmp_path):
-    installed(monkeypatch, plugin("ttmbench_register_task_dirs", lambda: [tmp_path / "gone"]))
+    installed(monkeypatch, plugin("register_task_dirs", lambda: [tmp_path / "gone"]))
     assert "plugin 'evil' registered" in warned(capsys, "ls", "tasks")
 
 
-LISTENING = ("run_started", "task_scored", "run_finished")
+class Odd(BaseException):
+    """No Exception: what catches errors lets it through."""
 
 
-@pytest.mark.parametrize("hook", LISTENING)
-@pytest.mark.parametrize("error", [ValueError("no\x1b[2J"), SystemExit(0)], ids=["ValueError", "SystemExit"])
+LISTENERS_RAISE = [ValueError("no\x1b[2J"), SystemExit(0), Odd("x"), GeneratorExit()]
+
+
+@pytest.mark.parametrize("hook", ["run_started", "task_scored", "run_finished"])
+@pytest.mark.parametrize("error", LISTENERS_RAISE, ids=by_type)
 def test_a_listener_that_fails_is_warned_about_and_the_run_goes_on(folder_task, hook, error):
-    evil = plugin(f"ttmbench_{hook}", raising(error))
-    with pytest.warns(UserWarning, match=rf"plugin 'evil' failed in ttmbench_{hook}: {type(error).__name__}"):
+    evil = plugin(hook, raising(error))
+    with pytest.warns(UserWarning, match=rf"plugin 'evil' failed in ttmbench_{hook}: {by_type(error)}"):
         done = simple_evaluate(Scorer(), str(folder_task() / "mine.yaml"), plugins=[("evil", evil)], bootstrap_iters=0)
     assert done["status"] == "done"
 
 
 def test_an_interruption_in_a_hook_interrupts(folder_task):
-    evil = plugin("ttmbench_run_started", raising(KeyboardInterrupt()))
+    evil = plugin("run_started", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         simple_evaluate(Scorer(), str(folder_task() / "mine.yaml"), plugins=[("evil", evil)])
 
@@ -719,13 +703,12 @@ class Scorer:
         (lambda n: np.full(n, 1e300), "not a finite number"),
         (lambda n: None, "scores of shape"),
         (raising(RuntimeError("out\nof \x1b[2J memory " + "x" * 10**6)), "task 'mine' with model 'Scorer' failed"),
-        (lambda n: raising(SystemExit(0))(), "SystemExit"),
+        (raising(SystemExit(0)), "SystemExit"),
     ],
 )
 def test_scores_that_no_model_should_return(folder_task, scores, message):
-    given = scores if scores.__code__.co_argcount else lambda n: scores()
     with pytest.raises(TtmbenchError, match=message) as caught:
-        simple_evaluate(Scorer(given), str(folder_task() / "mine.yaml"))
+        simple_evaluate(Scorer(scores), str(folder_task() / "mine.yaml"))
     assert len(str(caught.value)) < 2300 and str(caught.value).isprintable()
 
 
@@ -748,8 +731,6 @@ class Wide:
         return {}
 
     def prepare_images(self, images):
-        import torch
-
         return torch.ones(len(images), 3)
 
     prepare_captions = prepare_images
@@ -761,10 +742,8 @@ class Wide:
         return batch
 
     def logits(self, images, captions):
-        found = images @ captions.T
-        return (
-            found[:1, :1] if self._wrong == "logits" else found.fill_(float("nan")) if self._wrong == "nan" else found
-        )
+        logits = images @ captions.T
+        return {"logits": logits[:1, :1], "nan": logits * float("nan")}.get(self._wrong, logits)
 
 
 @pytest.mark.parametrize(
@@ -780,24 +759,16 @@ def test_a_dual_encoder_with_wrong_shapes(folder_task, wrong, message):
         simple_evaluate(Wide(wrong), str(folder_task() / "mine.yaml"))
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("bad"), SystemExit(3), ImportError("gone")], ids=lambda e: type(e).__name__
-)
+@pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), ImportError("gone")], ids=by_type)
 def test_a_factory_or_a_target_that_fails(monkeypatch, capsys, error):
-    monkeypatch.setattr(Listener, "make", staticmethod(raising(error)), raising=False)
-    import sys
-
-    monkeypatch.setitem(sys.modules, "evil_models", SimpleNamespace(make=Listener.make))
-    installed(monkeypatch, plugin("ttmbench_register_adapters", lambda: [AdapterSpec("evil", "evil_models:make", "x")]))
+    monkeypatch.setitem(sys.modules, "evil_models", SimpleNamespace(make=raising(error)))
+    installed(monkeypatch, plugin("register_adapters", lambda: [AdapterSpec("evil", "evil_models:make", "x")]))
     message = refused(capsys, "run", "--model", "evil", "--tasks", "shapes_color", "--limit", "2", code=1)
-    assert "model 'evil' of plugin 'evil' failed: " in message and type(error).__name__ in message
+    assert "model 'evil' of plugin 'evil' failed: " in message and by_type(error) in message
 
 
-def no_image():
-    raise OSError("gone")
-
-
-GROUP = Group("g0", (ImageRef("a", no_image), ImageRef("b", no_image)), ("one", "two"))
+NO_IMAGE = raising(OSError("gone"))
+GROUP = Group("g0", (ImageRef("a", NO_IMAGE), ImageRef("b", NO_IMAGE)), ("one", "two"))
 
 
 @pytest.mark.parametrize(
@@ -815,10 +786,8 @@ GROUP = Group("g0", (ImageRef("a", no_image), ImageRef("b", no_image)), ("one", 
     ],
 )
 def test_a_source_that_fails(monkeypatch, capsys, folder_task, groups, message):
-    import sys
-
     monkeypatch.setitem(sys.modules, "evil_source", SimpleNamespace(read=lambda request: groups()))
-    installed(monkeypatch, plugin("ttmbench_register_sources", lambda: [SourceSpec("evil", "evil_source:read")]))
+    installed(monkeypatch, plugin("register_sources", lambda: [SourceSpec("evil", "evil_source:read")]))
     folder = folder_task(source={"kind": "evil"}, group={"shape": [2, 2]})
     assert main(["validate", str(folder / "mine.yaml")]) == 4
     out, err = capsys.readouterr()
@@ -830,7 +799,7 @@ def test_a_source_that_fails(monkeypatch, capsys, folder_task, groups, message):
 )
 def test_a_metric_that_fails(folder_task, values):
     spec = MetricSpec("evil_metric", values)
-    evil = plugin("ttmbench_register_metrics", lambda: [spec])
+    evil = plugin("register_metrics", lambda: [spec])
     task = folder_task(metrics=["evil_metric"]) / "mine.yaml"
     with pytest.raises(TtmbenchError, match="metric 'evil_metric'"):
         simple_evaluate(Scorer(), str(task), plugins=[("evil", evil)])
@@ -838,7 +807,7 @@ def test_a_metric_that_fails(folder_task, values):
 
 @pytest.mark.parametrize("taus", [lambda a, b, n: [np.nan] * n, lambda a, b, n: [1.0], lambda a, b, n: None])
 def test_a_schedule_that_fails(taus):
-    evil = plugin("ttmbench_register_schedules", lambda: [ScheduleSpec("evil_schedule", taus)])
+    evil = plugin("register_schedules", lambda: [ScheduleSpec("evil_schedule", taus)])
     with pytest.raises(TtmbenchError, match=r"schedule 'evil_schedule' gave|failed: TypeError"):
         simple_evaluate(
             *("tiny-clip", "shapes_color"),
@@ -884,24 +853,16 @@ def test_secrets_are_taken_out(monkeypatch, kind):
 
 
 def test_words_that_are_no_secrets_stay():
-    for text in (
-        "tokenizer=fast",
-        "max_tokens=20",
-        "api_key_env=OPENAI_KEY",
-        "a sketch of a token",
-        "the secret garden",
-    ):
+    for text in ("tokenizer=fast", "max_tokens=20", "api_key_env=KEY", "a sketch of a token", "the secret garden"):
         assert redact([text]) == text
     assert scrub("clip/ViT-B-32@laion") == "clip/ViT-B-32@laion"
     assert redact_values({"a": [{"password": "x"}], "tokens": 3}) == {"a": [{"password": "<redacted>"}], "tokens": 3}
 
 
 def test_a_secret_reaches_neither_the_terminal_nor_a_file(folder_task, tmp_path, capsys, monkeypatch):
-    import sys
-
     secret = "not-like-a-key-at-all"
     monkeypatch.setitem(sys.modules, "evil_models", SimpleNamespace(make=lambda api_key: Loud(api_key)))
-    installed(monkeypatch, plugin("ttmbench_register_adapters", lambda: [AdapterSpec("loud", "evil_models:make", "x")]))
+    installed(monkeypatch, plugin("register_adapters", lambda: [AdapterSpec("loud", "evil_models:make", "x")]))
     task = folder_task() / "mine.yaml"
     arguments = ["run", "--model", "loud", "--model_args", f"api_key={secret}", "--tasks", str(task)]
     code = main([*arguments, "-o", str(tmp_path / "out"), "--log_samples", "--on_error", "continue"])
@@ -939,27 +900,3 @@ def test_limits_that_cannot_be_read_end_in_one_line(monkeypatch, capsys):
     for words in (["ls", "tasks"], ["validate", "shapes_color"], ["--model", "tiny-clip", "--tasks", "shapes_color"]):
         assert main(words) == 2
         assert capsys.readouterr().err == "ttmbench: TTMBENCH_LIMITS: 'garbage' is not limit=number\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
-def test_a_named_pipe_is_no_file_of_scores(tmp_path, capsys):
-    os.mkfifo(tmp_path / "scores.npz")
-    assert main(["score", str(tmp_path / "scores.npz"), "--task", "shapes_color"]) != 0
-    assert capsys.readouterr().err.endswith("scores.npz: cannot be read (is no regular file)\n")
-
-
-class Odd(BaseException):
-    """No Exception: what catches errors lets it through."""
-
-
-@pytest.mark.parametrize(
-    "error", [Odd("x"), GeneratorExit(), SystemExit(3)], ids=["own", "GeneratorExit", "SystemExit"]
-)
-def test_what_a_plugin_raises_that_is_no_exception_is_one_line(monkeypatch, capsys, tmp_path, error):
-    installed(monkeypatch, plugin("ttmbench_run_started", raising(error)))
-    words = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "2", "--bootstrap_iters", "0", "-o"]
-    with pytest.warns(UserWarning, match=f"plugin 'evil' failed in ttmbench_run_started: {type(error).__name__}"):
-        assert main([*words, str(tmp_path / "x.json")]) == 0
-    assert (
-        "Traceback" not in capsys.readouterr().err and json.loads((tmp_path / "x.json").read_text())["status"] == "done"
-    )

@@ -32,8 +32,6 @@ RUN = (
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: exit code and the lines it wrote to stderr."""
-
     code: int
     lines: list[str]
 
@@ -54,7 +52,6 @@ def environment() -> dict[str, str]:
 
 
 def start(*arguments: str, code: str = "") -> subprocess.Popen[str]:
-    """Starts the command; ``code`` is Python to run in the process first."""
     program = f"{code}\nimport sys\nfrom ttmbench.cli import main\nsys.exit(main(sys.argv[1:]))"
     return subprocess.Popen(
         [sys.executable, "-c", program, *RUN, *arguments],
@@ -66,13 +63,11 @@ def start(*arguments: str, code: str = "") -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> Ended:
-    """Waits for a run."""
     _, told = process.communicate(timeout=600)
     return Ended(process.returncode, [line for line in told.splitlines() if line.strip()])
 
 
 def run(*arguments: str, code: str = "") -> Ended:
-    """Runs the command to its end."""
     return end(start(*arguments, code=code))
 
 
@@ -94,17 +89,14 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def remount(folder: Path, how: str) -> None:
-    """Changes a mounted file system."""
     subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
 
 
 def numbers_in(content: dict[str, Any]) -> Any:
-    """What a document says but for times and the names of files, which differ between places."""
     return numbers({key: value for key, value in content.items() if key != "artifacts"})
 
 
 def document(path: Path) -> dict[str, Any]:
-    """A results document."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
@@ -162,14 +154,12 @@ class Trials:
         return [] if numbers_in(document(path)) == self._quiet else ["the same command again gives other numbers"]
 
     def full_disk(self, size: str, says: str, code: int) -> Row:
-        """The disk fills up; then there is room."""
         with small_disk(self._scratch / f"disk_{size}", size) as folder:
             ended = run("-o", str(folder / "x.json"))
             remount(folder, "size=64m")
             return self.judge(f"full disk ({size})", ended, code, says, folder)
 
     def read_only_from_the_start(self) -> Row:
-        """Nothing can be written: said before the model is loaded."""
         with small_disk(self._scratch / "read_only", "1m") as folder:
             remount(folder, "ro")
             ended = run("-o", str(folder / "x.json"))
@@ -177,7 +167,6 @@ class Trials:
             return self.judge("read-only folder", ended, 2, "cannot be written to", folder)
 
     def locked_on_the_way(self) -> Row:
-        """The folder is made immutable between two iterations."""
         folder = self._scratch / "locked"
         process = start("-o", str(folder / "x.json"))
         wait_for(lambda: any(folder.rglob("iteration_1.safetensors")), process)
@@ -189,7 +178,6 @@ class Trials:
         return self.judge("folder turns immutable", ended, 2, "cannot be written: Operation not permitted", folder)
 
     def vanishes(self) -> Row:
-        """The folder is deleted under the run."""
         folder = self._scratch / "vanishes"
         process = start("-o", str(folder / "x.json"))
         wait_for(lambda: any(folder.rglob("iteration_1.safetensors")), process)
@@ -271,7 +259,6 @@ class Trials:
         )
 
     def all(self) -> Iterator[Row]:
-        """Every row that this machine can make."""
         mounted: list[tuple[str, Callable[[], Row]]] = [
             ("full disk (8k)", lambda: self.full_disk("8k", "cannot be written: No space left", 2)),
             ("full disk (64k)", lambda: self.full_disk("64k", "cannot be written: No space left", 2)),
@@ -290,7 +277,6 @@ class Trials:
 
 
 def can_mount(scratch: Path) -> bool:
-    """Whether file systems can be mounted here."""
     try:
         with small_disk(scratch / "probe", "4k"):
             pass
@@ -302,7 +288,6 @@ def can_mount(scratch: Path) -> bool:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Runs the trials and prints the table; 0 if there is no problem."""
     with tempfile.TemporaryDirectory() as name:
         rows = []
         print("| trouble | exit code | what the user reads | problems |\n|---|---:|---|---|")

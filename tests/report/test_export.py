@@ -371,7 +371,7 @@ def test_the_command_takes_folders_and_names_what_it_skips(tmp_path, reference, 
     assert main(["export", str(tmp_path / "empty"), "--to", "csv"]) == 2
     (tmp_path / "a.json").write_text(json.dumps({**reference, "status": "interrupted"}))
     assert main(["export", str(tmp_path / "a.json"), "--to", "latex"]) == 0
-    assert "status interrupted: only finished tasks are there" in capsys.readouterr().err
+    assert "status interrupted: only finished tasks are exported" in capsys.readouterr().err
 
 
 def test_the_address_of_the_results_is_the_one_option_that_may_be_one(tmp_path, capsys):

@@ -142,7 +142,7 @@ def test_wrong_published_files(tmp_path, text, message):
 def test_nothing_to_merge(tmp_path):
     with pytest.raises(UsageError, match="no results document"):
         merge(tmp_path)
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="must be a directory"):
         merge(tmp_path / "nowhere")
 
 
@@ -185,5 +185,5 @@ def test_the_command_on_a_real_run(tmp_path, capsys):
     assert page.count("<table ") == 4 and "http://" not in page and "https://" not in page
     assert main(["leaderboard", str(tmp_path / "runs")]) == 0
     assert main(["leaderboard", str(tmp_path / "runs")]) == 0, "its own leaderboard.json is no run"
-    assert "left out" not in capsys.readouterr().out
+    assert "skipped" not in capsys.readouterr().out
     assert as_document(merge(tmp_path / "runs"))["rows"] == document["rows"]

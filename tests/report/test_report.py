@@ -175,7 +175,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
     samples.write_bytes(samples.read_bytes()[:-200])
     next(path.parent.glob("samples_shapes_replace_*")).unlink()
     page, errors = report(copied, capsys, "--images", "none")
-    named = dict(re.findall(r"left out: (\S+): (.*)", errors))
+    named = dict(re.findall(r"skipped: (\S+): (.*)", errors))
     parts = {
         "half.json": "is not JSON",
         "old.json": "schema 0.3",
@@ -199,9 +199,9 @@ def test_only_an_empty_folder_is_an_error(tmp_path, capsys):
     assert "does not exist" in capsys.readouterr().err
     (tmp_path / "results_x.json").write_text("{")
     page, errors = report(tmp_path, capsys)
-    assert "left out: results_x.json" in errors and "0 runs" in page.text
+    assert "skipped: results_x.json" in errors and "0 runs" in page.text
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.json")]) == 2
-    assert "should end with .html" in capsys.readouterr().err
+    assert "must end with .html" in capsys.readouterr().err
 
 
 def test_one_document_can_be_named(reported_runs, capsys):

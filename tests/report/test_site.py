@@ -199,8 +199,8 @@ def test_a_site_is_renewed_and_nothing_else_is_overwritten(tmp_path, capsys):
     other = tmp_path / "other"
     other.mkdir()
     (other / "mine.txt").write_text("mine")
-    for place, why in ((other, "holds other files"), (runs / "site", "lies in the folder of results"),
-                       (tmp_path, "lies in the folder of results"), (other / "mine.txt", "is no folder")):  # fmt: skip
+    for place, why in ((other, "has other files"), (runs / "site", "must neither contain"),
+                       (tmp_path, "must neither contain"), (other / "mine.txt", "is a file")):  # fmt: skip
         capsys.readouterr()
         assert main(["leaderboard", str(runs), "--site", str(place)]) == 2
         assert why in capsys.readouterr().err

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.scripts import load_script
+from support.checkout import load_script
 from support.submissions import make_submission
 
-from ttmbench.cli.submissions import read_command
+from ttmbench.cli.validate import read_command
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.submission.check import check_submission
 from ttmbench.results.document import ResultsDocument

@@ -12,7 +12,7 @@ import pytest
 from support.submissions import make_submission, put
 
 from ttmbench.cli import main
-from ttmbench.cli.submissions import read_command
+from ttmbench.cli.validate import read_command
 from ttmbench.errors import DataError
 from ttmbench.reproduce.submission.check import check_submission, refuse_copies
 from ttmbench.reproduce.submission.findings import Findings
@@ -36,7 +36,7 @@ def lines(findings) -> str:
 def test_an_honest_run_is_sound(honest, capsys):
     assert main(["validate", str(honest / "x.json")]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n") == 1 and "sound; " in out and "could not" not in out
+    assert out.count("\n") == 1 and ": ok; " in out and "could not" not in out
     assert main(["validate", str(honest)]) == 0, "a folder of documents"
 
 
@@ -379,7 +379,7 @@ FORGERIES = [
         lambda forged: with_command(forged, "--limit 16", "--limit 16 --data_dir $(curl${IFS}x)"),
         "not quoted as a shell",
     ),
-    (lambda forged: with_command(forged, "ttmbench", "LR=1 ttmbench"), "it does not begin with ttmbench"),
+    (lambda forged: with_command(forged, "ttmbench", "LR=1 ttmbench"), "it must begin with ttmbench"),
     (lambda forged: forged.document.update(command=""), "command: is not a run of ttmbench that can be read again"),
     *(
         (lambda forged, name=name: named(forged, name), "model_name: ")
@@ -445,7 +445,7 @@ def test_what_cannot_be_checked_refuses_unless_allowed(forged, capsys):
     assert main(["validate", path, "--schema_only"]) == 3
     assert "results.shapes_color: cannot be checked: there is no file x_scores_" in capsys.readouterr().out
     assert main(["validate", path, "--schema_only", "--allow_unchecked"]) == 0
-    assert "2 things could not be checked" in capsys.readouterr().out
+    assert "2 values could not be checked" in capsys.readouterr().out
 
 
 def test_data_that_are_not_here_refuse_unless_allowed(honest, registry, monkeypatch):

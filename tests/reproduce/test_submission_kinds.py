@@ -47,7 +47,7 @@ def forged(honest, tmp_path):
 def test_what_a_run_wrote_is_sound(honest, kind, capsys):
     assert main(["validate", str(honest / kind / "x.json")]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n") == 1 and "sound; " in out and "could not" not in out
+    assert out.count("\n") == 1 and ": ok; " in out and "could not" not in out
 
 
 # ---- forgeries: what was done, and what is said

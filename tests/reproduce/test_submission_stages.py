@@ -7,7 +7,7 @@ import json
 import pytest
 from support.submissions import make_submission, put
 
-from ttmbench.cli.submissions import read_command
+from ttmbench.cli.validate import read_command
 from ttmbench.reproduce.submission.check import check_submission
 
 T, ALSO = "shapes_color", "shapes_spatial"

@@ -102,7 +102,7 @@ def test_the_command_measures_two_runs(runs, tmp_path, capsys):
     target = tmp_path / "p.json"
     assert main(["power", "shapes_color", *paths, "--difference", "0.05", "-o", str(target)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "shapes_color: 60 groups" in printed and "(measured)" in printed and "McNemar's exact test" in printed
+    assert "shapes_color: 60 groups" in printed and "models: measured" in printed and "Exact McNemar test" in printed
     found = json.loads(target.read_text())
     (row,) = ttmbench.compare(*runs, metrics=["group_match"])
     assert found["observed"] == pytest.approx(row["difference"]) and found["metric"] == "group_match"
@@ -112,7 +112,7 @@ def test_the_command_measures_two_runs(runs, tmp_path, capsys):
     assert one["differences"][0]["groups"] == groups_needed(0.05, one["discordance"])
     within = ["--model_a", str(runs[0].path), "--model_b", str(runs[0].path), "--filters", "none,ttm"]
     assert main(["power", "shapes_color", *within, "-o", str(target)]) == 0
-    assert "2 seeds) counts as chance" in " ".join(capsys.readouterr().out.split())
+    assert "2 seeds) is included" in " ".join(capsys.readouterr().out.split())
     spread = runs[0].results["shapes_color"]["group_match_seed_std,ttm"]
     assert json.loads(target.read_text())["seed_std"] == pytest.approx(spread)
 
@@ -135,7 +135,7 @@ def test_groups_that_share_images_are_worth_fewer(tmp_path, capsys):
     target = tmp_path / "p.json"
     words = ["power", "t", "--model_a", str(paths[0]), "--model_b", str(paths[1]), "-o", str(target)]
     assert main(words) == 0
-    assert "t: 200 groups, worth 49 that share no image" in " ".join(capsys.readouterr().out.split())
+    assert "t: 200 groups, equivalent to 49 independent ones" in " ".join(capsys.readouterr().out.split())
     found = json.loads(target.read_text())
     assert found["worth"] == pytest.approx(50, rel=0.03)
     asked = found["rows"][0]["differences"][-1]
@@ -145,7 +145,7 @@ def test_groups_that_share_images_are_worth_fewer(tmp_path, capsys):
 def test_the_command_on_what_is_expected(capsys):
     assert main(["power", "winoground"]) == 0
     printed = capsys.readouterr().out
-    assert "winoground: 400 groups" in printed and "for example" in printed and printed.count("39,2") == 1
+    assert "winoground: 400 groups" in printed and "models: examples" in printed and printed.count("39,2") == 1
     assert main(["power", "winoground", "--rate", "0.9", "--difference", "0.05"]) == 0
     assert " 18.0 " in capsys.readouterr().out
     assert main(["power", "winoground", "--discordance", "0.2", "--groups", "1000", "--seed_std", "0.01"]) == 0
@@ -156,14 +156,14 @@ def test_the_command_on_what_is_expected(capsys):
     ("words", "says"),
     [
         (["winogruond"], "did you mean 'winoground'"),
-        (["winoground", "--discordance", "0"], "--discordance is a fraction above 0"),
-        (["winoground", "--difference", "2"], "--difference is a fraction"),
+        (["winoground", "--discordance", "0"], "--discordance must be a fraction above 0"),
+        (["winoground", "--difference", "2"], "--difference must be a fraction"),
         (["winoground", "--alpha", "5"], "must be a fraction between 0 and 1"),
         (["winoground", "--seeds", "4"], "--seeds needs --seed_std"),
-        (["winoground", "--metric", "group_match"], "are of --model_a and --model_b"),
+        (["winoground", "--metric", "group_match"], "need two runs, --model_a and --model_b"),
         (["winoground", "--model_a", "a.json"], "both --model_a and --model_b are needed"),
         (["winoground", "--model_a", "a", "--model_b", "b", "--rate", "0.5"], "--rate is measured"),
-        (["winoground", "-o", "p.txt"], "power writes .json"),
+        (["winoground", "-o", "p.txt"], "must end with .json"),
     ],
 )
 def test_wrong_words_are_one_line(words, says, capsys):
@@ -174,11 +174,11 @@ def test_wrong_words_are_one_line(words, says, capsys):
 
 def test_runs_that_cannot_be_measured(runs, capsys):
     same = ["--model_a", str(runs[0].path), "--model_b", str(runs[0].path)]
-    assert main(["power", "shapes_color", *same]) == 4 and "agree about every group" in capsys.readouterr().err
+    assert main(["power", "shapes_color", *same]) == 4 and "agree on every group" in capsys.readouterr().err
     assert (
         main(["power", "shapes_place", *same]) == 2 and "no samples of task 'shapes_place'" in capsys.readouterr().err
     )
     assert main(["power", "shapes_color", *same, "--filters", "none,oracle"]) == 2
-    assert "with the filter 'oracle'" in capsys.readouterr().err
+    assert "with filter 'oracle'" in capsys.readouterr().err
     assert main(["power", "shapes_color", *same, "--filters", "none,ttm", "--metric", "x"]) == 2
     assert "share no metric x" in capsys.readouterr().err

@@ -146,17 +146,3 @@ def test_the_gradient_in_parts_is_the_gradient(kind, batch_sizer, tiny_siglip):
         assert (one is None) == (parameter.grad is None)
         if one is not None:
             assert torch.allclose(one, parameter.grad, atol=allowed, rtol=0)
-
-
-def test_a_model_that_cannot_train_in_parts_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(hf.TransformersModel, "trains_in_parts", property(lambda self: False))
-    real = hf.TransformersModel.matching_loss
-    monkeypatch.setattr(
-        hf.TransformersModel,
-        "matching_loss",
-        lambda self, images, captions: (
-            (_ for _ in ()).throw(out_of_memory()) if n_rows(images) > 3 else real(self, images, captions)
-        ),
-    )
-    with pytest.raises(TtmbenchError, match="cannot compute the gradient in parts; try --dtype bf16"):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={"iterations": 1, "epochs": 1}, **QUICK)

@@ -9,7 +9,6 @@ import jsonschema
 import numpy as np
 import pytest
 from PIL import Image
-from support.chat_server import ChatServer
 
 import ttmbench
 from ttmbench._util.images import side_by_side
@@ -22,7 +21,7 @@ from ttmbench.model_adapters.openai import load
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import ChoiceStyle
 from ttmbench.results.files import schema
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_chance, choice_values
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, read_caption_choice, read_image_choice, text_prompt
@@ -169,10 +168,7 @@ def test_a_model_that_knows_is_right_everywhere(order):
     expected = (0.25, 0.25, 0.0625) if order == "random" else (0.0625, 0.0625, 0.0625**2)
     assert (chance["text_score"], chance["image_score"], chance["group_score"]) == expected
     jsonschema.Draft202012Validator(schema("results")).validate(results.document)
-
-
-def test_no_number_of_a_forced_choice_stands_among_those_of_scores():
-    results = ttmbench.simple_evaluate(Chooser(oracle("shapes_color")), "shapes_color", **QUICK)
+    # No number of a forced choice is among those of scores.
     assert {key.rpartition(",")[2] for key in results.results["shapes_color"]} == {"choice"}
     assert set(results["tracks"]["shapes_color"].values()) == {"forced_choice"} == {results["track"]}
     assert results["ties"]["shapes_color"]["text_score,choice"] is None
@@ -205,7 +201,7 @@ def test_the_order_of_options_is_drawn_by_the_seed_and_the_group_alone():
     groups = load_groups(registry, find_task(registry, "shapes_color"), 12)
 
     def orders(chosen, seed):
-        given = ask_choices(capabilities_of(Chooser(lambda *_: "A")), chosen, 5, seed).given
+        given = ask_choices(Capabilities(Chooser(lambda *_: "A")), chosen, 5, seed).given
         return {(chosen[one.asked.group].group_id, one.asked.side, one.asked.subject): one.asked.order for one in given}
 
     every = orders(groups, 0)
@@ -297,7 +293,7 @@ def test_more_captions_than_letters_are_refused():
 
     group = Group("g", (ImageRef("i", lambda: Image.new("RGB", (2, 2))),), tuple(f"caption {at}" for at in range(11)))
     with pytest.raises(UsageError, match="at most 10 options"):
-        ask_choices(capabilities_of(Chooser(None)), [group], 1, 0)
+        ask_choices(Capabilities(Chooser(None)), [group], 1, 0)
 
 
 def test_scores_are_not_asked_of_a_model_that_chooses():
@@ -306,7 +302,7 @@ def test_scores_are_not_asked_of_a_model_that_chooses():
     from ttmbench.evaluator.score_task import score_task
 
     registry = build_registry()
-    context = Run(registry, RunConfig(model="x", tasks=["shapes_color"]), capabilities_of(Chooser(None)))
+    context = Run(registry, RunConfig(model="x", tasks=["shapes_color"]), Capabilities(Chooser(None)))
     with pytest.raises(UsageError, match="answers in words"):
         score_task(plan_task(context, find_task(registry, "shapes_color")), context)
 
@@ -329,34 +325,18 @@ def words_by_digest(prompt: str, images: list[bytes]) -> str:
 SECRET = "sk-choicesecret0123456789"
 
 
-def words_of(folder, **more) -> list[str]:
-    """The public command on five groups of two tasks; the document is `out.json`."""
-    more = {"model": "m", "scorer": "choice", "backoff": 0.01, "timeout": 5, **more, "cache": folder / "answers.sqlite"}
-    given = ",".join(f"{name}={value}" for name, value in more.items())
-    words = ["--model", "openai", "--model_args", given, "--tasks", "shapes_color,shapes_spatial", "--limit", "5"]
-    return [*words, "--bootstrap_iters", "20", "-o", str(folder / "out.json")]
-
-
-@pytest.fixture(scope="module")
-def quiet(tmp_path_factory):
-    """The results when nothing goes wrong: what the server answers depends on the question alone."""
-    server, folder = ChatServer(), tmp_path_factory.mktemp("quiet")
-    server.words = words_by_digest
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("OPENAI_API_KEY", SECRET)
-        assert main(words_of(folder, base_url=server.url)) == 0
-    server.stop()
-    return json.loads((folder / "out.json").read_text(encoding="utf-8"))["results"]
-
-
 @pytest.fixture
 def evaluate(chat_server, tmp_path, capsys, monkeypatch):
+    """Runs the public command on five groups of two tasks: exit code, document, and what was printed."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     chat_server.words = words_by_digest
 
     def run(**more) -> tuple[int, dict, str]:
-        target = tmp_path / "out.json"
-        code = main(words_of(tmp_path, base_url=chat_server.url, **more))
+        target, cache = tmp_path / "out.json", tmp_path / "answers.sqlite"
+        more = {"model": "m", "scorer": "choice", "backoff": 0.01, "timeout": 5, "cache": cache, **more}
+        given = ",".join(f"{name}={value}" for name, value in {**more, "base_url": chat_server.url}.items())
+        words = ["--model", "openai", "--model_args", given, "--tasks", "shapes_color,shapes_spatial", "--limit", "5"]
+        code = main([*words, "--bootstrap_iters", "20", "-o", str(target)])
         printed = capsys.readouterr()
         for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
             assert b"choicesecret" not in path.read_bytes(), path
@@ -376,15 +356,6 @@ def test_forced_choices_through_a_server(chat_server, evaluate):
     parts = [len(body["messages"][0]["content"]) for body in chat_server.requests]
     assert parts.count(3) == 10, "two images and a text"
     assert document["model_info"]["fingerprint"]["order"] == "random"
-
-
-@pytest.mark.parametrize("fault", ["429", "500", "drop", "malformed", "slow"])
-def test_faults_change_no_choice(fault, chat_server, evaluate, quiet):
-    chat_server.fault = lambda number: fault if number in (0, 5, 6, 17) else None
-    code, document, printed = evaluate(concurrency=3, timeout=0.4 if fault == "slow" else 60)
-    assert code == 0, printed
-    assert document["results"] == quiet and set(chat_server.answered.values()) == {1}
-    assert len(chat_server.answered) == 25
 
 
 @pytest.mark.parametrize("fault", ["refusal", "policy"])

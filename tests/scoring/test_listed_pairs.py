@@ -11,7 +11,7 @@ from support.blocks import MemoryBlocks
 
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import debias, prior_for
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.pairs import LOWEST, score_ranked_pairs
@@ -76,14 +76,14 @@ def test_every_kind_of_model_scores_the_pairs_that_are_asked_for(kind, batch, mo
     images = [(group.group_id, group.images[0]) for group in groups]
     fingerprint = Fingerprint(groups)
     found = score_ranked_pairs(
-        capabilities_of(model), images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept
+        Capabilities(model), images, CAPTIONS, WANTED, BatchSizer(batch), fingerprint, blocks=kept
     )
     assert found.tolist() == EXPECTED and model.pairs == 6
     assert sorted(kept) == [("pairs", 0), ("pairs", 1), ("pairs", 2)]
     assert fingerprint.hexdigest()  # image 4 has no pair, and belongs to the data
     again = kind()
     found = score_ranked_pairs(
-        capabilities_of(again), images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept
+        Capabilities(again), images, CAPTIONS, WANTED, BatchSizer(batch), Fingerprint(groups), blocks=kept
     )
     assert found.tolist() == EXPECTED
     assert again.pairs == 0
@@ -100,10 +100,10 @@ def test_a_pair_without_a_score_is_named_or_ranks_last(wrong):
     groups = some_groups(4)
     arguments = ([(group.group_id, group.images[0]) for group in groups], CAPTIONS, WANTED, BatchSizer(64))
     if wrong:
-        assert score_ranked_pairs(capabilities_of(Refusing()), *arguments, Fingerprint(groups))[-1] == LOWEST
+        assert score_ranked_pairs(Capabilities(Refusing()), *arguments, Fingerprint(groups))[-1] == LOWEST
     else:
         with pytest.raises(TtmbenchError, match="no score for image i3 with caption 'ccc'"):
-            score_ranked_pairs(capabilities_of(Refusing()), *arguments, Fingerprint(groups))
+            score_ranked_pairs(Capabilities(Refusing()), *arguments, Fingerprint(groups))
 
 
 class Generative(Prepared):

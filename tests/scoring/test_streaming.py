@@ -16,10 +16,12 @@ from PIL import Image
 import ttmbench
 from ttmbench.errors import DataError
 from ttmbench.evaluator.determinism import deterministic
+from ttmbench.model_adapters import hf
+from ttmbench.scoring import fingerprint
 from ttmbench.scoring.batches import BatchSizer
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.dual_encoder import encode, encode_side
-from ttmbench.scoring.fingerprint import Fingerprint, ahead, threads_beside_the_model
+from ttmbench.scoring.fingerprint import Fingerprint, ahead, distinct_images, threads_beside_the_model
 from ttmbench.scoring.inputs import ImageRows
 from ttmbench.scoring.pairs import score_in_memory, score_task_pairs
 from ttmbench.scoring.prepare import prepare
@@ -153,11 +155,54 @@ def test_threads_are_no_more_than_torch_may_use():
         torch.set_num_threads(before)
 
 
+# --- decoded images ---------------------------------------------------------------------------------------------
+
+BATCH = 8
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Decoded images of the tests' groups, counted: all, those in memory, and the most at a time."""
+    real, count = fingerprint.open_upright, {"all": 0, "alive": 0, "most": 0}
+
+    def gone() -> None:
+        count["alive"] -= 1
+
+    def counted(image: ImageRef, group_id: str) -> Image.Image:
+        opened = real(image, group_id)
+        count["all"] += 1
+        count["alive"] += 1
+        count["most"] = max(count["most"], count["alive"])
+        weakref.finalize(opened, gone)
+        return opened
+
+    monkeypatch.setattr(fingerprint, "open_upright", counted)
+    return count
+
+
+@pytest.mark.parametrize("enlarge", [None, 1.2])
+def test_preparing_never_holds_more_than_a_batch_of_decoded_images(decoded, tiny_siglip, enlarge):
+    prepared, digest = prepare(hf.load(pretrained=str(tiny_siglip), device="cpu"), groups(10 * BATCH), BATCH, enlarge)
+    assert decoded["all"] == 10 * BATCH and 0 < decoded["most"] <= BATCH and decoded["alive"] == 0
+    pixels = prepared.images["pixel_values"]
+    assert pixels.dtype == torch.uint8 and pixels.shape == (10 * BATCH, 3, 32, 32), "the model's own size, as bytes"
+    assert len(digest) == 64
+
+
+def test_scoring_pair_by_pair_holds_a_batch_or_two(decoded):
+    class Brightness:
+        def score_pairs(self, images, captions):
+            return np.array([image.getpixel((0, 0))[0] for image in images])
+
+    score_task_pairs(Capabilities(Brightness()), groups(5 * BATCH), BATCH, all_pairs=False)
+    assert decoded["all"] == 5 * BATCH and decoded["most"] <= 2 * BATCH and decoded["alive"] <= 1
+
+
 # --- a dual encoder ------------------------------------------------------------------------------------------
 
 
 def streamed(model, data, batch_size=64, **about) -> torch.Tensor:
-    images = ImageRows.of(model, data, Fingerprint(data), **about)
+    images = ImageRows(model, list(distinct_images(data)), Fingerprint(data), **about)
     return encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
 
 
@@ -167,11 +212,11 @@ def test_what_is_streamed_equals_what_is_held_in_memory(kind, batch_size, four_t
     """Features, fingerprint, and the very batches that the model gets."""
     data, model, other = groups(600), kind(), kind()
     prepared, digest = prepare(other, data, 64)
-    fingerprint = Fingerprint(data)
-    images = ImageRows.of(model, data, fingerprint)
+    digests = Fingerprint(data)
+    images = ImageRows(model, list(distinct_images(data)), digests)
     features = encode_side(model, "images", images.parts, len(images), BatchSizer(batch_size))
     assert torch.equal(features, encode(other, prepared, batch_size).images.features)
-    assert model.batches == other.batches and fingerprint.hexdigest() == digest and images.seconds > 0
+    assert model.batches == other.batches and digests.hexdigest() == digest and images.seconds > 0
 
 
 def test_images_in_memory_do_not_grow_with_the_task(four_threads):
@@ -260,10 +305,10 @@ class Pairs(OneThreaded):
 
 def test_pairs_are_streamed_to_the_same_bits_in_little_memory(four_threads):
     data, model, other = groups(500), Pairs(), Pairs()
-    fingerprint = Fingerprint(data)
-    table = score_task_pairs(capabilities_of(model), data, 30, all_pairs=False, fingerprint=fingerprint)
+    digests = Fingerprint(data)
+    table = score_task_pairs(Capabilities(model), data, 30, all_pairs=False, fingerprint=digests)
     prepared, expected = prepare(other, data, 64)
-    assert fingerprint.hexdigest() == expected and table.values is None
+    assert digests.hexdigest() == expected and table.values is None
     assert np.array_equal(table.groups, score_in_memory(other, prepared, 30, all_pairs=False).groups)
     assert model.most <= 30 + 2 * 64
     assert table.scores(False).groups.shape == (500, 1, 2)

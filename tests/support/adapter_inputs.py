@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from PIL import Image
 
+import ttmbench
 from support.rounding import bound
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_groups
@@ -48,3 +51,39 @@ def assert_same_gradients(model: torch.nn.Module, reference: torch.nn.Module) ->
     assert found.keys() == expected.keys() and len(found) > 20
     for name, gradient in found.items():
         assert torch.allclose(gradient, expected[name], atol=allowed, rtol=0), name
+
+
+@lru_cache(maxsize=2)
+def own_model(folder):
+    """An image-text-to-text model and its processor as transformers loads them."""
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    return AutoModelForImageTextToText.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+
+
+def chat_inputs(processor, image, text, prefix):
+    """The processor's inputs for one turn with an image and a text; ``prefix`` is for PaliGemma, without a template."""
+    if processor.chat_template:
+        content = [{"type": "image"}, *([{"type": "text", "text": text}] if text else [])]
+        prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    else:
+        prompt = f"<image>{prefix}{text}"
+    inputs = dict(processor(text=prompt, images=[image], return_tensors="pt"))
+    inputs.pop("labels", None)
+    return inputs
+
+
+def with_tokens(inputs, ids):
+    """Inputs with tokens of the model's own text behind the prompt."""
+    more = torch.tensor([list(ids)], dtype=torch.long)
+    values = {"input_ids": more, "attention_mask": torch.ones_like(more), "token_type_ids": torch.ones_like(more)}
+    values["mm_token_type_ids"] = torch.zeros_like(more)
+    return inputs | {key: torch.cat([inputs[key], value], dim=1) for key, value in values.items() if key in inputs}
+
+
+def quick_scores(model, task, *, limit=2, batch_size="auto", dtype="fp32", **model_args):
+    """Raw scores [groups, images, captions] of a short run, and the run."""
+    arguments = {name: str(value) if name == "pretrained" else value for name, value in model_args.items()}
+    usual = {"bootstrap_iters": 0, "device": "cpu", "limit": limit, "batch_size": batch_size, "dtype": dtype}
+    run = ttmbench.simple_evaluate(model, task, model_args=arguments, **usual)
+    return run.scores[task]["none"][0].groups, run

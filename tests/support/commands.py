@@ -1,15 +1,12 @@
-"""Several commands of ttmbench in one process of its own, so that its imports are paid once."""
+"""Several commands of ttmbench in a separate process, so that its imports are paid once."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from support import processes
 
@@ -37,25 +34,12 @@ class Done:
     err: str
 
 
-def run_commands(
-    commands: Sequence[str],
-    environment: dict[str, str],
-    cwd: Path,
-    timeout: float = 600,
-    python: str | Path = sys.executable,
-) -> list[Done]:
+def run_commands(commands: Sequence[str], environment: Mapping[str, str], cwd: Path, timeout: int = 600) -> list[Done]:
     """Runs command lines, without the word ttmbench, one after another; each must end by itself."""
     lines = [line.split() for line in commands]
-    how: dict[str, Any] = {
-        "input": json.dumps(lines),
-        "env": {**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        "cwd": cwd,
-        "timeout": timeout,
-    }
-    if python == sys.executable:
-        done = processes.run(["-c", SCRIPT], capture_output=True, text=True, **how)
-    else:
-        done = subprocess.run([python, "-c", SCRIPT], capture_output=True, text=True, check=False, **how)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    how = {"input": json.dumps(lines), "env": variables, "cwd": cwd, "timeout": timeout}
+    done = processes.run(["-c", SCRIPT], capture_output=True, text=True, **how)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(answers) == len(lines), done.stderr

@@ -28,8 +28,8 @@ import threading
 import types
 import warnings
 from pathlib import Path
-from typing import Any
 
+Request = dict[str, list[str] | dict[str, str] | str]
 HEADER = 8
 NO_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")  # pyarrow begins one when it is imported
 
@@ -47,7 +47,7 @@ def warm() -> None:
     gc.freeze()  # a child's collector does not look at what all share
 
 
-def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+def receive(control: socket.socket) -> tuple[Request, list[int]] | None:
     """The next request and its descriptors, or None if nobody will ask any more."""
     header, descriptors, _, _ = socket.recv_fds(control, HEADER, 4)
     if not header:
@@ -70,7 +70,7 @@ def reap(running: dict[int, int]) -> None:
         os.close(report)
 
 
-def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+def serve(control: socket.socket) -> tuple[Request, list[int]] | None:
     """Forks until nobody asks any more. In a child: its request. In the server, at the end: None."""
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
@@ -106,7 +106,7 @@ def serve(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         return request, streams
 
 
-def become(request: dict[str, Any], streams: list[int]) -> None:
+def become(request: Request, streams: list[int]) -> None:
     """Gives this process the descriptors, the environment, the folder and the fresh state of one that was started."""
     for number, one in enumerate(streams):
         os.dup2(one, number)
@@ -114,7 +114,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         before = getattr(sys, name)
         mode, errors = ("w" if number else "r"), before.errors
-        fresh: Any = open(number, mode, encoding=before.encoding, errors=errors, closefd=False)
+        fresh = open(number, mode, encoding=before.encoding, errors=errors, closefd=False)
         if number:
             fresh.reconfigure(line_buffering=number == 2 or os.isatty(1), write_through=before.write_through)
         setattr(sys, name, fresh)

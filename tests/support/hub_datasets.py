@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
-from collections.abc import Sequence
-from functools import cache
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from support.hub_repos import Repository, write_repository
+from support.hub_repos import made_up_commit, write_repository
 
 COLORS = ("red", "blue", "green", "yellow", "black", "white", "orange", "purple")
 THINGS = ("cat", "dog", "mug", "box", "bottle", "star", "plant", "sign", "horse", "cup")
-
-
-def made_up_commit(repo: str) -> str:
-    """A commit for a repository of which none is known."""
-    return hashlib.sha1(f"commit of {repo}".encode()).hexdigest()
+Columns = Mapping[str, Sequence[object]]
 
 
 @cache
@@ -42,103 +39,111 @@ def words(index: int) -> tuple[str, str]:
     return f"a {first} {one} and a {second} {other}", f"a {second} {one} and a {first} {other}"
 
 
-def cell(content: bytes, name: str | None = None) -> dict[str, Any]:
-    """An image as a table of the hub holds it."""
-    return {"bytes": content, "path": name}
+def cell(seed: int, mode: str = "RGB", name: str | None = None) -> dict[str, object]:
+    """An image as a table of the Hub holds it."""
+    return {"bytes": draw_image(seed, mode), "path": name}
 
 
-def write_table(folder: Path, split: str, columns: dict[str, Sequence[Any]], features: dict[str, Any], shards: int = 1):
-    """A split as ``push_to_hub`` writes it; returns its entry of the card."""
+def new_repository(root: Path, repo: str, commit: str | None = None, gated: str | bool = False) -> Path:
+    """Makes a repository; returns the folder of its only commit."""
+    made = write_repository(root, "datasets", repo, {"main": commit or made_up_commit(repo)}, gated=gated)
+    return made.folder / made.refs["main"]
+
+
+def write_dataset(
+    root: Path,
+    repo: str,
+    splits: Mapping[str, Columns],
+    *,
+    commit: str | None = None,
+    gated: str | bool = False,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    shards: int = 1,
+    unread: Mapping[str, int] | None = None,
+) -> Path:
+    """Writes a repository as ``push_to_hub`` does; columns of `cell` are images.
+
+    Args:
+        root: of the stand-in for the Hub.
+        repo: id.
+        splits: split -> column -> values.
+        commit: made up unless it is known.
+        gated: whether terms have to be accepted.
+        classes: column of class indices -> names.
+        shards: files of each split.
+        unread: split that no task reads -> its number of rows; its file holds no table.
+
+    Returns:
+        The folder of the commit.
+    """
     import datasets
 
-    table = datasets.Dataset.from_dict(dict(columns), features=datasets.Features(features))
-    (folder / "data").mkdir(parents=True, exist_ok=True)
-    size = 0
-    for index in range(shards):
-        path = folder / "data" / f"{split}-{index:05d}-of-{shards:05d}.parquet"
-        table.shard(shards, index, contiguous=True).to_parquet(path)
-        size += path.stat().st_size
-    return {"name": split, "num_bytes": int(table.data.nbytes), "num_examples": len(table), "stored": size}
-
-
-def write_card(folder: Path, splits: list[dict[str, Any]], features: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """README.md with the configuration and the counts of the splits, as the hub's own library writes it."""
-    import datasets
-
-    listed = datasets.Features(features)._to_yaml_list()
-    stored = sum(split.pop("stored") for split in splits)
-    info = {"features": listed, "splits": splits, "download_size": stored}
-    info["dataset_size"] = sum(split["num_bytes"] for split in splits)
-    files = [{"split": split["name"], "path": f"data/{split['name']}-*"} for split in splits]
-    card = {**more, "dataset_info": info, "configs": [{"config_name": "default", "data_files": files}]}
+    folder = new_repository(root, repo, commit, gated)
+    (folder / "data").mkdir()
+    entries = []
+    for split, columns in splits.items():
+        table = datasets.Dataset.from_dict(dict(columns))
+        for name, values in columns.items():
+            if isinstance(values[0], dict) and "bytes" in values[0]:
+                table = table.cast_column(name, datasets.Image())
+        for name, labels in (classes or {}).items():
+            table = table.cast_column(name, datasets.ClassLabel(names=list(labels)))
+        for shard in range(shards):
+            path = folder / "data" / f"{split}-{shard:05d}-of-{shards:05d}.parquet"
+            table.shard(shards, shard, contiguous=True).to_parquet(path)
+        entries.append({"name": split, "num_bytes": int(table.data.nbytes), "num_examples": len(table)})
+    for split, count in (unread or {}).items():
+        content = f"nobody asked for {split}".encode() * 5000
+        (folder / "data" / f"{split}-00000-of-00001.parquet").write_bytes(content)
+        entries.append({"name": split, "num_bytes": len(content), "num_examples": count})
+    files = [{"split": entry["name"], "path": f"data/{entry['name']}-*"} for entry in entries]
+    info = {
+        **{"features": table.features._to_yaml_list(), "splits": entries},
+        "download_size": sum(path.stat().st_size for path in (folder / "data").iterdir()),
+        "dataset_size": sum(entry["num_bytes"] for entry in entries),
+    }
+    card = {"dataset_info": info, "configs": [{"config_name": "default", "data_files": files}]}
     text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True)
     (folder / "README.md").write_text(f"---\n{text}---\n\n# Dataset card\n", encoding="utf-8")
-    return card
-
-
-def repository(root: Path, repo: str, commit: str | None = None, **how: Any) -> tuple[Repository, Path]:
-    made = write_repository(root, "datasets", repo, {"main": commit or made_up_commit(repo)}, **how)
-    folder = made.folder / made.refs["main"]
-    (folder / ".gitattributes").write_text("*.parquet filter=lfs diff=lfs merge=lfs -text\n", encoding="utf-8")
-    return made, folder
+    return folder
 
 
 def colorswap(root: Path) -> None:
     """stanfordnlp/colorswap: gated, a train split of 700 that no test run needs, ids that are no row numbers."""
-    import datasets
-
-    _, folder = repository(root, "stanfordnlp/colorswap", gated="manual")
-    text, image = datasets.Value("string"), datasets.Image()
-    features = {"id": datasets.Value("int32"), "image_1": image, "image_2": image, "caption_1": text}
-    features |= {"caption_2": text, "image_source": text, "caption_source": text}
     test = sorted({9, 11, 19, 989, *(3 * index for index in range(1, 334))} - {3, 6, 12, 15, 18, 21, 24})[:300]
-    train = [index for index in range(1000) if index not in test]
-    splits = []
-    for split, ids in (("train", train), ("test", test)):
-        modes = ["RGBA" if index % 50 == 0 else "RGB" for index in range(len(ids))]
-        columns = {
+    rows = {"train": [index for index in range(1000) if index not in test], "test": test}
+    splits = {
+        split: {
             "id": ids,
-            "image_1": [cell(draw_image(2 * one, mode)) for one, mode in zip(ids, modes, strict=True)],
-            "image_2": [cell(draw_image(2 * one + 1)) for one in ids],
-            "caption_1": [words(one)[0] for one in ids],
-            "caption_2": [words(one)[1] for one in ids],
-            "image_source": [("midjourney", "stable_diffusion")[one % 2] for one in ids],
-            "caption_source": [("human", "gpt4")[one % 3 == 0] for one in ids],
+            "image_1": [cell(2 * n, "RGBA" if row % 50 == 0 else "RGB") for row, n in enumerate(ids)],
+            "image_2": [cell(2 * n + 1) for n in ids],
+            "caption_1": [words(n)[0] for n in ids],
+            "caption_2": [words(n)[1] for n in ids],
+            "image_source": [("midjourney", "stable_diffusion")[n % 2] for n in ids],
+            "caption_source": [("human", "gpt4")[n % 3 == 0] for n in ids],
         }
-        splits.append(write_table(folder, split, columns, features))
-    write_card(folder, splits, features, license="mit", extra_gated_prompt="share your contact information")
+        for split, ids in rows.items()
+    }
+    write_dataset(root, "stanfordnlp/colorswap", splits, gated="manual")
 
 
 def winoground(root: Path) -> None:
     """facebook/winoground: gated, transparent images among the others, the old archive and list beside the table."""
-    import datasets
-
-    commit = "b400e173549071916ad1b3d449293bc8d8b4b763"
-    _, folder = repository(root, "facebook/winoground", commit, gated="auto")
-    text, image, number = datasets.Value("string"), datasets.Image(), datasets.Value("int32")
-    features = {"id": number, "image_0": image, "image_1": image, "caption_0": text, "caption_1": text, "tag": text}
-    features |= {"secondary_tag": text, "num_main_preds": number, "collapsed_tag": text}
     ids = range(400)
     columns = {
-        "id": ids,
-        "image_0": [cell(draw_image(2 * one, "RGBA" if one % 7 == 0 else "RGB"), f"ex_{one}_img_0.png") for one in ids],
-        "image_1": [cell(draw_image(2 * one + 1), f"ex_{one}_img_1.png") for one in ids],
-        "caption_0": [words(one)[0] for one in ids],
-        "caption_1": [words(one)[1] for one in ids],
-        "tag": [("Adjective-Noun", "Verb-Intransitive", "Scope, Preposition")[one % 3] for one in ids],
-        "secondary_tag": ["Pragmatics, Series" if one % 4 == 0 else "" for one in ids],
-        "num_main_preds": [2 if one < 108 else 1 for one in ids],
-        "collapsed_tag": ["Relation" if one < 233 else "Object" if one < 374 else "Both" for one in ids],
+        "id": list(ids),
+        "image_0": [cell(2 * n, "RGBA" if n % 7 == 0 else "RGB", f"ex_{n}_img_0.png") for n in ids],
+        "image_1": [cell(2 * n + 1, name=f"ex_{n}_img_1.png") for n in ids],
+        "caption_0": [words(n)[0] for n in ids],
+        "caption_1": [words(n)[1] for n in ids],
+        "tag": [("Adjective-Noun", "Verb-Intransitive", "Scope, Preposition")[n % 3] for n in ids],
+        "secondary_tag": ["Pragmatics, Series" if n % 4 == 0 else "" for n in ids],
+        "num_main_preds": [2 if n < 108 else 1 for n in ids],
+        "collapsed_tag": ["Relation" if n < 233 else "Object" if n < 374 else "Both" for n in ids],
     }
-    splits = [write_table(folder, "test", columns, features)]
-    write_card(folder, splits, features, pretty_name="Winoground", task_categories=["image-to-text"])
-    for name in (
-        "data/images.zip",
-        "data/examples.jsonl",
-        "license_agreement.txt",
-        "statistics/model_scores/clip.jsonl",
-    ):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    commit = "b400e173549071916ad1b3d449293bc8d8b4b763"
+    folder = write_dataset(root, "facebook/winoground", {"test": columns}, commit=commit, gated="auto")
+    for name in ("data/images.zip", "data/examples.jsonl", "statistics.jsonl"):
         (folder / name).write_bytes(b"nobody needs this file\n" * 500)
 
 
@@ -147,15 +152,12 @@ WHATSUP = {
     "Controlled_Images_B": ("in front of", "behind", "to the left of", "to the right of"),
 }
 SPATIAL = {"COCO_QA_one_obj": 2247, "COCO_QA_two_obj": 440, "VG_QA_one_obj": 1160, "VG_QA_two_obj": 291}
+SIDES = (("right", "left"), ("left", "right"))
 
 
 def whatsup(root: Path) -> None:
     """ServiceNow/whatsup_all: nine splits, three of them large and read by no task; grey and CMYK images."""
-    import datasets
-
-    _, folder = repository(root, "ServiceNow/whatsup_all")
-    features = {"image_options": datasets.Image(), "caption_options": datasets.List(datasets.Value("string"))}
-    splits = []
+    splits = {}
     for split, relations in WHATSUP.items():
         objects = [(f"{THINGS[index % 10]} {index}", "chair") for index in range(103 if split.endswith("A") else 102)]
         if split.endswith("A"):
@@ -165,27 +167,19 @@ def whatsup(root: Path) -> None:
             for at, relation in enumerate(relations):
                 order = [relation, *(other for other in relations if other != relation)]
                 captions.append([f"A {first} {one} a {second}" for one in order])
-                images.append(cell(draw_image(1000 * at + index), f"{index}_{at}.jpeg"))
-        columns = {"image_options": images, "caption_options": captions}
-        splits.append(write_table(folder, split, columns, features))
+                images.append(cell(1000 * at + index, name=f"{index}_{at}.jpeg"))
+        splits[split] = {"image_options": images, "caption_options": captions}
     for split, count in SPATIAL.items():
         modes = ["CMYK" if index % 100 == 3 else "L" if index % 50 == 2 else "RGB" for index in range(count)]
-        columns = {
-            "image_options": [cell(draw_image(index, mode)) for index, mode in enumerate(modes)],
+        splits[split] = {
+            "image_options": [cell(index, mode) for index, mode in enumerate(modes)],
             "caption_options": [
-                [f"A photo of a {THINGS[i % 10]} on the {side}" for side in _sides(i)] for i in range(count)
+                [f"A photo of a {THINGS[index % 10]} on the {side}" for side in SIDES[index % 2]]
+                for index in range(count)
             ],
         }
-        splits.append(write_table(folder, split, columns, features))
-    for split, count in (("VG_Relation", 23937), ("VG_Attribution", 28748), ("COCO_Order", 25010)):
-        content = f"nobody asked for {split}".encode() * 5000
-        (folder / "data" / f"{split}-00000-of-00001.parquet").write_bytes(content)
-        splits.append({"name": split, "num_bytes": len(content), "num_examples": count, "stored": len(content)})
-    write_card(folder, splits, features)
-
-
-def _sides(index: int) -> tuple[str, str]:
-    return ("left", "right") if index % 2 else ("right", "left")
+    unread = {"VG_Relation": 23937, "VG_Attribution": 28748, "COCO_Order": 25010}
+    write_dataset(root, "ServiceNow/whatsup_all", splits, unread=unread)
 
 
 SUGARCREPE = {
@@ -201,41 +195,35 @@ SUGARCREPE = {
 
 def sugarcrepe(root: Path, subset: str) -> None:
     """HuggingFaceM4/SugarCrepe_*: of August 2023, so swap_obj still has the group whose caption is wrong."""
-    import datasets
-
     count, commit = SUGARCREPE[subset]
-    _, folder = repository(root, f"HuggingFaceM4/SugarCrepe_{subset}", commit)
-    labels = [list(words(index)) for index in range(count)]
+    captions = [list(words(index)) for index in range(count)]
     if subset == "swap_obj":
-        labels[108] = ["A West 32nd sign under a Korea Way road sign.", "A Korea Way road sign under a West 32nd sign."]
-    features = {
-        "image": datasets.Image(),
-        "tested_labels": datasets.List(datasets.Value("string")),
-        "true_label": datasets.ClassLabel(names=sorted({label for pair in labels for label in pair})),
-    }
-    names = features["true_label"]
+        captions[108] = [
+            "A West 32nd sign under a Korea Way road sign.",
+            "A Korea Way road sign under a West 32nd sign.",
+        ]
+    names = sorted({caption for pair in captions for caption in pair})
+    index_of = {name: index for index, name in enumerate(names)}
     columns = {
-        "image": [cell(draw_image(index), f"{index:012d}.jpg") for index in range(count)],
-        "tested_labels": labels,
-        "true_label": [names.str2int(pair[0]) for pair in labels],
+        "image": [cell(index, name=f"{index:012d}.jpg") for index in range(count)],
+        "tested_labels": captions,
+        "true_label": [index_of[pair[0]] for pair in captions],
     }
-    write_card(folder, [write_table(folder, "test", columns, features)], features)
+    classes = {"true_label": names}
+    write_dataset(root, f"HuggingFaceM4/SugarCrepe_{subset}", {"test": columns}, commit=commit, classes=classes)
 
 
 def imagenet(root: Path) -> None:
     """ILSVRC/imagenet-1k: gated; the split that is read, of which this copy has 1,000 of 50,000, and two others."""
-    import datasets
-
-    _, folder = repository(root, "ILSVRC/imagenet-1k", gated="auto")
-    names = [f"class {number}" for number in range(1000)]
-    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=names)}
-    splits = []
+    splits = {}
     for split, count in (("train", 3), ("validation", 1000), ("test", 3)):
-        labels = [(7 * index) % 1000 if split != "test" else -1 for index in range(count)]
         modes = ["L" if index % 50 == 2 else "CMYK" if index == 9 else "RGB" for index in range(count)]
-        images = [cell(draw_image(index, mode), f"ILSVRC2012_val_{index:08d}.JPEG") for index, mode in enumerate(modes)]
-        splits.append(write_table(folder, split, {"image": images, "label": labels}, features))
-    write_card(folder, splits, features, license="other", extra_gated_prompt="terms of access")
+        splits[split] = {
+            "image": [cell(index, mode, f"ILSVRC2012_val_{index:08d}.JPEG") for index, mode in enumerate(modes)],
+            "label": [(7 * index) % 1000 if split != "test" else -1 for index in range(count)],
+        }
+    classes = {"label": [f"class {number}" for number in range(1000)]}
+    write_dataset(root, "ILSVRC/imagenet-1k", splits, gated="auto", classes=classes)
 
 
 PATTERNS = [
@@ -246,16 +234,150 @@ PATTERNS = [
 
 def mmvp(root: Path) -> None:
     """MMVP/MMVP_VLM: a list of statements and nine folders of thirty images, with blanks in names."""
-    import csv
-
-    _, folder = repository(root, "MMVP/MMVP_VLM", "211372d5357398f914d806d07dc305aea1f257d2")
-    rows = [
-        (number, PATTERNS[(number - 1) // 30], words((number - 1) // 2)[(number - 1) % 2]) for number in range(1, 271)
-    ]
+    folder = new_repository(root, "MMVP/MMVP_VLM", "211372d5357398f914d806d07dc305aea1f257d2")
+    rows = [(n, PATTERNS[(n - 1) // 30], words((n - 1) // 2)[(n - 1) % 2]) for n in range(1, 271)]
     with (folder / "Questions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("Question ID", "Type", "Statement"), *rows])
     for number, pattern, _ in rows:
         path = folder / "MLLM_VLM Images" / pattern / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(draw_image(number, "CMYK" if number == 150 else "RGB"))
-    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# MMVP-VLM\n", encoding="utf-8")
+
+
+BIVLC = {  # (type, subtype) -> groups
+    **{("replace", "object"): 1200, ("replace", "relation"): 462, ("replace", "attribute"): 437},
+    **{("swap", "attribute"): 278, ("swap", "object"): 81, ("add", "object"): 399, ("add", "attribute"): 76},
+}
+
+
+def bivlc(root: Path) -> None:
+    """imirandam/BiVLC: no ids; a photograph and a generated image in every group, some photographs grey."""
+    kinds = [kind for kind, count in BIVLC.items() for _ in range(count)]
+    columns = {
+        "image": [cell(2 * n, "L" if n % 40 == 7 else "RGB", f"{n:012d}.jpg") for n in range(len(kinds))],
+        "caption": [words(n)[0] for n in range(len(kinds))],
+        "negative_caption": [words(n)[1] for n in range(len(kinds))],
+        "negative_image": [cell(2 * n + 1) for n in range(len(kinds))],
+        "type": [kind for kind, _ in kinds],
+        "subtype": [subtype for _, subtype in kinds],
+    }
+    write_dataset(root, "imirandam/BiVLC", {"test": columns})
+
+
+VISMIN = {"relation": 622, "counting": 589, "object": 579, "attribute": 294}
+
+
+def vismin(root: Path) -> None:
+    """mair-lab/vismin-bench: what save_to_disk writes, with questions that no task of captions reads."""
+    import datasets
+
+    folder = new_repository(root, "mair-lab/vismin-bench", "2f379d5b9a3af7f10d3266f6389b7b351e54c493")
+    kinds = [kind for kind, count in VISMIN.items() for _ in range(count)]
+    columns = {
+        "image_0": [cell(2 * n) for n in range(len(kinds))],
+        "text_0": [words(n)[0] for n in range(len(kinds))],
+        "image_1": [cell(2 * n + 1, "RGBA" if n % 50 == 3 else "RGB") for n in range(len(kinds))],
+        "text_1": [words(n)[1] for n in range(len(kinds))],
+        "id": [f"{kind}-{n:04x}" for n, kind in enumerate(kinds)],
+        "category": kinds,
+        "question": ["Does <image_0> match?"] * len(kinds),
+    }
+    table = datasets.Dataset.from_dict(columns)
+    for name in ("image_0", "image_1"):
+        table = table.cast_column(name, datasets.Image())
+    datasets.DatasetDict({"test": table}).save_to_disk(str(folder / "data"), num_shards={"test": 2})
+
+
+FREQUENT = ("to the left of", "to the right of")  # 7741 rows each; other relations share the rest
+
+
+def aro_relation(root: Path) -> None:
+    """mteb/ARO-Visual-Relation: whole images, of which many rows share one, and boxes."""
+    from ttmbench.data.catalog import find_task
+    from ttmbench.plugins.registry import build_registry
+
+    listed = find_task(build_registry(), "aro_vg_relation").spec.means["macro_48"].only["relation_name"]
+    others = [*(name for name in listed if name not in FREQUENT), "near", "with", "by", "next to"]
+    names = [*(FREQUENT[0],) * 7741, *(FREQUENT[1],) * 7741]
+    names += [others[n % len(others)] for n in range(23937 - len(names))]
+    _aro_table(root, "mteb/ARO-Visual-Relation", "53c1115ab5871ab33b09d5bb8856236d46bdaf2d", {"relation_name": names})
+
+
+def aro_attribution(root: Path) -> None:
+    """mteb/ARO-Visual-Attribution: 117 pairs of attributes with at least 25 rows, and many with fewer."""
+    count, frequent = 28748, 117 * 150
+    pairs = [[f"big{n % 117}", "small"] for n in range(frequent)]
+    pairs += [[f"rare{n // 20}", "small"] for n in range(count - frequent)]
+    columns = {"attributes": pairs, "obj1": ["cat"] * count, "obj2": ["dog"] * count}
+    _aro_table(root, "mteb/ARO-Visual-Attribution", "25fe9b460426ff67cdb0608a737c94f8f49a901e", columns)
+
+
+def _aro_table(root: Path, repo: str, commit: str, columns: Columns) -> None:
+    count = len(next(iter(columns.values())))
+    table = {
+        "image": [cell(n % 60, "L" if n % 60 == 5 else "RGB") for n in range(count)],
+        "true_caption": [f"the {words(n)[0]} of {n}" for n in range(count)],
+        "false_caption": [f"the {words(n)[1]} of {n}" for n in range(count)],
+        **columns,
+        "bbox": [dict(zip("xywh", (float(n % 5), n % 3, 6 + n % 4, 5 + n % 6), strict=True)) for n in range(count)],
+    }
+    write_dataset(root, repo, {"test": table}, commit=commit, shards=2)
+
+
+def aro_order(root: Path, repo: str, commit: str, count: int) -> None:
+    """mteb/ARO-COCO-order and mteb/ARO-Flickr-Order: some shuffles are equal to the caption."""
+    correct = [f"{words(n)[0]} {n}" for n in range(count)]
+    columns: dict[str, Sequence[object]] = {"images": [cell(n % 60) for n in range(count)], "correct_caption": correct}
+    for at in range(4):
+        columns[f"hard_text_{at + 1}"] = [
+            caption if n % 90 == at else " ".join(caption.split()[at + 1 :] + caption.split()[: at + 1])
+            for n, caption in enumerate(correct)
+        ]
+    write_dataset(root, repo, {"test": columns}, commit=commit)
+
+
+def wds_retrieval(root: Path, repo: str, images: int, captions: int, shards: int) -> None:
+    """clip-benchmark/wds_*: shards that are counted in a file beside them, a line of a text for each caption."""
+    folder = new_repository(root, repo)
+    for split, of in (("train", 1), ("test", shards)):
+        (folder / split).mkdir()
+        (folder / split / "nshards.txt").write_text(f"{of}\n", encoding="utf-8")
+        for shard in range(of):
+            with tarfile.open(folder / split / f"{shard}.tar", "w") as tar:
+                for n in range(shard, 10 if split == "train" else images, of):
+                    lines = [f"{words(n)[at % 2]} {n} {at}" for at in range(5 + (n < captions - 5 * images))]
+                    image = draw_image(n % 60, "L" if n % 60 == 5 else "RGB")
+                    for ending, body in (("jpg", image), ("txt", "\n".join(lines).encode())):
+                        entry = tarfile.TarInfo(f"s{n:07d}.{ending}")
+                        entry.size = len(body)
+                        tar.addfile(entry, io.BytesIO(body))
+    (folder / "dataset_type.txt").write_text("retrieval\n", encoding="utf-8")
+
+
+_ORDER_COMMITS = ("53c20afc02a87fed8c0245dde2e00f054da4b861", "e5d7f3502345b2c398a6645b4d09b44e650287bf")
+WRITERS: dict[str, Callable[[Path], None]] = {  # repository -> what writes it below a root
+    "stanfordnlp/colorswap": colorswap,
+    "facebook/winoground": winoground,
+    "ServiceNow/whatsup_all": whatsup,
+    "MMVP/MMVP_VLM": mmvp,
+    "imirandam/BiVLC": bivlc,
+    "mair-lab/vismin-bench": vismin,
+    "ILSVRC/imagenet-1k": imagenet,
+    "mteb/ARO-Visual-Relation": aro_relation,
+    "mteb/ARO-Visual-Attribution": aro_attribution,
+    **{f"HuggingFaceM4/SugarCrepe_{subset}": partial(sugarcrepe, subset=subset) for subset in SUGARCREPE},
+    **{
+        repo: partial(aro_order, repo=repo, commit=commit, count=count)
+        for repo, commit, count in (
+            ("mteb/ARO-COCO-order", _ORDER_COMMITS[0], 25010),
+            ("mteb/ARO-Flickr-Order", _ORDER_COMMITS[1], 5000),
+        )
+    },
+    **{
+        repo: partial(wds_retrieval, repo=repo, images=images, captions=captions, shards=shards)
+        for repo, images, captions, shards in (
+            ("clip-benchmark/wds_mscoco_captions", 5000, 25010, 12),
+            ("clip-benchmark/wds_flickr30k", 1000, 5000, 1),
+        )
+    },
+}

@@ -1,198 +1,261 @@
-"""Small copies of CLIP's, SigLIP's and SigLIP 2's repositories: real names, keys and formats, random weights."""
+"""Small copies of models' repositories: their names, commits and formats of weights, with random tiny models."""
 
 from __future__ import annotations
 
+import io
+import json
+import logging
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from support.hub_repos import write_repository
-from support.hub_tokenizers import write_clip, write_gemma, write_json, write_sentencepiece
+import torch
+from safetensors.torch import load_file, save_file
 
-TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-# What transformers wrote into every part of a configuration then.
-OLD = {
-    **{"_name_or_path": "", "add_cross_attention": False, "architectures": None, "attention_dropout": 0.0},
-    **{"bad_words_ids": None, "chunk_size_feed_forward": 0, "cross_attention_hidden_size": None},
-    **{"decoder_start_token_id": None, "diversity_penalty": 0.0, "do_sample": False, "dropout": 0.0},
-    **{"early_stopping": False, "encoder_no_repeat_ngram_size": 0, "exponential_decay_length_penalty": None},
-    **{"finetuning_task": None, "forced_bos_token_id": None, "forced_eos_token_id": None},
-    **{"id2label": {"0": "LABEL_0", "1": "LABEL_1"}, "is_decoder": False, "is_encoder_decoder": False},
-    **{"label2id": {"LABEL_0": 0, "LABEL_1": 1}, "length_penalty": 1.0, "max_length": 20, "min_length": 0},
-    **{"no_repeat_ngram_size": 0, "num_beam_groups": 1, "num_beams": 1, "num_return_sequences": 1},
-    **{"output_attentions": False, "output_hidden_states": False, "output_scores": False, "prefix": None},
-    **{"problem_type": None, "pruned_heads": {}, "remove_invalid_values": False, "repetition_penalty": 1.0},
-    **{"return_dict": True, "return_dict_in_generate": False, "sep_token_id": None, "task_specific_params": None},
-    **{"temperature": 1.0, "tie_encoder_decoder": False, "tie_word_embeddings": True, "tokenizer_class": None},
-    **{"top_k": 50, "top_p": 1.0, "torch_dtype": None, "torchscript": False, "use_bfloat16": False},
-}
-CLIP_PIXELS = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
+from support import tiny_models
+from support.hub_repos import made_up_commit, write_repository
+
+Saved = Literal["safetensors", "pickle", "both"]
 
 
-def saved_tensors(model: Any) -> dict[str, Any]:
-    """A model's tensors by the names that ``save_pretrained`` gives them, which are those of the hub."""
-    from tempfile import TemporaryDirectory
-
-    from safetensors.torch import load_file
-
-    with TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        return load_file(Path(folder) / "model.safetensors")
-
-
-def random_tensors(folder: Path, kind: str, seed: int, dtype: Any = None, **fill: float) -> dict[str, Any]:
-    """The tensors of a random model of transformers with the configuration of a folder, whose scores differ."""
-    import torch
-    import transformers
-
-    torch.manual_seed(seed)
-    made = getattr(transformers, kind)
-    model = made(made.config_class.from_pretrained(folder))
-    spread(model)
-    with torch.no_grad():
-        if hasattr(model, "query_tokens"):
-            model.query_tokens.normal_()
-        for name, value in fill.items():
-            getattr(model, name).fill_(value)
-    return saved_tensors(model if dtype is None else model.to(dtype))
-
-
-def write_card(folder: Path, license: str, title: str) -> None:
-    (folder / "README.md").write_text(f"---\nlicense: {license}\n---\n\n# {title}\n", encoding="utf-8")
-
-
-def write_safetensors(tensors: dict[str, Any], path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
-
-
-def write_pickle(tensors: dict[str, Any], path: Path) -> None:
-    """As ``torch.save`` of a state dict: what ``pytorch_model.bin`` is."""
-    import torch
-
-    torch.save(tensors, path)
-
-
-def write_decoys(folder: Path, *names: str) -> None:
-    """Files that no run needs; whoever fetches them gets nothing that could be read."""
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(f"{name} is not for ttmbench".encode() * 200)
-
-
-def copy_files(source: Path, target: Path, *, but: tuple[str, ...] = ()) -> None:
-    """All files of one commit for another."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*but), dirs_exist_ok=True)
-
-
-def spread(model: Any, scale: float = 4.0) -> None:
-    """Makes scores differ: random weights as they are made are too small for that."""
-    import torch
-
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(scale)
-
-
-# --- CLIP --------------------------------------------------------------------------------------------------------
-
-
-def clip(
-    root: Path, repo: str, main: str, *, patch: int, safe: tuple[str, str] | None = None, side: int = 224, seed: int = 0
+def write_model(
+    root: Path,
+    repo: str,
+    make: Callable[[Path], object],
+    main: str,
+    *,
+    pull: tuple[str, str] | None = None,
+    saved: Saved | int = "safetensors",
+    dtype: str | None = None,
+    rename: Callable[[str], str] = str,
+    positions: tuple[str, ...] = (),
+    decoys: tuple[str, ...] = (),
 ) -> None:
-    """openai's CLIP: main holds pickles (``safe``: reference and commit of the converted weights), or both."""
-    refs = {"main": main} | ({safe[0]: safe[1]} if safe else {})
-    repository = write_repository(root, "models", repo, refs)
-    folder = repository.folder / main
-    tokens = write_clip(folder, repo)
-    write_json(folder / "config.json", _clip_config(tokens, patch, side, filled=safe is None))
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            **{"crop_size": side, "do_center_crop": True, "do_normalize": True, "do_resize": True},
-            **{"feature_extractor_type": "CLIPFeatureExtractor", **CLIP_PIXELS, "resample": 3, "size": side},
-        },
+    """Writes a repository of transformers.
+
+    Args:
+        root: of the stand-in for the Hub.
+        repo: id.
+        make: writes configuration, tokenizer, processor and ``model.safetensors`` into a folder.
+        main: commit.
+        pull: reference and commit of a pull request: what main has, with safetensors.
+        saved: format of the weights on main; a number of shards of safetensors.
+        dtype: of the stored weights; by default float32.
+        rename: name of a tensor -> its name in the file.
+        positions: buffers that older versions of transformers stored too.
+        decoys: files that no run needs; what is fetched of them cannot be read.
+    """
+    from huggingface_hub import save_torch_state_dict
+
+    folder = write_repository(root, "models", repo, {"main": main, **dict([pull] if pull else [])}).folder
+    make(folder / main)
+    weights = folder / main / "model.safetensors"
+    tensors = {rename(name): one.to(getattr(torch, dtype or "float32")) for name, one in load_file(weights).items()}
+    weights.unlink()
+    for name in decoys:
+        (folder / main / name).parent.mkdir(exist_ok=True)
+        (folder / main / name).write_bytes(f"{name} is not for ttmbench".encode() * 200)
+    if saved in ("pickle", "both"):
+        buffers = {name: torch.arange(512).unsqueeze(0) for name in positions}
+        torch.save({**tensors, **buffers}, folder / main / "pytorch_model.bin")
+    if isinstance(saved, int):
+        size = sum(one.nbytes for one in tensors.values())
+        save_torch_state_dict(tensors, folder / main, max_shard_size=size * 10 // (saved * 10 - 5))
+        assert len(list((folder / main).glob("model-*.safetensors"))) == saved
+    if saved in ("safetensors", "both"):
+        save_file(tensors, weights, {"format": "pt"})
+    if pull:
+        shutil.copytree(folder / main, folder / pull[1], dirs_exist_ok=True)
+        save_file(tensors, folder / pull[1] / "model.safetensors", {"format": "pt"})
+
+
+def siglip(folder: Path) -> None:
+    """SigLIP with a SentencePiece tokenizer, for which a library has to be installed."""
+    import sentencepiece
+
+    tiny_models.siglip(folder)
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter("a red and a blue circle on the left of a yellow dog, black cat, white mug".split(",")),
+        model_writer=model,
+        vocab_size=50,
+        hard_vocab_limit=False,
+        **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "num_threads": 1, "minloglevel": 2},
     )
-    (folder / "README.md").write_text("---\ntags:\n- vision\n---\n\n# Model Card: CLIP\n", encoding="utf-8")
-    tensors = _clip_tensors(folder, seed)
-    write_pickle(tensors, folder / "pytorch_model.bin")
-    write_decoys(folder, "tf_model.h5", "flax_model.msgpack")
-    if safe is None:
-        write_safetensors(tensors, folder / "model.safetensors")
-    else:
-        copy_files(folder, repository.folder / safe[1])
-        write_safetensors(tensors, repository.folder / safe[1] / "model.safetensors")
+    (folder / "tokenizer.json").unlink()
+    (folder / "spiece.model").write_bytes(model.getvalue())
+    settings = {"tokenizer_class": "SiglipTokenizer", "do_lower_case": True, "model_max_length": 16}
+    settings |= {"eos_token": "</s>", "pad_token": "</s>", "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def _clip_config(tokens: int, patch: int, side: int, *, filled: bool) -> dict[str, Any]:
-    shared = {**OLD, "hidden_act": "quick_gelu", "initializer_factor": 1.0, "initializer_range": 0.02, **TOWER}
-    shared |= {"layer_norm_eps": 1e-05, "projection_dim": 24, "transformers_version": "4.16.0.dev0"}
-    text = {"bos_token_id": 0, "eos_token_id": 2, "max_position_embeddings": 77, "model_type": "clip_text_model"}
-    text |= {"pad_token_id": 1, "vocab_size": tokens}
-    vision = {"bos_token_id": None, "eos_token_id": None, "image_size": side, "model_type": "clip_vision_model"}
-    vision |= {"pad_token_id": None, "patch_size": patch}
-    return {
-        "architectures": ["CLIPModel"],
-        "initializer_factor": 1.0,
-        "logit_scale_init_value": 2.6592,
-        "model_type": "clip",
-        "projection_dim": 24,
-        "text_config": {**shared, **text},
-        "text_config_dict": {**TOWER, "projection_dim": 24, "vocab_size": tokens} if filled else None,
-        "torch_dtype": "float32",
-        "transformers_version": "4.16.0.dev0" if filled else None,
-        "vision_config": {**shared, **vision},
-        "vision_config_dict": {**TOWER, "patch_size": patch, "projection_dim": 24} if filled else None,
-    }
+def gpt2(root: Path, repo: str, main: str) -> None:
+    """GPT-2, whose id has another repository by now; its tensors have no prefix, and buffers are among them."""
+    write_repository(root, "models", "gpt2", {}, moved_to=repo)
+    others = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "64.tflite", "onnx/decoder_model.onnx")
+    make = partial(tiny_models.language_model, kind="gpt2")
+    buffers = ("h.0.attn.bias", "h.1.attn.bias")
+    how = {"rename": lambda name: name.removeprefix("transformer."), "positions": buffers, "decoys": others}
+    write_model(root, repo, make, main, saved="both", **how)
 
 
-def _clip_tensors(folder: Path, seed: int) -> dict[str, Any]:
-    import torch
-
-    tensors = random_tensors(folder, "CLIPModel", seed, logit_scale=4.6052)
-    # Buffers that were kept in files before transformers 4.31.
-    tensors["text_model.embeddings.position_ids"] = torch.arange(77).unsqueeze(0)
-    count = len(tensors["vision_model.embeddings.position_embedding.weight"])
-    tensors["vision_model.embeddings.position_ids"] = torch.arange(count).unsqueeze(0)
-    return tensors
+# --- open_clip ---------------------------------------------------------------------------------------------------
 
 
-# --- SigLIP ------------------------------------------------------------------------------------------------------
+def laion(
+    root: Path,
+    repo: str,
+    main: str,
+    *,
+    safe: str | None = None,
+    pull: tuple[str, str] | None = None,
+    architecture: str | None = None,
+) -> None:
+    """A CLIP of LAION for open_clip.
+
+    Args:
+        root: of the stand-in for the Hub.
+        repo: id.
+        main: commit.
+        safe: name of the safetensors on main, if there are any; else it has a pickle.
+        pull: reference and commit of a bot's safetensors, which have a name of their own.
+        architecture: open_clip's name of the full-size model that its tags build; without, a small one.
+    """
+    folder = write_repository(root, "models", repo, {"main": main, **dict([pull] if pull else [])}).folder
+    tensors = _open_clip(folder / main, tiny_models.OPEN_CLIP, architecture)
+    # transformers' own files lie beside open_clip's.
+    (folder / main / "config.json").write_text('{"architectures": ["CLIPModel"], "model_type": "clip"}')
+    torch.save({"text_model.embeddings.weight": torch.ones(1)}, folder / main / "pytorch_model.bin")
+    if safe:
+        save_file(tensors, folder / main / safe)
+    if architecture is None or not safe:
+        torch.save(tensors, folder / main / "open_clip_pytorch_model.bin")
+    if pull:
+        shutil.copytree(folder / main, folder / pull[1], dirs_exist_ok=True)
+        save_file(tensors, folder / pull[1] / "open_clip_pytorch_model.safetensors")
 
 
-def siglip(root: Path, repo: str, main: str, *, side: int, version: int = 1, seed: int = 0) -> None:
-    """Google's SigLIP: safetensors, a SentencePiece tokenizer; of version 2 Gemma's, without a SentencePiece file."""
+def timm_siglip(root: Path, repo: str, main: str, *, version: int, architecture: str | None = None) -> None:
+    """A SigLIP of timm's: no ``config.json``, a tokenizer that the configuration names by this repository's id."""
     folder = write_repository(root, "models", repo, {"main": main}).folder / main
-    tokens = (write_sentencepiece if version == 1 else write_gemma)(folder)
-    made_by = "4.37.0.dev0" if version == 1 else "4.49.0.dev0"
-    config: dict[str, Any] = {
-        "architectures": ["SiglipModel"],
-        "initializer_factor": 1.0,
-        "model_type": "siglip",
-        "text_config": {**TOWER, "model_type": "siglip_text_model", "vocab_size": tokens},
-        "torch_dtype": "float32",
-        "transformers_version": made_by,
-        "vision_config": {**TOWER, "image_size": side, "model_type": "siglip_vision_model"},
-    }
-    config["text_config"] |= {"projection_size": 32} if version == 2 else {}
-    write_json(folder / "config.json", config)
-    square = {"height": side, "width": side}
-    write_json(
-        folder / "preprocessor_config.json",
-        {
-            **({"do_convert_rgb": None} if version == 2 else {}),
-            **{"do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": [0.5, 0.5, 0.5]},
-            **{"image_processor_type": "SiglipImageProcessor", "image_std": [0.5, 0.5, 0.5]},
-            **{"processor_class": "SiglipProcessor", "resample": 3 if version == 1 else 2},
-            **{"rescale_factor": 0.00392156862745098, "size": square},
+    tiny_models.word_tokenizer(eos="</s>", pad="</s>", length=64).save_pretrained(folder)
+    shape = {
+        **{"embed_dim": 64, "init_logit_bias": -10, "custom_text": True},
+        "vision_cfg": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"},
+        "text_cfg": {
+            **{"context_length": 64, "vocab_size": 60, "hf_tokenizer_name": repo, "heads": 2, "layers": 2},
+            **{"tokenizer_kwargs": {"clean": "canonicalize"}, "width": 64, "no_causal_mask": True, "proj_bias": True},
+            **{"pool_type": "last", "norm_kwargs": {"eps": 1e-06}},
         },
-    )
-    write_card(folder, "apache-2.0", "SigLIP")
-    tensors = random_tensors(folder, "SiglipModel", seed, logit_scale=4.77, logit_bias=-12.9)
-    assert tensors["logit_scale"].shape == tensors["logit_bias"].shape == (1,)
-    write_safetensors(tensors, folder / "model.safetensors")
+    }
+    tensors = _open_clip(folder, shape, architecture)
+    if version == 1:  # whether the first has safetensors too is not known
+        torch.save(tensors, folder / "open_clip_pytorch_model.bin")
+    else:
+        save_file(tensors, folder / "open_clip_model.safetensors")
+
+
+def _open_clip(folder: Path, shape: dict[str, object], architecture: str | None) -> dict[str, torch.Tensor]:
+    """Writes the configuration; returns the tensors of a random model with it."""
+    import open_clip
+
+    if architecture is not None:
+        shape = open_clip.get_model_config(architecture)
+    preprocess = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bicubic", "resize_mode": "squash"}
+    config = {"model_cfg": shape, "preprocess_cfg": preprocess if "custom_text" in shape else {}}
+    (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+    torch.manual_seed(12)
+    logging.disable(logging.WARNING)  # open_clip warns that these weights are random
+    try:
+        model = open_clip.create_model(architecture or f"local-dir:{folder}", load_weights=False)
+    finally:
+        logging.disable(logging.NOTSET)
+    return dict(model.state_dict())
+
+
+# --- all of them -------------------------------------------------------------------------------------------------
+
+_CLIP_POSITIONS = ("text_model.embeddings.position_ids", "vision_model.embeddings.position_ids")
+_OTHERS = ("tf_model.h5", "flax_model.msgpack")
+_CLIP = {"make": tiny_models.clip, "positions": _CLIP_POSITIONS, "decoys": _OTHERS}
+_BLIP = {"saved": "pickle", "decoys": _OTHERS[:1]}
+_CAPTIONS = {"make": partial(tiny_models.blip, captioner=True), "positions": ("text_decoder.bert.position_ids",)}
+_MATCHES = {"make": partial(tiny_models.blip, captioner=False), "positions": ("text_encoder.position_ids",)}
+_EXPORTS = tuple(f"onnx/{name}.onnx" for name in ("decoder_model_merged", "embed_tokens_q4", "vision_encoder"))
+_OLD_SHARDS = ("pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json")
+
+
+def _old_llava(name: str) -> str:
+    return name.replace("vision_tower.", "vision_tower.vision_model.", 1)
+
+
+MODELS: dict[str, dict[str, object]] = {  # repository -> arguments of `write_model`
+    "openai/clip-vit-base-patch32": {
+        **{**_CLIP, "saved": "pickle", "main": "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268"},
+        "pull": ("refs/pr/21", "c237dc49a33fc61debc9276459120b7eac67e7ef"),
+    },
+    "openai/clip-vit-base-patch16": {
+        **{**_CLIP, "saved": "pickle", "main": "57c216476eefef5ab752ec549e440a49ae4ae5f3"},
+        "pull": ("refs/pr/17", "5ef227a78de3f75873f373246dac80def63b0003"),
+    },
+    "openai/clip-vit-large-patch14": {**_CLIP, "saved": "both", "main": "32bd64288804d66eefd0ccbe215aa642df71cc41"},
+    "google/siglip-base-patch16-224": {"make": siglip, "main": "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed"},
+    "google/siglip-large-patch16-256": {"make": siglip, "main": "d0da9f876e7d66b4e250cd2450c3ba2ce735e447"},
+    "google/siglip2-base-patch16-224": {
+        **{"make": tiny_models.siglip, "main": "75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2"}
+    },
+    "Salesforce/blip-itm-base-coco": {**_MATCHES, **_BLIP, "main": "bed8ad38cb2d04a5a4bdf2d071b3c3c0a4aa724c"},
+    "Salesforce/blip-image-captioning-base": {
+        **{**_CAPTIONS, **_BLIP, "main": "82a37760796d32b1411fe092ab5d4e227313294b"},
+        "pull": ("refs/pr/50", "4d828b6083e66786427fc15ccba5d7b8ff028a0c"),
+    },
+    "Salesforce/blip2-itm-vit-g": {
+        **{"make": partial(tiny_models.blip2, captioner=False), "saved": "both"},
+        "main": "520bf73fd0ef6ccce791cd3f06908040aef2d8cc",
+    },
+    "Salesforce/blip2-opt-2.7b": {
+        **{"make": partial(tiny_models.blip2, captioner=True), "saved": 2, "decoys": _OLD_SHARDS},
+        "main": "59a1ef6c1e5117b3f65523d1c6066825bcf315e3",
+    },
+    "facebook/flava-full": {
+        **{"make": tiny_models.flava, "saved": "pickle", "main": made_up_commit("facebook/flava-full")},
+        "positions": ("flava.text_model.embeddings.position_ids",),
+    },
+    "HuggingFaceTB/SmolVLM-256M-Instruct": {
+        **{"make": partial(tiny_models.chat, kind="idefics3"), "dtype": "bfloat16", "decoys": _EXPORTS},
+        "main": "cee7dc33d83ff2ddec17238b7aba85145169e631",
+        "pull": ("refs/pr/1", "7e3e67edbbed1bf9888184d9df282b700a323964"),
+    },
+    "llava-hf/llava-1.5-7b-hf": {
+        **{"make": partial(tiny_models.chat, kind="llava"), "dtype": "float16", "rename": _old_llava, "saved": 3},
+        "main": "b234b804b114d9e37bb655e11cbbb5f5e971b7a9",
+    },
+    "Qwen/Qwen3-VL-2B-Instruct": {
+        **{"make": partial(tiny_models.chat, kind="qwen3_vl"), "dtype": "bfloat16"},
+        "main": "89644892e4d85e24eaac8bacfd4f463576704203",
+    },
+}
+WRITERS: dict[str, Callable[..., None]] = {  # repository -> what writes it below a root
+    **{repo: partial(write_model, repo=repo, **how) for repo, how in MODELS.items()},
+    "openai-community/gpt2": partial(
+        gpt2, repo="openai-community/gpt2", main="607a30d783dfa663caf39e06633721c8d4cfcd7e"
+    ),
+    **{
+        repo: partial(write, repo=repo, main=main, **how)
+        for repo, write, main, how in (
+            (
+                *("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", laion, "1a25a446712ba5ee05982a381eed697ef9b435cf"),
+                {"safe": "open_clip_model.safetensors"},
+            ),
+            (
+                *("laion/CLIP-ViT-B-16-DataComp.XL-s13B-b90K", laion, "d110532e8d4ff91c574ee60a342323f28468b287"),
+                {"pull": ("refs/pr/2", "05fa70d888b3dcddcaeb5906c71e35e736bc8d42")},
+            ),
+            ("laion/CLIP-ViT-L-14-DataComp.XL-s13B-b90K", laion, "84c9828e63dc9a9351d1fe637c346d4c1c4db341", {}),
+            ("timm/ViT-B-16-SigLIP", timm_siglip, "41f575766f40e752fdd1383e9565b7f02388c1c4", {"version": 1}),
+            ("timm/ViT-B-16-SigLIP2", timm_siglip, "eee10eff6dd8cabae2d7f379d4e8cfcd352030aa", {"version": 2}),
+        )
+    },
+}

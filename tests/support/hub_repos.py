@@ -143,6 +143,11 @@ def find_repository(root: Path, kind: str, repo: str) -> Repository | None:
     return Repository(kind, repo, folder, **json.loads((folder / STATE).read_text(encoding="utf-8")))
 
 
+def made_up_commit(repo: str) -> str:
+    """A commit for a repository of which none is known."""
+    return hashlib.sha1(f"commit of {repo}".encode()).hexdigest()
+
+
 @lru_cache(maxsize=4096)
 def _digests(path: Path, size: int, changed: int) -> tuple[str, str]:
     sha256, sha1 = hashlib.sha256(), hashlib.sha1(f"blob {size}\0".encode())

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support import hub_sets
 from support.commands import Done
-from support.hub_datasets import SUGARCREPE
+from support.hub_datasets import SUGARCREPE, VISMIN
 from support.hub_repos import find_repository
 from support.hub_server import HubServer
 from ttmbench.data.catalog import find_task
@@ -48,7 +47,9 @@ PAIRS = {"a": ("whatsup_a_left_right", "whatsup_a_on_under"), "b": ("whatsup_b_l
 TASKS = (
     *("colorswap", "winoground", "mmvp_vlm", *(f"sugarcrepe_{subset}" for subset in SUGARCREPE)),
     *("whatsup_a", *PAIRS["a"], "whatsup_b", *PAIRS["b"]),
-    *hub_sets.TASKS,
+    *("bivlc", "vismin", *(f"vismin_{kind}" for kind in VISMIN)),
+    *("aro_vg_relation", "aro_vg_attribution", "aro_coco_order", "aro_flickr30k_order"),
+    *("coco_retrieval", "flickr30k_retrieval"),
     *("whatsup_coco_one", "whatsup_coco_two", "whatsup_vg_one", "whatsup_vg_two"),
 )
 LIMIT = 6

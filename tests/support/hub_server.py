@@ -200,18 +200,12 @@ class HubServer(LocalServer):
         if repository.moved_to:
             return _moved("/".join(["/api", kind, repository.moved_to, *rest]), query)
         what = rest[0] if rest else "revision"
-        if what == "refs":
-            return _json(_refs(repository))
-        if what == "discussions":
-            return _json(_discussions(repository))
         revision, path = _split_revision(rest[1:]) if len(rest) > 1 else ("main", [])
         commit = repository.commit(revision)
         if commit is None:
             return _error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         if what == "revision":
             return _json(_info(repository, commit, "blobs" in query))
-        if what == "commits":
-            return _json(_history(repository, commit))
         if what == "tree":
             return self._tree(repository, commit, "/".join(path), query)
         if what == "paths-info":
@@ -359,38 +353,3 @@ def _paths_asked(body: bytes) -> list[str]:
 def _paths_info(repository: Repository, commit: str, paths: list[str]) -> list[dict[str, Any]]:
     known = {entry["path"]: entry for entry in _entries(repository, commit, "", True) or []}
     return [known[path] for path in paths if path in known]
-
-
-def _refs(repository: Repository) -> dict[str, Any]:
-    def listed(*, pulls: bool) -> list[dict[str, str]]:
-        found = {name: commit for name, commit in repository.refs.items() if name.startswith("refs/pr/") == pulls}
-        return [
-            {"name": name, "ref": name if pulls else f"refs/heads/{name}", "targetCommit": commit}
-            for name, commit in found.items()
-        ]
-
-    return {"branches": listed(pulls=False), "converts": [], "tags": [], "pullRequests": listed(pulls=True)}
-
-
-def _history(repository: Repository, commit: str) -> list[dict[str, Any]]:
-    """A pull request stands on main, and main on nothing."""
-    commits = [commit] if commit == repository.refs.get("main") else [commit, repository.refs.get("main", commit)]
-    return [{"id": one, "title": "-", "message": "", "date": DATE, "authors": [{"user": "x"}]} for one in commits]
-
-
-def _discussions(repository: Repository) -> dict[str, Any]:
-    """Every pull request is an open one of the bot that converts weights."""
-    numbers = [int(name.removeprefix("refs/pr/")) for name in repository.refs if name.startswith("refs/pr/")]
-    listed = [
-        {
-            "num": number,
-            "title": "Adding `safetensors` variant of this model",
-            "author": {"name": "SFconvertbot"},
-            "status": "open",
-            "isPullRequest": True,
-            "createdAt": DATE,
-            "repo": {"name": repository.id, "type": repository.kind.removesuffix("s")},
-        }
-        for number in numbers
-    ]
-    return {"discussions": listed, "count": len(listed), "start": 0}

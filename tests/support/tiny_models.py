@@ -1,119 +1,140 @@
-"""Tiny random models of every architecture that the adapters know, written as hub models are."""
+"""Tiny random models of every architecture that the adapters know, written as models of the Hub are."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
+import transformers as tf
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 
+from ttmbench.data.rendered.scenes import COLORS, SHAPES
+
+Settings = dict[str, object]
 WORDS = (
     "a the and of on at in left right top bottom above below photo dogs cat two Does this figure show Please answer "
     "yes no or Yes No USER ASSISTANT User Assistant user assistant Describe image caption en is it"
 ).split()
+FEW_WORDS = "a the and of on at left right top bottom above below photo dogs cat two".split()
 SIDE = 32
+SQUARE = {"height": SIDE, "width": SIDE}
 TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-VISION = {**TEXT, "image_size": SIDE, "patch_size": 8, "initializer_range": 0.02}  # BLIP's own is 1e-10
+SMALL_VISION = {**TEXT, "image_size": SIDE, "patch_size": 8}
+VISION = {**SMALL_VISION, "initializer_range": 0.02}  # BLIP's own is 1e-10
 # What holds of several layers is held by LLaVA, Qwen 2, PaliGemma, BLIP and all that is no chat model.
 ONE = {"num_hidden_layers": 1}
+OPT = {
+    **{"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"max_position_embeddings": 96, "dropout": 0.0, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+}
+T5 = {
+    **{"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0},
+    **{"pad_token_id": 0, "eos_token_id": 2},
+}
+BART = {
+    **{"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2},
+    **{"decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64},
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2},
+    "forced_eos_token_id": None,
+}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 2}
+AROUND = {  # put around a text, as BERT, T5, Llama and BART do
+    "bert": ("[CLS] $A [SEP]", ["[CLS]", "[SEP]"]),
+    "t5": ("$A </s>", ["</s>"]),
+    "llama": ("<s> $A", ["<s>"]),
+    "bart": ("<s> $A </s>", ["<s>", "</s>"]),
+}
 
 
-def tokenizer(*, ends: str | None, special: tuple[str, ...] = (), length: int = 256, more: tuple[str, ...] = ()):
-    """Words and punctuation; ``ends`` is put around a text as BERT ([CLS], [SEP]), T5 (</s>) or Llama (<s>) do.
-
-    Every further word (``more``) changes what random weights a model gets.
-    """
-    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    from ttmbench.data.rendered.scenes import COLORS, SHAPES
-
-    fixed = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]"]
-    words = list(dict.fromkeys([*fixed, *WORDS, *COLORS, *SHAPES, *'"?.:,', "[DEC]", *more]))
+def _whole_words(words: list[str], ends: str | None) -> Tokenizer:
     vocabulary = {word: index for index, word in enumerate(words)}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
-    around = {"bert": ("[CLS] $A [SEP]", ["[CLS]", "[SEP]"]), "t5": ("$A </s>", ["</s>"]), "llama": ("<s> $A", ["<s>"])}
-    around["bart"] = ("<s> $A </s>", ["<s>", "</s>"])
     if ends is not None:
-        single, names = around[ends]
-        made.post_processor = processors.TemplateProcessing(
-            single=single, special_tokens=[(name, vocabulary[name]) for name in names]
-        )
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=made,
-        unk_token="<unk>",
-        pad_token="<pad>",
-        bos_token="<s>",
-        eos_token="</s>",
-        model_max_length=length,
-        padding_side="left",
-        **({"cls_token": "[CLS]", "sep_token": "[SEP]"} if ends == "bert" else {}),
+        single, names = AROUND[ends]
+        special = [(name, vocabulary[name]) for name in names]
+        made.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+    return made
+
+
+def word_tokenizer(eos: str, pad: str, length: int) -> tf.PreTrainedTokenizerFast:
+    """A tokenizer of whole words, as dual encoders have one."""
+    made = _whole_words(["<pad>", "</s>", "<unk>", "<s>", *FEW_WORDS, *COLORS, *SHAPES], "bart")
+    return tf.PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="<unk>", eos_token=eos, pad_token=pad, model_max_length=length
+    )
+
+
+def tokenizer(
+    ends: str | None, special: tuple[str, ...] = (), more: tuple[str, ...] = ()
+) -> tf.PreTrainedTokenizerFast:
+    """Words and punctuation; ``ends`` is a key of AROUND.
+
+    Every further word (``more``) changes what random weights a model gets.
+    """
+    fixed = ["<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]"]
+    words = list(dict.fromkeys([*fixed, *WORDS, *COLORS, *SHAPES, *'"?.:,', "[DEC]", *more]))
+    named = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), fixed, strict=False))
+    named |= {"cls_token": "[CLS]", "sep_token": "[SEP]"} if ends == "bert" else {}
+    wrapped = tf.PreTrainedTokenizerFast(
+        tokenizer_object=_whole_words(words, ends), model_max_length=256, padding_side="left", **named
     )
     if special:
-        wrapped.add_special_tokens(
-            {"additional_special_tokens": [AddedToken(name, normalized=False, special=True) for name in special]}
-        )
+        tokens = [AddedToken(name, normalized=False, special=True) for name in special]
+        wrapped.add_special_tokens({"additional_special_tokens": tokens})
     return wrapped
 
 
-def _spread(model, scale: float) -> None:
-    """Random weights as they are made are so small that every score is nearly the same.
+def _write(folder: Path, model: tf.PreTrainedModel, *parts: object, scale: float = 6.0) -> Path:
+    """Saves a model with larger weights: random ones are so small that every score is nearly the same.
 
     T5 makes most of its weights large: larger ones would amplify rounding a thousandfold, as no trained model does.
     """
     t5 = [module for module in model.modules() if type(module).__name__.startswith("T5")]
-    large = {id(one) for module in t5 for one in module.parameters() if one.ndim > 1 and one.std() > 0.1}
+    large = {id(weight) for module in t5 for weight in module.parameters() if weight.ndim > 1 and weight.std() > 0.1}
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1 and id(parameter) not in large:
                 parameter.mul_(scale)
+    for part in (model, *parts):
+        part.save_pretrained(folder)
+    return folder
 
 
 def siglip(folder: Path) -> Path:
-    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
-
     torch.manual_seed(0)
-    config = SiglipConfig(
-        text_config={**TEXT, "vocab_size": 60, "max_position_embeddings": 16, "projection_size": 32},
-        vision_config={**TEXT, "image_size": SIDE, "patch_size": 8},
-    )
-    model = SiglipModel(config)
+    text = {**TEXT, "vocab_size": 60, "max_position_embeddings": 16, "projection_size": 32}
+    model = tf.SiglipModel(tf.SiglipConfig(text_config=text, vision_config=SMALL_VISION))
     with torch.no_grad():
         model.logit_scale.fill_(2.3)
         model.logit_bias.fill_(-5.0)
-    model.save_pretrained(folder)
-    word_tokenizer(eos="</s>", pad="</s>", length=16).save_pretrained(folder)
-    SiglipImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(folder)
-    return folder
+    words = word_tokenizer(eos="</s>", pad="</s>", length=16)
+    return _write(folder, model, words, tf.SiglipImageProcessor(size=SQUARE), scale=1.0)
 
 
 def clip(folder: Path) -> Path:
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
-
     torch.manual_seed(1)
-    tokens = {"bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
-    config = CLIPConfig(
-        text_config={**TEXT, **tokens, "vocab_size": 60, "max_position_embeddings": 20},
-        vision_config={**TEXT, "image_size": SIDE, "patch_size": 8},
-        projection_dim=24,
-    )
-    CLIPModel(config).save_pretrained(folder)
-    word_tokenizer(eos="</s>", pad="<pad>", length=20).save_pretrained(folder)
-    CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}).save_pretrained(folder)
-    return folder
+    text = {**TEXT, "bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
+    text |= {"vocab_size": 60, "max_position_embeddings": 20}
+    model = tf.CLIPModel(tf.CLIPConfig(text_config=text, vision_config=SMALL_VISION, projection_dim=24))
+    images = tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE)
+    return _write(folder, model, word_tokenizer(eos="</s>", pad="<pad>", length=20), images, scale=1.0)
+
+
+OPEN_CLIP = {
+    "embed_dim": 24,
+    "vision_cfg": {"width": 32, "layers": 2, "head_width": 16, "image_size": SIDE, "patch_size": 8},
+    "text_cfg": {"width": 32, "layers": 2, "heads": 2, "context_length": 20},
+}
 
 
 def open_clip(folder: Path) -> Path:
-    import json
-
     from open_clip import create_model
     from safetensors.torch import save_file
 
-    tower = {"width": 32, "layers": 2}
-    vision = {**tower, "head_width": 16, "image_size": SIDE, "patch_size": 8}
-    shape = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": {**tower, "heads": 2, "context_length": 20}}
-    config = {"model_cfg": shape, "preprocess_cfg": {}}
+    config = {"model_cfg": OPEN_CLIP, "preprocess_cfg": {}}
     (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
     torch.manual_seed(0)
     model = create_model(f"local-dir:{folder}", load_weights=False)
@@ -121,130 +142,70 @@ def open_clip(folder: Path) -> Path:
     return folder
 
 
-def word_tokenizer(eos: str, pad: str, length: int):
-    """A tokenizer of whole words, as dual encoders have one."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    from ttmbench.data.rendered.scenes import COLORS, SHAPES
-
-    words = [*"a the and of on at left right top bottom above below photo dogs cat two".split(), *COLORS, *SHAPES]
-    vocabulary = {word: index for index, word in enumerate(["<pad>", "</s>", "<unk>", "<s>", *words])}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 3), ("</s>", 1)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, unk_token="<unk>", eos_token=eos, pad_token=pad, model_max_length=length
-    )
-
-
 def blip(folder: Path, *, captioner: bool) -> Path:
-    from transformers import BlipConfig, BlipForConditionalGeneration, BlipForImageTextRetrieval, BlipImageProcessor
-
     torch.manual_seed(0)
-    words = tokenizer(ends="bert")
-    config = BlipConfig(
-        text_config={
-            **TEXT,
-            "encoder_hidden_size": TEXT["hidden_size"],
-            "vocab_size": len(words) + 1,  # [ENC] is behind [DEC] and in no tokenizer, as on the hub
-            "max_position_embeddings": 64,
-            "bos_token_id": words.convert_tokens_to_ids("[DEC]"),
-            "eos_token_id": words.sep_token_id,
-            "sep_token_id": words.sep_token_id,
-            "pad_token_id": 0,
-        },
-        vision_config=VISION,
-        image_text_hidden_size=24,
-    )
-    model = (BlipForConditionalGeneration if captioner else BlipForImageTextRetrieval)(config)
-    return _write(folder, model, words, BlipImageProcessor(size={"height": SIDE, "width": SIDE}))
+    words = tokenizer("bert")
+    text = {
+        **{**TEXT, "encoder_hidden_size": TEXT["hidden_size"], "max_position_embeddings": 64, "pad_token_id": 0},
+        "vocab_size": len(words) + 1,  # [ENC] is behind [DEC] and in no tokenizer, as on the Hub
+        **{"bos_token_id": words.convert_tokens_to_ids("[DEC]"), "eos_token_id": words.sep_token_id},
+        "sep_token_id": words.sep_token_id,
+    }
+    config = tf.BlipConfig(text_config=text, vision_config=VISION, image_text_hidden_size=24)
+    model = (tf.BlipForConditionalGeneration if captioner else tf.BlipForImageTextRetrieval)(config)
+    return _write(folder, model, words, tf.BlipImageProcessor(size=SQUARE))
 
 
-def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
-    from transformers import (
-        Blip2Config,
-        Blip2ForConditionalGeneration,
-        Blip2ForImageTextRetrieval,
-        BlipImageProcessor,
-        OPTConfig,
-        T5Config,
-    )
-
-    torch.manual_seed(1)
-    words = tokenizer(ends={"opt": "llama", "t5": "t5"}[language] if captioner else "bert", special=("<image>",))
-    text = (
-        OPTConfig(**_opt(len(words)))
-        if language == "opt"
-        else T5Config(**_t5(len(words)), decoder_start_token_id=words.pad_token_id)
-    )
-    config = Blip2Config(
-        vision_config=VISION,
-        qformer_config=_qformer(len(words), use_qformer_text_input=not captioner),
-        text_config=text,
-        num_query_tokens=5,
-        image_text_hidden_size=24,
-        image_token_index=words.convert_tokens_to_ids("<image>"),
-    )
-    model = (Blip2ForConditionalGeneration if captioner else Blip2ForImageTextRetrieval)(config)
-    with torch.no_grad():
-        model.query_tokens.normal_()
-    return _write(folder, model, words, BlipImageProcessor(size={"height": SIDE, "width": SIDE}))
-
-
-def _qformer(words: int, **more: Any) -> dict[str, Any]:
+def _qformer(words: int, **more: object) -> Settings:
     """A small Q-Former, which looks at the image in every layer."""
     return {
-        **TEXT,
-        "vocab_size": words,
-        "max_position_embeddings": 64,
-        "encoder_hidden_size": TEXT["hidden_size"],
-        "cross_attention_frequency": 1,
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        **more,
+        **{**TEXT, "vocab_size": words, "max_position_embeddings": 64, "encoder_hidden_size": TEXT["hidden_size"]},
+        **{"cross_attention_frequency": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **more},
     }
 
 
-def instructblip(folder: Path, *, language: str) -> Path:
-    from transformers import (
-        BlipImageProcessor,
-        InstructBlipConfig,
-        InstructBlipForConditionalGeneration,
-        InstructBlipProcessor,
-        LlamaConfig,
-        T5Config,
-    )
+def _t5(words: tf.PreTrainedTokenizerFast) -> tf.T5Config:
+    return tf.T5Config(**T5, vocab_size=len(words), decoder_start_token_id=words.pad_token_id)
 
+
+def blip2(folder: Path, *, captioner: bool, language: str = "opt") -> Path:
+    torch.manual_seed(1)
+    words = tokenizer({"opt": "llama", "t5": "t5"}[language] if captioner else "bert", special=("<image>",))
+    config = tf.Blip2Config(
+        vision_config=VISION,
+        qformer_config=_qformer(len(words), use_qformer_text_input=not captioner),
+        text_config=tf.OPTConfig(**OPT, vocab_size=len(words)) if language == "opt" else _t5(words),
+        num_query_tokens=5,
+        image_text_hidden_size=24,
+        image_token_index=words.convert_tokens_to_ids("<image>"),
+    )
+    model = (tf.Blip2ForConditionalGeneration if captioner else tf.Blip2ForImageTextRetrieval)(config)
+    with torch.no_grad():
+        model.query_tokens.normal_()
+    return _write(folder, model, words, tf.BlipImageProcessor(size=SQUARE))
+
+
+def instructblip(folder: Path, *, language: str) -> Path:
     torch.manual_seed(5)
-    words, asked = (tokenizer(ends=ends, more=("Question",)) for ends in (language, "bert"))
-    processor = InstructBlipProcessor(
-        BlipImageProcessor(size={"height": SIDE, "width": SIDE}), words, asked, num_query_tokens=5
-    )
-    text = (
-        LlamaConfig(**_llama(words, **ONE))
-        if language == "llama"
-        else T5Config(**_t5(len(words)), decoder_start_token_id=words.pad_token_id)
-    )
-    config = InstructBlipConfig(
+    words, asked = (tokenizer(ends, more=("Question",)) for ends in (language, "bert"))
+    processor = tf.InstructBlipProcessor(tf.BlipImageProcessor(size=SQUARE), words, asked, num_query_tokens=5)
+    config = tf.InstructBlipConfig(
         vision_config={**VISION, **ONE},
         qformer_config=_qformer(len(asked), **ONE),
-        text_config=text,
+        text_config=tf.LlamaConfig(**_llama(words, **ONE)) if language == "llama" else _t5(words),
         num_query_tokens=5,
         image_token_index=words.convert_tokens_to_ids("<image>"),
     )
-    model = InstructBlipForConditionalGeneration(config)
+    model = tf.InstructBlipForConditionalGeneration(config)
     with torch.no_grad():
         model.query_tokens.normal_()
     return _write(folder, model, processor)
 
 
 def flava(folder: Path) -> Path:
-    from transformers import FlavaConfig, FlavaForPreTraining, FlavaImageProcessor
-
     torch.manual_seed(2)
-    words = tokenizer(ends="bert")
-    config = FlavaConfig(
+    words = tokenizer("bert")
+    config = tf.FlavaConfig(
         text_config={**TEXT, "vocab_size": len(words), "max_position_embeddings": 40, "pad_token_id": 0},
         image_config={**VISION, "vocab_size": 16},
         multimodal_config=TEXT,
@@ -253,84 +214,22 @@ def flava(folder: Path) -> Path:
         projection_dim=24,
         init_codebook=False,
     )
-    square = {"height": SIDE, "width": SIDE}
-    return _write(folder, FlavaForPreTraining(config), words, FlavaImageProcessor(size=square, crop_size=square))
+    images = tf.FlavaImageProcessor(size=SQUARE, crop_size=SQUARE)
+    return _write(folder, tf.FlavaForPreTraining(config), words, images)
 
 
 def language_model(folder: Path, kind: str) -> Path:
-    import transformers
-
     torch.manual_seed(3)
-    ends = {"gpt2": None, "opt": "llama", "t5": "t5", "bart": "bart"}[kind]
-    words = tokenizer(ends=ends)
-    count = len(words)
+    words = tokenizer({"gpt2": None, "opt": "llama", "t5": "t5", "bart": "bart"}[kind])
     if kind == "gpt2":
-        config = transformers.GPT2Config(
-            vocab_size=count, n_embd=32, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2
-        )
-        model = transformers.GPT2LMHeadModel(config)
+        model = tf.GPT2LMHeadModel(tf.GPT2Config(**GPT2, vocab_size=len(words)))
     elif kind == "opt":
-        model = transformers.OPTForCausalLM(transformers.OPTConfig(**_opt(count)))
+        model = tf.OPTForCausalLM(tf.OPTConfig(**OPT, vocab_size=len(words)))
     elif kind == "t5":
-        model = transformers.T5ForConditionalGeneration(
-            transformers.T5Config(**_t5(count), decoder_start_token_id=words.pad_token_id)
-        )
+        model = tf.T5ForConditionalGeneration(_t5(words))
     else:
-        config = transformers.BartConfig(
-            vocab_size=count,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            max_position_embeddings=64,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-            decoder_start_token_id=2,
-            forced_eos_token_id=None,
-        )
-        model = transformers.BartForConditionalGeneration(config)
+        model = tf.BartForConditionalGeneration(tf.BartConfig(**BART, vocab_size=len(words)))
     return _write(folder, model, words)
-
-
-def _opt(count: int) -> dict:
-    return {
-        "vocab_size": count,
-        "hidden_size": 32,
-        "word_embed_proj_dim": 32,
-        "ffn_dim": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 96,
-        "dropout": 0.0,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-
-
-def _t5(count: int) -> dict:
-    return {
-        "vocab_size": count,
-        "d_model": 32,
-        "d_kv": 16,
-        "d_ff": 48,
-        "num_layers": 2,
-        "num_heads": 2,
-        "pad_token_id": 0,
-        "eos_token_id": 2,
-        "dropout_rate": 0.0,
-    }
-
-
-def _write(folder: Path, model, *parts, scale: float = 6.0) -> Path:
-    _spread(model, scale)
-    for part in (model, *parts):
-        part.save_pretrained(folder)
-    return folder
 
 
 TURNS = (
@@ -338,6 +237,7 @@ TURNS = (
     "{% if part['type'] == 'image' %}IMAGE {% else %}{{ part['text'] }} {% endif %}{% endfor %}{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
+Chat = tuple[tf.PreTrainedModel, tf.ProcessorMixin, str]  # with what the template writes for an image
 
 
 def chat(folder: Path, kind: str, scale: float = 6.0) -> Path:
@@ -348,42 +248,29 @@ def chat(folder: Path, kind: str, scale: float = 6.0) -> Path:
     return _write(folder, model, processor, scale=scale)
 
 
-def _llama(words, kind="llama", **more) -> dict:
+def _llama(words: tf.PreTrainedTokenizerFast, kind: str = "llama", **more: object) -> Settings:
     return {
-        **TEXT,
-        "model_type": kind,
-        "vocab_size": len(words),
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        **more,
+        **{**TEXT, "model_type": kind, "vocab_size": len(words), "num_key_value_heads": 2},
+        **{"max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, **more},
     }
 
 
-def _llava():
-    import transformers as tf
-
-    words = tokenizer(ends="llama", special=("<image>",))
+def _llava() -> Chat:
+    words = tokenizer("llama", special=("<image>",))
     config = tf.LlavaConfig(
         vision_config={**VISION, "model_type": "clip_vision_model", "projection_dim": 32},
         text_config=_llama(words),
         image_token_index=words.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-2,
     )
-    images = tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
-    processor = tf.LlavaProcessor(
-        images, words, patch_size=8, vision_feature_select_strategy="default", num_additional_image_tokens=1
-    )
-    return tf.LlavaForConditionalGeneration(config), processor, "<image>\n"
+    images = tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE)
+    how = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    return tf.LlavaForConditionalGeneration(config), tf.LlavaProcessor(images, words, **how), "<image>\n"
 
 
-def _llava_onevision():
-    import transformers as tf
-
-    words = tokenizer(ends=None, special=("<image>", "<video>"))
-    pinpoints = [[SIDE, SIDE], [SIDE, 2 * SIDE], [2 * SIDE, SIDE], [2 * SIDE, 2 * SIDE]]
+def _llava_onevision() -> Chat:
+    words = tokenizer(None, special=("<image>", "<video>"))
+    pinpoints = [[height, width] for height in (SIDE, 2 * SIDE) for width in (SIDE, 2 * SIDE)]
     config = tf.LlavaOnevisionConfig(
         vision_config={**VISION, **ONE, "model_type": "siglip_vision_model", "vision_use_head": False},
         text_config=_llama(words, "qwen2", **ONE),
@@ -391,102 +278,69 @@ def _llava_onevision():
         video_token_index=words.convert_tokens_to_ids("<video>"),
         image_grid_pinpoints=pinpoints,
     )
-    square = {"height": SIDE, "width": SIDE}
-    processor = tf.LlavaOnevisionProcessor(
-        tf.LlavaOnevisionImageProcessor(size=square, image_grid_pinpoints=pinpoints),
-        words,
-        tf.LlavaOnevisionVideoProcessor(size=square),
-        num_image_tokens=16,
-        vision_feature_select_strategy="full",
-    )
+    images = tf.LlavaOnevisionImageProcessor(size=SQUARE, image_grid_pinpoints=pinpoints)
+    films = tf.LlavaOnevisionVideoProcessor(size=SQUARE)
+    how = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
+    processor = tf.LlavaOnevisionProcessor(images, words, films, **how)
     return tf.LlavaOnevisionForConditionalGeneration(config), processor, "<image>\n"
 
 
-def _qwen(kind: str):
-    import transformers as tf
+QWEN_VISION = {
+    "Qwen2VL": {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2},
+    "Qwen2_5_VL": {
+        **{"hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 48, "window_size": 32},
+        "fullatt_block_indexes": [1],
+    },
+    "Qwen3VL": {
+        **{"hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 48, "deepstack_visual_indexes": [0]},
+        "num_position_embeddings": 64,
+    },
+}
 
+
+def _qwen(kind: str) -> Chat:
     special = ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
-    words = tokenizer(ends=None, special=special)
-    ids = [words.convert_tokens_to_ids(name) for name in special]
     names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    shared = {"depth": 2, "num_heads": 2, "patch_size": 8, "initializer_range": 0.02}
-    vision = {
-        "Qwen2VL": {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2},
-        "Qwen2_5_VL": {
-            "hidden_size": 32,
-            "out_hidden_size": 32,
-            "intermediate_size": 48,
-            "window_size": 32,
-            "fullatt_block_indexes": [1],
-        },
-        "Qwen3VL": {
-            "hidden_size": 32,
-            "out_hidden_size": 32,
-            "intermediate_size": 48,
-            "deepstack_visual_indexes": [0],
-            "num_position_embeddings": 64,
-        },
-    }[kind]
-    text = _llama(
-        words, {"Qwen2VL": "qwen2_vl_text", "Qwen2_5_VL": "qwen2_5_vl_text", "Qwen3VL": "qwen3_vl_text"}[kind]
-    )
-    if kind != "Qwen2VL":
-        text |= ONE
+    words = tokenizer(None, special=special)
+    ids = {name: words.convert_tokens_to_ids(token) for name, token in zip(names, special, strict=True)}
+    vision = {"depth": 2, "num_heads": 2, "patch_size": 8, "initializer_range": 0.02, **QWEN_VISION[kind]}
+    model_types = {"Qwen2VL": "qwen2_vl_text", "Qwen2_5_VL": "qwen2_5_vl_text", "Qwen3VL": "qwen3_vl_text"}
+    text = _llama(words, model_types[kind], **({} if kind == "Qwen2VL" else ONE))
     text["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
     if kind == "Qwen3VL":
         text["head_dim"] = 16
-    config = getattr(tf, f"{kind}Config")(
-        text_config=text, vision_config={**shared, **vision}, **dict(zip(names, ids, strict=True))
-    )
-    images = tf.Qwen2VLImageProcessor(
-        patch_size=8, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
-    )
-    films = getattr(tf, "Qwen3VLVideoProcessor" if kind == "Qwen3VL" else "Qwen2VLVideoProcessor")(
-        patch_size=8, merge_size=2
-    )
-    processor = getattr(tf, f"{kind}Processor")(images, words, films)
+    config = getattr(tf, f"{kind}Config")(text_config=text, vision_config=vision, **ids)
+    size = {"shortest_edge": 16 * 16, "longest_edge": 48 * 48}
+    images = tf.Qwen2VLImageProcessor(patch_size=8, merge_size=2, temporal_patch_size=2, size=size)
+    films = tf.Qwen3VLVideoProcessor if kind == "Qwen3VL" else tf.Qwen2VLVideoProcessor
+    processor = getattr(tf, f"{kind}Processor")(images, words, films(patch_size=8, merge_size=2))
     image = "<|vision_start|><|image_pad|><|vision_end|>"
     return getattr(tf, f"{kind}ForConditionalGeneration")(config), processor, image
 
 
-def _tiled(kind: str):
-    import transformers as tf
-
+def _tiled(kind: str) -> Chat:
     rows = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
-    words = tokenizer(
-        ends=None, special=("<fake_token_around_image>", "<image>", "<global-img>", "<end_of_utterance>", *rows)
-    )
+    special = ("<fake_token_around_image>", "<image>", "<global-img>", "<end_of_utterance>", *rows)
+    words = tokenizer(None, special=special)
     config = getattr(tf, f"{kind}Config")(
         vision_config={**VISION, **ONE},
         text_config=_llama(words, **ONE),
         image_token_id=words.convert_tokens_to_ids("<image>"),
         scale_factor=2,
     )
-    images = getattr(tf, f"{kind}ImageProcessor")(
-        size={"longest_edge": 2 * SIDE}, max_image_size={"longest_edge": SIDE}
-    )
+    tile = {"longest_edge": SIDE}
+    parts = [getattr(tf, f"{kind}ImageProcessor")(size={"longest_edge": 2 * SIDE}, max_image_size=tile), words]
     if kind == "SmolVLM":
-        films = tf.SmolVLMVideoProcessor(
-            size={"longest_edge": SIDE},
-            max_image_size={"longest_edge": SIDE},
-            video_sampling={"fps": 1, "max_frames": 4},
-        )
-        processor = tf.SmolVLMProcessor(images, words, films, image_seq_len=4)
-    else:
-        processor = tf.Idefics3Processor(images, words, image_seq_len=4)
+        sampling = {"fps": 1, "max_frames": 4}
+        parts.append(tf.SmolVLMVideoProcessor(size=tile, max_image_size=tile, video_sampling=sampling))
+    processor = getattr(tf, f"{kind}Processor")(*parts, image_seq_len=4)
     return getattr(tf, f"{kind}ForConditionalGeneration")(config), processor, "<image>"
 
 
-def _internvl():
-    import transformers as tf
-
-    words = tokenizer(ends=None, special=("<IMG_CONTEXT>", "<img>", "</img>", "<video>"))
-    named = {
-        "start_image_token": "<img>",
-        "end_image_token": "</img>",
-        "context_image_token": "<IMG_CONTEXT>",
-        "video_token": "<video>",
-    }
+def _internvl() -> Chat:
+    words = tokenizer(None, special=("<IMG_CONTEXT>", "<img>", "</img>", "<video>"))
+    named = {"start_image_token": "<img>", "end_image_token": "</img>", "video_token": "<video>"}
+    named["context_image_token"] = "<IMG_CONTEXT>"
     words._set_model_specific_special_tokens(special_tokens=named)
     config = tf.InternVLConfig(
         vision_config={**VISION, **ONE, "image_size": [SIDE, SIDE], "patch_size": [8, 8]},
@@ -494,21 +348,14 @@ def _internvl():
         image_token_id=words.convert_tokens_to_ids("<IMG_CONTEXT>"),
         image_seq_length=4,
     )
-    square = {"height": SIDE, "width": SIDE}
-    processor = tf.InternVLProcessor(
-        tf.GotOcr2ImageProcessor(size=square, crop_to_patches=True, min_patches=1, max_patches=4),
-        words,
-        tf.InternVLVideoProcessor(size=square),
-        image_seq_length=4,
-    )
+    images = tf.GotOcr2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=4)
+    processor = tf.InternVLProcessor(images, words, tf.InternVLVideoProcessor(size=SQUARE), image_seq_length=4)
     return tf.InternVLForConditionalGeneration(config), processor, "<IMG_CONTEXT>\n"
 
 
-def _paligemma():
-    import transformers as tf
-
-    words = tokenizer(ends=None, special=("<image>",))
-    images = tf.SiglipImageProcessor(size={"height": SIDE, "width": SIDE})
+def _paligemma() -> Chat:
+    words = tokenizer(None, special=("<image>",))
+    images = tf.SiglipImageProcessor(size=SQUARE)
     images.image_seq_length = 16
     processor = tf.PaliGemmaProcessor(images, words)
     count = len(words)
@@ -523,7 +370,7 @@ def _paligemma():
     return tf.PaliGemmaForConditionalGeneration(config), processor, "<image>"
 
 
-CHATS = {
+CHATS: dict[str, Callable[[], Chat]] = {
     "llava": _llava,
     "llava_onevision": _llava_onevision,
     "qwen2_vl": lambda: _qwen("Qwen2VL"),

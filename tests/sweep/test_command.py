@@ -28,7 +28,9 @@ def test_a_dry_run_lists_cells_and_invents_no_time(plan, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split() == ["1", "raw/tiny-clip/shapes_color", "12", "24", "24", "-", "1", "-"]
     assert lines[3].split() == ["2", "ttm/tiny-clip/shapes_color", "12", "24", "24", "4", "x", "1", "3", "-"]
-    assert "4 cells, 4 to run" in lines and lines[-1].startswith("no time for 4 of them: no document of their models")
+    assert "4 cells, 4 to run" in lines and lines[-1].startswith(
+        "no estimate for 4 of them: no results of their models"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["plan.yaml"]
 
 
@@ -57,10 +59,10 @@ def test_cells_one_by_one_make_the_same_board_and_the_sweep_finds_them_done(plan
     assert [one.state for one in summary.cells] == ["done", "done"] and summary.status == "done"
     capsys.readouterr()
     assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 0
-    assert capsys.readouterr().out == "cell 1 is done: board/tiny-clip/shapes_color/results.json\n"
+    assert capsys.readouterr().out == "cell 1 is already done: board/tiny-clip/shapes_color/results.json\n"
     assert main(["sweep", plan, "-o", "board"]) == 0
     said = capsys.readouterr()
-    assert "2 of 2 cells are done already" in said.err and "2 cells: 2 done" in said.out
+    assert "2 of 2 cells are already done" in said.err and "2 cells: 2 done" in said.out
     assert not Path("board/.sweep/logs").exists()  # nothing to do, so nobody was asked to
     assert main(["sweep", plan, "-o", "board", "--dry_run"]) == 0
     said = capsys.readouterr().out
@@ -110,15 +112,15 @@ def test_a_cell_beside_a_sweep_is_refused_and_beside_other_cells_is_not(plan, ca
     ("words", "message"),
     [
         (["plan.yaml"], "--output_path DIR is needed"),
-        (["plan.yaml", "-o", "x.json"], "a sweep writes to a folder"),
-        (["plan.yaml", "-o", "x", "--cell", "3"], "--cell 3: plan.yaml has 2 cells"),
+        (["plan.yaml", "-o", "x.json"], "must be a directory for a sweep"),
+        (["plan.yaml", "-o", "x", "--cell", "3"], "--cell must be at most 2"),
         (["plan.yaml", "-o", "x", "--cell", "0"], "must be at least 1"),
         (["other.yaml", "-o", "x"], "other.yaml"),
         (["plan.yaml", "-o", "x", "--executor_args", "address=auto"], "unknown key 'address'; known: stall"),
         (["plan.yaml", "-o", "x", "--executor_args", "stall=1"], "input should be greater than or equal to 10, got 1"),
         (["plan.yaml", "-o", "x", "--executor", "dask"], "invalid choice"),
         (["plan.yaml", "-o", "x", "--on_error", "never"], "invalid choice"),
-        (["plan.yaml", "-o", "x", "--batch_size", "auto", "--deterministic"], "deterministic needs a batch_size"),
+        (["plan.yaml", "-o", "x", "--batch_size", "auto", "--deterministic"], "batch_size must be a number"),
     ],
 )
 def test_wrong_usage_is_one_line_and_writes_nothing(plan, tmp_path, capsys, words, message):

@@ -19,7 +19,7 @@ from ttmbench.results.reader import walk_documents
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.estimate import rates, seconds_of, work_of
 from ttmbench.sweep.folder import beside_other_cells, one_driver, stages_left
-from ttmbench.sweep.progress import Clock, overview
+from ttmbench.sweep.progress import overview
 from ttmbench.sweep.summary import read_summary
 
 PLAN = {
@@ -235,7 +235,7 @@ def test_a_worker_may_join_late(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "no summary of a sweep"),
+        ("[]", "not the summary of a sweep"),
         ("{", "JSON"),
         ('{"kind": "sweep"}', "is missing"),
         ('{"kinds": 1}', "unknown key"),
@@ -258,9 +258,9 @@ def test_the_summary_is_as_the_docs_say(board):
 
 
 def test_progress_counts_cells_and_says_how_long_they_will_take():
-    clock = Clock(100.0)
-    assert clock.left({"done": 2, "waiting": 8}, 100.0) is None  # these were done before
-    assert clock.left({"done": 4, "failed": 1, "waiting": 4, "running": 1}, 130.0) == 50
-    text = overview({"done": 5, "running": 1}, 3700, None, {f"worker-{number}": "x\ny" for number in range(30)})
-    assert text.splitlines()[0] == "5/6 cells done, 0 failed, 1 running, 0 waiting; 1:01:40 so far"
+    assert overview({"done": 2, "waiting": 8}, 30, 2, {}).endswith("00:30 so far"), "those were done before"
+    text = overview({"done": 4, "failed": 1, "waiting": 4, "running": 1}, 30, 2, {})
+    assert text == "4/10 cells done, 1 failed, 1 running, 4 waiting; 00:30 so far, about 00:50 left"
+    text = overview({"done": 5, "running": 1}, 3700, 5, {f"worker-{number}": "x\ny" for number in range(30)})
+    assert text.splitlines()[0].endswith("; 1:01:40 so far")
     assert len(text.splitlines()) == 26 and text.endswith("and 6 workers more")

@@ -14,7 +14,7 @@ from support.sweeps import SMALL, TTM, Told, cells_of, numbers, write_plan
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
-from ttmbench.evaluator.local_executor import LocalExecutor, desks_for
+from ttmbench.evaluator.local_executor import LocalExecutor, worker_slots
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.unit import Unit
 from ttmbench.evaluator.worker import Worker
@@ -99,7 +99,7 @@ def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_th
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Driver(planned, root, "plan.yaml").run(LocalExecutor(root, desks_for(1, (), 1)), Interrupts())
+        Driver(planned, root, "plan.yaml").run(LocalExecutor(root, worker_slots(1, (), 1)), Interrupts())
     assert forked[0].poll() == 0, "it ended by itself, and was not killed"
     summary = read_summary(root / "sweep.json")
     assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
@@ -111,7 +111,7 @@ def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_th
         if "iteration" in line:
             raise KeyboardInterrupt
 
-    assert Worker(root).do(Unit(planned[0].cell, "seed", 0), tell=tell).state == "stopped"
+    assert Worker(root).do(Unit(planned[0].cell, "seed", 0), report=tell).state == "stopped"
     # An iteration is recorded before the model that it leaves is on the disk, so the last one may be done again.
     again = lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {len(before)} done"
     assert again or lines[-1] == f"tiny-clip/shapes_color seed 0: seed 0, iteration {len(before) + 1} done"
@@ -121,7 +121,7 @@ def test_an_interrupted_driver_stops_its_workers_in_seconds_and_goes_on_where_th
 
 def test_a_worker_whose_driver_is_gone_ends(tmp_path, forked):
     planned = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=LONG)
-    executor = LocalExecutor(tmp_path, desks_for(1, (), 1))
+    executor = LocalExecutor(tmp_path, worker_slots(1, (), 1))
     executor.start()
     joined, _ = events_until(executor, WorkerJoined)
     executor.submit(joined.worker, Unit(planned[0].cell, "seed", 0))
@@ -141,37 +141,13 @@ def test_ctrl_c_stops_in_seconds_and_the_same_command_goes_on(tmp_path):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "sweep.json says how every cell stands, and the same command goes on" in err
+    assert "sweep.json has the status of every cell; run the same command again to resume" in err
     summary = read_summary(root / "sweep.json")
     assert summary.status == "interrupted" and [one.state for one in summary.cells] == ["waiting"]
 
 
-@pytest.mark.slow
-def test_workers_of_a_killed_driver_end_too(tmp_path):
-    plan = write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=LONG)
-    root = tmp_path / "board"
-    process = processes.start(["-c", SWEEP, "sweep", plan, "-o", root], stdout=-3, stderr=-3)
-    wait_for(lambda: steps(root))
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    assert len(children) == 1
-    process.kill()
-    process.wait()
-    wait_for(lambda: not Path(f"/proc/{children[0]}").exists() or _is_zombie(children[0]))
-    assert read_summary(root / "sweep.json").status == "running"  # as it was; nobody could say more
-    before = steps(root)
-    time.sleep(0.3)
-    assert before == steps(root)
-
-
-def _is_zombie(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def test_a_worker_that_dies_idle_is_replaced_and_none_is_lost_with_it(tmp_path, forked):
-    executor = LocalExecutor(tmp_path, desks_for(1, (), 1))
+    executor = LocalExecutor(tmp_path, worker_slots(1, (), 1))
     try:
         executor.start()
         joined, _ = events_until(executor, WorkerJoined)
@@ -193,7 +169,7 @@ def test_a_worker_that_dies_idle_is_replaced_and_none_is_lost_with_it(tmp_path, 
 
 def test_processes_that_cannot_begin_end_the_sweep_with_their_last_line(tmp_path, monkeypatch):
     monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "raise SystemExit('no such thing')")
-    executor = LocalExecutor(tmp_path, desks_for(1, (), 1))
+    executor = LocalExecutor(tmp_path, worker_slots(1, (), 1))
     executor.start()
     with pytest.raises(TtmbenchError, match="end before they begin: its process ended with exit code 1: no such thing"):
         events_until(executor, Finished)
@@ -202,7 +178,7 @@ def test_processes_that_cannot_begin_end_the_sweep_with_their_last_line(tmp_path
 
 def test_threads_and_devices_are_shared_out(monkeypatch):
     def environments(workers, devices=()):
-        return [dict(desk.environment) for desk in desks_for(workers, devices, 9)]
+        return [dict(slot.environment) for slot in worker_slots(workers, devices, 9)]
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -212,4 +188,4 @@ def test_threads_and_devices_are_shared_out(monkeypatch):
     assert [one["CUDA_VISIBLE_DEVICES"] for one in environments(3, ("4", "7"))] == ["4", "7", "4"]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert environments(2)[0]["OMP_NUM_THREADS"] == "3"  # what the user says is the most
-    assert len(desks_for(8, (), 3)) == 3 and len(desks_for(None, ("0", "1"), 9)) == 2
+    assert len(worker_slots(8, (), 3)) == 3 and len(worker_slots(None, ("0", "1"), 9)) == 2

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from support.sweeps import SMALL, TTM, cells_of
 
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.unit import unit_from_json, units_of
+from ttmbench.evaluator.unit import UNIT, units_of
 from ttmbench.sweep.estimate import Rate, rates, seconds_of, work_of
 from ttmbench.sweep.plan import expand, read_plan
 
@@ -109,11 +108,11 @@ def test_overrides_and_the_command_line_win_and_pairs_are_merged(tmp_path):
         ({"tasks": ["shapes_colour"]}, "tasks: unknown task 'shapes_colour'; did you mean"),
         ({"settings": [{"ttm": True}]}, "key 'settings.0.name' is missing"),
         ({"settings": [{"name": "../x"}]}, "'settings.0.name': must be a name that a folder can have, got '../x'"),
-        ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds says something about"),
+        ({"settings": [{"name": "x", "seeds": [1]}]}, "cell x/tiny-clip/shapes_color: seeds is for test-time training"),
         ({"settings": [{"name": "x", "ttm": True, "ttm_args": {"epoch": 1}}]}, "unknown key 'epoch'; did you mean"),
         ({"tasks": ["shapes_naming"]}, "task 'shapes_naming' is of kind classification"),
         ({"tasks": ["shapes_naming"]}, "(`exclude` in the plan leaves cells out)"),
-        ({"options": {"output_path": "x"}}, "options: there is no 'output_path' here: -o says where"),
+        ({"options": {"output_path": "x"}}, "options: unknown key 'output_path' in a sweep: -o says where"),
         ({"options": {"limit": "many"}}, "cell raw/tiny-clip/shapes_color: 'limit'"),
         ({"grid": {"coverag": [1]}}, "grid: unknown key 'coverag'"),
         ({"grid": {"lr": []}}, "'grid.lr'"),
@@ -132,7 +131,7 @@ def test_what_is_wrong_with_a_plan_is_told_by_file_and_key(tmp_path, changes, me
 
 def test_what_is_no_plan_at_all(tmp_path):
     path = tmp_path / "plan.yaml"
-    for content, message in (("- a", "is no plan"), ("a: [", "is not valid YAML"), ("a: !!python/name:os.x", "YAML")):
+    for content, message in (("- a", "a mapping"), ("a: [", "is not valid YAML"), ("a: !!python/name:os.x", "YAML")):
         path.write_text(content)
         with pytest.raises(UsageError, match=message):
             read_plan(path)
@@ -150,7 +149,7 @@ def test_units_travel_as_json_and_stay_what_they_were(tmp_path):
     for one in cells_of(tmp_path, **PLAN):
         for stage in units_of(one.cell):
             for unit in stage:
-                assert unit_from_json(json.loads(json.dumps(unit.to_json()))) == unit
+                assert UNIT.validate_json(UNIT.dump_json(unit)) == unit
 
 
 def test_how_cells_are_cut(tmp_path, monkeypatch):
@@ -178,8 +177,8 @@ def test_adapted_models_of_different_cells_go_to_different_folders(tmp_path):
 def test_work_is_counted_and_time_comes_from_documents_alone(tmp_path):
     planned = cells_of(tmp_path, **PLAN)
     raw, ttm = (work_of(one) for one in planned[:2])
-    assert (raw.groups, raw.images, raw.captions, raw.iterations, raw.seeds) == (12, 24, 24, 0, 0)
-    assert (ttm.iterations, ttm.epochs, ttm.seeds) == (4, 1, 2)
+    assert (raw.groups, raw.images, raw.captions, raw.iterations) == (12, 24, 24, 0)
+    assert (ttm.iterations, ttm.epochs) == (4, 1)
     assert rates(tmp_path / "nowhere") == {} and seconds_of(ttm, None) is None
-    assert seconds_of(raw, Rate(0.5, None)) == 6 and seconds_of(ttm, Rate(0.5, None)) is None
-    assert seconds_of(ttm, Rate(0.5, 0.25)) == 6 + 0.25 * 12 * 4
+    assert seconds_of(raw, Rate([(2.0, 1), (1.0, 5)])) == 6 and seconds_of(ttm, Rate([(2.0, 1), (1.0, 5)])) is None
+    assert seconds_of(ttm, Rate([(0.5, 1)], [(1.0, 4)])) == 6 + 0.25 * 12 * 4

@@ -14,8 +14,6 @@ from kills import differing
 from kills import numbers as without_times
 from support.sweeps import Told, cells_of
 
-from ttmbench._util import digests
-from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.run import run
 from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor_options import RayOptions
@@ -152,16 +150,3 @@ def test_without_a_common_folder_files_travel_and_an_interrupted_sweep_goes_on(
     assert differing(document(tmp_path / "alone", cell), document(tmp_path / "out", cell)) == 0
     left = {path.name for path in (tmp_path / "out" / ".sweep").rglob("*") if path.is_file()}
     assert left <= {"lock"}, "what a cell goes on from is let go when it is done"
-
-
-def test_a_node_that_lacks_something_says_so_in_one_line(two_nodes, planned, tmp_path, monkeypatch, capsys):
-    own = digests.packages()
-    monkeypatch.setattr(digests, "packages", lambda: {**own, "torch": "1.0"})
-    with pytest.raises(TtmbenchError, match=r"no node of the cluster can be used: node .* and 1.0 is asked for"):
-        sweep(two_nodes, tmp_path / "out", planned[:1])
-    assert f"it has torch {own['torch']}, and 1.0 is asked for" in capsys.readouterr().err
-
-
-def test_no_room_is_said_with_what_there_is(two_nodes, planned, tmp_path):
-    with pytest.raises(TtmbenchError, match=r"no node of the cluster has 64 CPUs; there are: .*127.0.0.2 \(1 CPUs"):
-        sweep(two_nodes, tmp_path / "out", planned[:1], num_cpus=64)

@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support.sweeps import SMALL, TTM, Told, cells_of
+from support.sweeps import SMALL, TTM, cells_of
 
 from ttmbench._util import digests
 from ttmbench.cli import main
@@ -18,7 +18,6 @@ from ttmbench.evaluator.executor import WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.sweep import ray_cluster, ray_executor
-from ttmbench.sweep.driver import Driver
 from ttmbench.sweep.executor_options import RayOptions, read_options
 from ttmbench.sweep.payload import Payload, gather, missing_plugins, relocated
 from ttmbench.sweep.ray_cluster import BoardPauses, board_class
@@ -147,7 +146,7 @@ def begun(tmp_path, monkeypatch):
     """Makes an executor on a fake cluster and starts it."""
     (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
     monkeypatch.setattr(ray_executor, "connect", lambda *_: None)
-    monkeypatch.setattr(ray_executor, "_LOOK", -1.0)
+    monkeypatch.setattr(ray_executor, "_CHECK", -1.0)
     clock = [0.0]
 
     def now():
@@ -258,21 +257,16 @@ def test_workers_that_end_before_they_begin_end_the_sweep(begun):
         begun.begin(FakeRay(hello=[RayActorError("x")] * 9))
 
 
+def test_no_room_is_said_with_what_there_is(begun):
+    with pytest.raises(TtmbenchError, match=r"no node of the cluster has 64 CPUs; there are: at-n1 \(1 CPUs"):
+        begun.begin(FakeRay(), num_cpus=64)
+
+
 def test_what_a_place_lacks_is_said_with_its_name(begun):
     executor, (joined,) = begun.begin(FakeRay(does=[done(state="unfit", error="no weights")]))
     executor.submit(joined.worker, begun.unit)
     (event,) = events(executor)
     assert event.result == UnitResult("unfit", "on node at-n1: no weights")
-
-
-def test_the_summary_counts_what_was_tried_again(begun):
-    ray = FakeRay(does=[RayActorError("x"), done()])
-    begun.root.mkdir()
-    executor, joined = begun.begin(ray)
-    executor.start = lambda: executor._queued.extend(joined)
-    told = Told()
-    summary = Driver(begun.planned, begun.root, "plan.yaml").run(executor, told)
-    assert (summary.workers_lost, summary.cells[0].attempts, summary.status) == (1, 2, "done")
 
 
 def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):

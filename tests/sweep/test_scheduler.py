@@ -13,7 +13,7 @@ DONE, FAILED = UnitResult("done"), UnitResult("failed", "no good")
 
 
 def cell(number: int, model: str = "m") -> Cell:
-    return Cell(number, f"{model}/{number}", model, str(number), "", RunConfig(model=model, tasks=[str(number)]))
+    return Cell(number, f"{model}/{number}", str(number), "", RunConfig(model=model, tasks=[str(number)]))
 
 
 def whole(one: Cell):
@@ -40,7 +40,7 @@ def test_a_worker_stays_with_its_model_and_others_take_other_models():
         for name in models:
             unit = scheduler.next(name)
             if unit is not None:
-                models[name].append(unit.cell.model)
+                models[name].append(unit.cell.config.model)
                 scheduler.finish(name, unit, DONE)
     assert sorted(map(tuple, models.values())) == [("a",) * 4, ("b",) * 4]
 
@@ -48,15 +48,15 @@ def test_a_worker_stays_with_its_model_and_others_take_other_models():
 def test_a_worker_without_work_helps_with_another_model():
     scheduler = scheduled([*[whole(cell(number, "a")) for number in range(5)], whole(cell(9, "b"))])
     first, second = scheduler.next("x"), scheduler.next("y")
-    assert (first.cell.model, second.cell.model) == ("a", "a")  # 5 cells, and 1: half of 4 is still more
+    assert (first.cell.config.model, second.cell.config.model) == ("a", "a")  # 5 cells, and 1: half of 4 is still more
     scheduler.finish("x", first, DONE)
-    assert scheduler.next("x").cell.model == "a"
+    assert scheduler.next("x").cell.config.model == "a"
     scheduler.finish("y", second, DONE)
     rest = [scheduler.next("y")]
     while rest[-1] is not None:
         scheduler.finish("y", rest[-1], DONE)
         rest.append(scheduler.next("y"))
-    assert [unit.cell.model for unit in rest[:-1]] == ["a", "a", "b"]
+    assert [unit.cell.config.model for unit in rest[:-1]] == ["a", "a", "b"]
 
 
 def test_the_run_of_a_cell_comes_after_all_of_its_seeds():
@@ -77,21 +77,14 @@ def test_workers_begin_with_cells_of_their_own_before_they_share_one():
 
 
 def test_a_failed_unit_drops_what_waits_of_its_cell_and_nothing_else():
-    scheduler = scheduled([seeds(cell(1), 3), whole(cell(2))])
-    first = scheduler.next("x")
-    scheduler.next("y")
+    scheduler = scheduled([seeds(cell(1), 3), whole(cell(2))], x="here", y="here", z="here")
+    first, other, second = (scheduler.next(name) for name in "xyz")
+    assert (first.cell.number, other.cell.number, second.cell.number) == (1, 2, 1)
     end = scheduler.finish("x", first, FAILED)
     assert (end.cell.number, end.error) == (1, "no good")
-    assert scheduler.next("x") is None and not scheduler.over  # the other is out
-    assert scheduler.finish("y", Unit(cell(2)), DONE).error is None
-    assert scheduler.over
-
-
-def test_a_unit_out_while_its_cell_fails_changes_nothing_more():
-    scheduler = scheduled([seeds(cell(1), 3)])
-    first, second = scheduler.next("x"), scheduler.next("y")
-    assert scheduler.finish("x", first, FAILED) is not None
-    assert scheduler.finish("y", second, FAILED) is None
+    assert scheduler.next("x") is None and not scheduler.over  # the others are out
+    assert scheduler.finish("z", second, FAILED) is None, "the cell is over already"
+    assert scheduler.finish("y", other, DONE).error is None
     assert scheduler.over and scheduler.left == 0
 
 
@@ -102,18 +95,13 @@ def test_raise_gives_out_nothing_more():
     assert scheduler.next("x") is None and scheduler.over and scheduler.left == 1
 
 
-def test_a_lost_unit_goes_to_another_place_if_there_is_one():
-    scheduler = scheduled([whole(cell(1))], x="one", y="one", z="two")
+@pytest.mark.parametrize(("other", "takes"), [("two", "z"), ("one", "y")])
+def test_a_lost_unit_goes_to_another_place_if_there_is_one(other, takes):
+    scheduler = scheduled([whole(cell(1))], x="one", y="one", z=other)
     unit = scheduler.next("x")
     assert scheduler.lose("x", "killed") == []
-    assert scheduler.next("y") is None and scheduler.next("z") == unit
-
-
-def test_a_lost_unit_stays_where_it_was_if_there_is_no_other_place():
-    scheduler = scheduled([whole(cell(1))])
-    unit = scheduler.next("x")
-    scheduler.lose("x", "killed")
-    assert scheduler.next("y") == unit
+    assert takes == "y" or scheduler.next("y") is None
+    assert scheduler.next(takes) == unit
 
 
 def test_too_many_lost_workers_fail_the_cell():
@@ -134,12 +122,8 @@ def test_what_one_place_lacks_another_may_have():
     assert scheduler.next("x") is None and scheduler.next("y") == unit
     assert scheduler.finish("y", unit, UnitResult("unfit", "no weights here either")).error == "no weights here either"
     assert scheduler.over
-
-
-def test_what_the_only_place_lacks_fails_at_once():
-    scheduler = scheduled([whole(cell(1))], x="one")
-    unit = scheduler.next("x")
-    assert scheduler.finish("x", unit, UnitResult("unfit", "no weights")).error == "no weights"
+    alone = scheduled([whole(cell(1))], x="one")
+    assert alone.finish("x", alone.next("x"), UnitResult("unfit", "no weights")).error == "no weights"
 
 
 def test_the_last_place_that_could_do_it_is_lost():

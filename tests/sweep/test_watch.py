@@ -11,8 +11,8 @@ from support.sweeps import SMALL, Told, cells_of
 from ttmbench._util.console import progress_iter, step_done, steps_told
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import executor as module
-from ttmbench.evaluator.executor import SAID_AFTER, START, Signs, Watch
-from ttmbench.evaluator.local_executor import LocalExecutor, desks_for
+from ttmbench.evaluator.executor import REPORTED_AFTER, START, Signs, Watch
+from ttmbench.evaluator.local_executor import LocalExecutor, worker_slots
 from ttmbench.model_adapters.api import pool
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.sweep.driver import Driver
@@ -26,7 +26,7 @@ from ttmbench._util.console import step_done
 from ttmbench.evaluator import worker, worker_process
 from ttmbench.evaluator.unit import UnitResult
 
-def do(self, unit, tell=None):
+def do(self, unit, report=None):
     try:
         (self._root / "taken").touch(exist_ok=False)
     except FileExistsError:
@@ -84,7 +84,7 @@ def test_a_driver_that_was_stopped_itself_takes_nobody_for_hung(clock):
 def test_without_a_limit_nothing_is_ended_and_it_is_said_once(clock, capsys):
     watch = Watch()
     watch.begin("works", "a/b seed 1")
-    assert looks(watch, clock, 3 * SAID_AFTER, step=5.0) == {}
+    assert looks(watch, clock, 3 * REPORTED_AFTER, step=5.0) == {}
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "works has given no sign of progress for 30 minutes, at a/b seed 1" in said
     assert "stall=SECONDS" in said
@@ -93,8 +93,8 @@ def test_without_a_limit_nothing_is_ended_and_it_is_said_once(clock, capsys):
 def test_a_process_that_blocks_is_ended_and_its_unit_is_done_by_another(tmp_path, forked, monkeypatch):
     monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", STAND_IN)
     planned = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
-    told = Told()
-    summary = Driver(planned, tmp_path, "plan.yaml").run(LocalExecutor(tmp_path, desks_for(1, (), 1), stall=0.6), told)
+    told, executor = Told(), LocalExecutor(tmp_path, worker_slots(1, (), 1), stall=0.6)
+    summary = Driver(planned, tmp_path, "plan.yaml").run(executor, told)
     assert (summary.status, summary.workers_lost, summary.workers_hung) == ("done", 1, 1)
     assert (summary.cells[0].attempts, summary.cells[0].worker) == (2, "worker-2")
     log = tmp_path / ".sweep/logs/worker-1.log"
@@ -109,7 +109,7 @@ def test_a_process_that_blocks_is_ended_and_its_unit_is_done_by_another(tmp_path
 def test_the_limit_begins_once_a_worker_is_ready(tmp_path, forked, monkeypatch, clock):
     monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "import signal; signal.pause()")
     monkeypatch.setattr("ttmbench.evaluator.local_executor._STOP", 0.1)
-    executor = LocalExecutor(tmp_path, desks_for(1, (), 1), stall=10)
+    executor = LocalExecutor(tmp_path, worker_slots(1, (), 1), stall=10)
     executor.start()
     for _ in range(100):
         clock[0] += 5
@@ -121,7 +121,7 @@ def test_the_limit_begins_once_a_worker_is_ready(tmp_path, forked, monkeypatch, 
 def test_processes_that_hang_before_they_begin_end_the_sweep(tmp_path, forked, monkeypatch):
     monkeypatch.setattr("ttmbench.evaluator.local_executor.START", 0.0)
     monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "import signal; signal.pause()")
-    executor = LocalExecutor(tmp_path, desks_for(1, (), 1), stall=0.05)
+    executor = LocalExecutor(tmp_path, worker_slots(1, (), 1), stall=0.05)
     executor.start()
     with pytest.raises(TtmbenchError, match="end before they begin: it hung: no sign of progress"):
         for _ in range(200):

@@ -53,7 +53,7 @@ def test_seeds_apart_then_the_run_give_the_bits_of_one_run(tmp_path, alone, call
     lines: list[str] = []
     for stage in units_of(one):
         for unit in reversed(stage):
-            assert worker.do(unit, tell=lines.append).state == "done"
+            assert worker.do(unit, report=lines.append).state == "done"
     assert numbers(tmp_path / one.document) == numbers(expected)
     assert calls == ["make_adapter", "load_task_data"]  # what is loaded stays for the cell
     assert "tiny-clip/shapes_color seed 1: seed 1, iteration 2 done" in lines
@@ -67,16 +67,16 @@ def test_another_worker_takes_up_what_the_first_left(tmp_path, alone):
     for number, unit in enumerate(first):
         assert Worker(tmp_path).do(unit).state == "done", number
     lines: list[str] = []
-    assert Worker(tmp_path).do(last[0], tell=lines.append).state == "done"
+    assert Worker(tmp_path).do(last[0], report=lines.append).state == "done"
     assert numbers(tmp_path / one.document) == numbers(expected)
     assert not any("iteration" in line for line in lines)
 
 
-def travelled(root, driver, unit, cache=None, tell=lambda line: None):
+def travelled(root, driver, unit, cache=None, report=lambda line: None):
     """Does a unit in a folder that is not the driver's; the files that it wrote."""
     put_files(root, unit.cell, files_of(driver, unit.cell), cache)
     changes = Changes(root, unit.cell, cache)
-    assert Worker(root, None if cache is None else str(cache)).do(unit, tell).error is None
+    assert Worker(root, None if cache is None else str(cache)).do(unit, report).error is None
     return changes.found()
 
 
@@ -85,7 +85,7 @@ def test_without_a_common_folder_the_files_travel(tmp_path, alone):
     driver = tmp_path / "driver"
     for number, unit in enumerate(unit for stage in units_of(one) for unit in stage):
         lines: list[str] = []
-        files = travelled(tmp_path / f"node{number}", driver, unit, tell=lines.append)
+        files = travelled(tmp_path / f"node{number}", driver, unit, report=lines.append)
         assert files and (unit.kind == "seed" or not any("iteration" in line for line in lines))
         take_in(driver, one, files, over=unit.kind == "run")
     assert numbers(driver / one.document) == numbers(expected)
@@ -128,7 +128,7 @@ def test_a_document_of_another_command_is_moved_aside_before_seeds_are_left(tmp_
     assert Worker(tmp_path).do(Unit(other)).state == "done"
     worker, lines = Worker(tmp_path), []
     for unit in (unit for stage in units_of(one) for unit in stage):
-        assert worker.do(unit, tell=lines.append).state == "done"
+        assert worker.do(unit, report=lines.append).state == "done"
     assert sum("iteration" in line for line in lines) == 4
     seeds = [
         json.loads(path.read_text())["ttm"]["shapes_color"]["seeds"] for path in (tmp_path / one.folder).glob("*.json")

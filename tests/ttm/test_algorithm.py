@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.rounding import Noise
+from support.two_layers import stage_of
 
 from ttmbench import schedules
 from ttmbench.cli import main
@@ -23,8 +24,8 @@ from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import ShuffledTask, adapt, overfit
-from ttmbench.ttm.finetune import TrainingPairs, restore, snapshot
-from ttmbench.ttm.selection import PseudoLabels, Selection, select
+from ttmbench.ttm.finetune import restore, snapshot
+from ttmbench.ttm.selection import Selection, select
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
@@ -161,8 +162,6 @@ def test_the_seed_of_the_shuffle_steers_nothing(model):
 
 def test_moving_the_truth_moves_every_choice_with_it(model):
     """TTM sees captions, not positions: with captions rotated in every group, its choices rotate too."""
-    from dataclasses import replace
-
     groups = load("shapes_color", 12)
     turned = [replace(group, captions=group.captions[::-1]) for group in groups]
     config = TTMConfig(iterations=2, epochs=2)
@@ -190,81 +189,40 @@ def test_a_constant_scorer_selects_nothing_and_is_not_trained(model, is_global):
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def labels_with(confidence, tie) -> PseudoLabels:
-    n = len(confidence)
-    return PseudoLabels(np.zeros((n, 1), int), np.array(confidence, float), np.array(tie))
-
-
-def test_selection_rules():
-    labels = labels_with([3.0, 0.0, 2.0, 2.0], [False, True, False, False])
-    assert select(labels, 2.0, by_share=False).tolist() == [True, False, True, True]
-    assert select(labels, 0.0, by_share=False).tolist() == [True, False, True, True]
-    assert select(labels, 0.75, by_share=True).tolist() == [True, False, False, False]
-    assert select(labels, 0.0, by_share=True).tolist() == [True, False, True, True]
-    assert not select(labels, 1.0, by_share=True).any()
-
-
-def test_the_share_rule_counts_as_the_authors_do():
-    """Rounded down, of all assigned pairs; a share that is a whole number of them in decimals is that number."""
-    labels = labels_with(np.arange(800.0), [False] * 800)
-    taus = np.linspace(0.5, 0.0, 10)
-    kept = [int(select(labels, tau, by_share=True).sum()) for tau in taus]
-    assert kept == [400, 444, 488, 533, 577, 622, 666, 711, 755, 800]
-    thirty = labels_with(np.arange(30.0), [False] * 30)
-    assert [int(select(thirty, tau, by_share=True).sum()) for tau in (0.9, 0.7, 0.4, 0.31)] == [3, 9, 18, 20]
-
-
-def test_ties_and_equal_scores_under_the_share_rule():
-    """Tied units count for the number and are never kept; of equals at the end of it the later ones are."""
-    tied = labels_with([9.0, 9.0, 1.0, 2.0], [True, True, False, False])
-    assert select(tied, 0.5, by_share=True).tolist() == [False, False, True, True]
-    assert select(tied, 0.75, by_share=True).tolist() == [False, False, False, True]
-    equal = labels_with([1.0, 5.0, 1.0, 1.0], [False] * 4)
-    assert select(equal, 0.5, by_share=True).tolist() == [False, True, False, True]
-
-
 def test_a_share_above_one_is_refused(model):
     for name in ("tau_start", "tau_end"):
-        with pytest.raises(UsageError, match=rf"{name}=2 is no share between 0 and 1, as threshold=share takes it"):
+        with pytest.raises(UsageError, match=rf"{name} must be a fraction between 0 and 1 for threshold=share"):
             TTMConfig().with_changes({"threshold": "share", name: 2}, "--ttm_args")
-        with pytest.raises(UsageError, match=rf"{name}=-0.5 is no share"):
+        with pytest.raises(UsageError, match=rf"{name}"):
             TTMConfig().with_changes({"threshold": "share", name: -0.5}, "--ttm_args")
     assert TTMConfig(threshold="share", tau_start=1, tau_end=0).by_share(is_global=False)
     assert TTMConfig(threshold="absolute", tau_start=2).by_share(is_global=True) is False
     stage, raw = phase_of(model, load("shapes_color", 4), is_global=True)
-    with pytest.raises(UsageError, match=r"tau_start=2 .*threshold=share \(the default of the global variant\)"):
+    with pytest.raises(UsageError, match=r"tau_start must be .*share \(the default of the global variant\).*got 2"):
         next(adapt(stage, raw, config=TTMConfig(tau_start=2), schedule=LINEAR, learning_rate=1e-4, seed=0))
 
 
 def test_a_run_refuses_such_a_share_before_the_model_is_loaded():
     import ttmbench
 
-    with pytest.raises(UsageError, match=r"tau_start=2 is no share"):
+    with pytest.raises(UsageError, match=r"tau_start must be a fraction"):
         ttmbench.simple_evaluate("hf", "shapes_color_global", model_args={"pretrained": "x"}, ttm={"tau_start": 2})
 
 
-def test_the_loss_of_an_epoch_weighs_batches_by_their_units(model):
+def test_the_loss_of_an_epoch_weighs_batches_by_their_units():
     """7 groups in batches of 5: the mean is over groups, 5/7 and 2/7, not one half each."""
-    from ttmbench.ttm.finetune import finetune, make_optimizer
+    stage, seen = stage_of(7), []
+    plain = stage.adapter.matching_loss
 
-    groups = load("shapes_color", 7)
-    prepared, _ = prepare(model, groups, 32)
-    seen = []
-    plain = model.matching_loss
+    def watched(images, captions):
+        loss = plain(images, captions)
+        seen.append((float(loss.detach()), len(images)))
+        return loss
 
-    class Watched(type(model)):
-        def matching_loss(self, images, captions):
-            loss = plain(images, captions)
-            seen.append((float(loss.detach()), len(images["pixel_values"])))
-            return loss
-
-    watched = object.__new__(Watched)
-    watched.__dict__.update(model.__dict__)
-    config = TTMConfig(epochs=1, batch_groups=5)
-    pairs = TrainingPairs(prepared.rows.images, prepared.rows.captions)
-    optimizer = make_optimizer(watched, config)
-    rng = np.random.default_rng(0)
-    (loss,) = finetune(watched, prepared, pairs, optimizer, config=config, learning_rate=1e-4, batch=5, rng=rng)
+    stage.adapter.matching_loss = watched
+    config = TTMConfig(iterations=1, epochs=1, batch_groups=5, tau_start=0.0)
+    (step,) = adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-2, seed=0)
+    (loss,) = step.loss
     assert [size for _, size in seen] == [10, 4]
     assert loss == pytest.approx((5 * seen[0][0] + 2 * seen[1][0]) / 7) != pytest.approx((seen[0][0] + seen[1][0]) / 2)
 

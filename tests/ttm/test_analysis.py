@@ -21,9 +21,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.analyze import TRANSFER
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
-from ttmbench.scoring.capabilities import capabilities_of
 from ttmbench.ttm import analysis
-from ttmbench.ttm import learning_rates as learningrates
 from ttmbench.ttm.selection import PseudoLabels
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import Scores
@@ -152,31 +150,11 @@ def test_the_curve_of_ttm_is_that_of_a_run(tmp_path, monkeypatch):
     assert curves["3"]["final"] == run.results["shapes_color"]["group_match,ttm"]
 
 
-def test_the_model_is_left_as_it_was():
-    """Analyses of several runs start each from the same weights: the same seed twice gives the same curve."""
-    from ttmbench.config import RunConfig
-    from ttmbench.evaluator.plan import Run, plan_task
-    from ttmbench.evaluator.run import make_adapter
-    from ttmbench.evaluator.score_task import score_task
-    from ttmbench.evaluator.settings import task_settings
-    from ttmbench.evaluator.task import adaptation
-
-    config = RunConfig(model="tiny-clip", tasks=["shapes_color"], limit=16, ttm=True, ttm_args={"iterations": 1})
-    task = find_task(REGISTRY, "shapes_color")
-    adapter = make_adapter(REGISTRY, "tiny-clip", {}, {"device": "cpu"})
-    context = Run(REGISTRY, config, capabilities_of(adapter))
-    scored = score_task(plan_task(context, task), context)
-    stage = adaptation(scored, context, task_settings(REGISTRY, config, task.spec))
-    asked = analysis.Question(replace(stage, seeds=[0, 0]), REGISTRY.metric("group_match"))
-    curve = analysis.oracle(asked)["curves"]["ttm"]
-    assert curve["metric"][0] == curve["metric"][1]
-
-
 def test_wrong_options_say_so(capsys, tmp_path):
     for options, message in (
         (["nothing", *QUICK], "known: thresholds"),
-        (["thresholds", *QUICK, "--taus", "1,2"], "belongs to the analysis 'tau'"),
-        (["thresholds", *QUICK, "--lrs", "1,2"], "belongs to the analysis 'lr'"),
+        (["thresholds", *QUICK, "--taus", "1,2"], "--taus is for the analysis 'tau'"),
+        (["thresholds", *QUICK, "--lrs", "1,2"], "--lrs is for the analysis 'lr'"),
         (["lr", *QUICK, "--lrs", "1e-4,0"], "learning rates above 0"),
         (["tau", *QUICK, "--taus", "a,b"], "numbers separated by commas"),
         (["thresholds", *QUICK, "-o", str(tmp_path / "x.json")], "is a folder"),
@@ -202,8 +180,8 @@ def test_names_from_data_cannot_break_a_figure(tmp_path):
 # --- learning rates -------------------------------------------------------------------------------------------
 
 
-def seen(captions, tie=None, seed=0, **more) -> learningrates.Seen:
-    return learningrates.Seen(seed, labels_of(captions, tie), (), (), None, **more)
+def seen(captions, tie=None, **more) -> analysis.Seen:
+    return analysis.Seen(labels_of(captions, tie), (), (), None, **more)
 
 
 def labels_of(captions, tie=None, confidence=None) -> PseudoLabels:
@@ -213,26 +191,26 @@ def labels_of(captions, tie=None, confidence=None) -> PseudoLabels:
 
 
 def test_the_grid_has_the_rate_that_would_be_used_and_reaches_the_authors():
-    assert learningrates.grid(5e-4) == (3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3)
-    assert {DEFAULT_LEARNING_RATE, AUTHORS_LEARNING_RATE} < set(learningrates.grid(DEFAULT_LEARNING_RATE))
+    assert analysis.grid(5e-4) == (3e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3)
+    assert {DEFAULT_LEARNING_RATE, AUTHORS_LEARNING_RATE} < set(analysis.grid(DEFAULT_LEARNING_RATE))
 
 
 def test_seeds_agree_where_they_match_alike_and_a_tie_is_like_nothing():
     one, other = [[0, 1], [1, 0], [0, 1], [0, 1]], [[0, 1], [0, 1], [0, 1], [0, 1]]
-    assert learningrates.agreement([seen(one), seen(other)]) == 0.75
-    assert learningrates.agreement([seen(one), seen(other), seen(one)]) == pytest.approx((0.75 + 1 + 0.75) / 3)
+    assert analysis.agreement([seen(one), seen(other)]) == 0.75
+    assert analysis.agreement([seen(one), seen(other), seen(one)]) == pytest.approx((0.75 + 1 + 0.75) / 3)
     tied = [False, False, False, True]
-    assert learningrates.agreement([seen(one, tied), seen(other)]) == 0.5
-    assert learningrates.agreement([seen(one)]) is None
+    assert analysis.agreement([seen(one, tied), seen(other)]) == 0.5
+    assert analysis.agreement([seen(one)]) is None
     broken = replace(seen(one), matching=None, diverged="the loss became nan")
-    assert learningrates.agreement([seen(one), seen(other), broken]) is None
+    assert analysis.agreement([seen(one), seen(other), broken]) is None
 
 
 def test_the_surest_quarter_is_that_of_the_raw_model():
     before = labels_of([[0, 1]] * 8, confidence=[1, 2, 3, 4, 5, 6, 7, 9], tie=[False] * 7 + [True])
     after = labels_of([[1, 0]] * 6 + [[0, 1]] * 2)
-    assert learningrates.confident_kept(before, after) == 0.5, "units 5 and 6; the tied one is not sure"
-    assert learningrates.confident_kept(labels_of([[0, 1]], [True]), after) is None
+    assert analysis.confident_kept(before, after) == 0.5, "units 5 and 6; the tied one is not sure"
+    assert analysis.confident_kept(labels_of([[0, 1]], [True]), after) is None
 
 
 def test_what_is_seen_of_a_run_does_not_depend_on_the_order_of_captions():
@@ -243,9 +221,9 @@ def test_what_is_seen_of_a_run_does_not_depend_on_the_order_of_captions():
     moved = [np.take_along_axis(one, order[:, None, :], axis=2) for one in scores]
     found = []
     for three in (scores, moved):
-        labels = [learningrates.matchings(Scores(one.astype(np.float32)), False) for one in three]
-        runs = [learningrates.Seen(seed, one, (), (), None) for seed, one in enumerate(labels)]
-        found.append((learningrates.agreement(runs), learningrates.confident_kept(labels[0], labels[1])))
+        labels = [analysis.matchings(Scores(one.astype(np.float32)), False) for one in three]
+        runs = [analysis.Seen(one, (), (), None) for one in labels]
+        found.append((analysis.agreement(runs), analysis.confident_kept(labels[0], labels[1])))
     assert found[0] == found[1] and 0 < found[0][0] < 1 and 0 < found[0][1] < 1
 
 
@@ -275,7 +253,7 @@ def test_learning_rates_are_compared_by_runs_of_ttm(tmp_path, capsys, png_alone)
     assert (broken["final"], broken["agreement"], broken["metric"]) == (None, None, [None, None])
     assert all("a lower learning rate may help" in reason for reason in broken["diverged"])
     printed = capsys.readouterr().out
-    assert "lr = 0.0005 (would be used)" in printed and "diverged with 2 of 2 seeds" in printed
+    assert "lr = 0.0005 (default)" in printed and "diverged with 2 of 2 seeds" in printed
 
 
 def test_a_figure_of_learning_rates_that_all_diverge_is_drawn(tmp_path, png_alone):

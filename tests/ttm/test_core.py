@@ -208,24 +208,47 @@ def test_the_first_threshold():
     assert first_threshold(TTMConfig(), labels([5.0, 7.0, 8.0, 9.0, 1.0], [False] + [True] * 4), False) == 5.0
 
 
-def test_what_the_share_rule_keeps():
-    ten = labels(np.arange(10.0))
-    kept = [int(select(ten, 0.7 + lost / 10, by_share=True).sum()) for lost in (0, 0.5e-10, 1.5e-10, 1e-6)]
-    assert kept == [3, 3, 2, 2], "only rounding is forgiven"
-    assert not select(ten, 1.2, by_share=True).any() and select(ten, -1.0, by_share=True).all()
-    assert select(labels([1.0, 2.0], [True, False]), 0.5, by_share=False).tolist() == [False, True]
-    assert select(labels([3.0, 2.0], [True, False]), 2.0, by_share=False).tolist() == [False, True]
+@pytest.mark.parametrize(
+    ("confidence", "tie", "threshold", "rule", "expected"),
+    [
+        ([3, 0, 2, 2], "0100", 2.0, {"by_share": False}, "1011"),
+        ([3, 0, 2, 2], "0100", 0.0, {"by_share": False}, "1011"),
+        ([3, 2], "10", 2.0, {"by_share": False}, "01"),
+        ([3, 0, 2, 2], "0100", 0.75, {"by_share": True}, "1000"),
+        ([3, 0, 2, 2], "0100", 0.0, {"by_share": True}, "1011"),
+        ([3, 0, 2, 2], "0100", 1.0, {"by_share": True}, "0000"),
+        ([9, 9, 1, 2], "1100", 0.5, {"by_share": True}, "0011"),  # tied units count for the number
+        ([9, 9, 1, 2], "1100", 0.75, {"by_share": True}, "0001"),
+        ([1, 5, 1, 1], "0000", 0.5, {"by_share": True}, "0101"),  # of equals at the end the later ones
+        ([9, 9, 1, 2], "1100", 0.5, {"by_share": True, "ties": "include"}, "1100"),
+        ([9, 9, 1, 2], "1100", 2.0, {"by_share": False, "ties": "include"}, "1101"),
+    ],
+)
+def test_what_a_threshold_selects(confidence, tie, threshold, rule, expected):
+    selected = select(labels(confidence, [one == "1" for one in tie]), threshold, **rule)
+    assert "".join(str(int(one)) for one in selected) == expected
+
+
+def test_the_share_rule_counts_as_the_authors_do():
+    """Rounded down, of all assigned pairs; a share that is a whole number of them in decimals is that number."""
+    for count, taus, selected in (
+        (800, np.linspace(0.5, 0.0, 10), [400, 444, 488, 533, 577, 622, 666, 711, 755, 800]),
+        (30, (0.9, 0.7, 0.4, 0.31), [3, 9, 18, 20]),
+        (10, (0.7, 0.7 + 0.5e-11, 0.7 + 1.5e-11, 0.7 + 1e-7), [3, 3, 2, 2]),  # only rounding is forgiven
+        (10, (1.2, -1.0), [0, 10]),
+    ):
+        units = labels(np.arange(float(count)))
+        assert [int(select(units, tau, by_share=True).sum()) for tau in taus] == selected
 
 
 def test_two_pseudo_labels_are_exchanged():
     given = SimpleNamespace(
         choice=Selection(np.array([[0], [1], [2]]), np.array([True, False, True])), rng=np.random.default_rng(0)
     )
-    assert shuffle(given).captions.tolist() == [[2], [1], [0]] and shuffle(given).selected.tolist() == [
-        True,
-        False,
-        True,
-    ]
+    assert shuffle(given).captions.tolist() == [[2], [1], [0]]
+    assert shuffle(given).selected.tolist() == [True, False, True]
+    given.choice.selected[0] = False
+    assert not shuffle(given).selected.any(), "one pseudo-label cannot be moved"
     fifty = SimpleNamespace(choice=Selection(np.arange(50)[:, None], np.ones(50, bool)), rng=np.random.default_rng(7))
     order = np.random.default_rng(7).permutation(50)
     assert shuffle(fifty).captions[order, 0].tolist() == np.roll(order, 1).tolist()

@@ -16,7 +16,6 @@ from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import ShuffledTask
-from ttmbench.ttm.selection import PseudoLabels, select
 from ttmbench.types import Scores
 
 
@@ -42,12 +41,6 @@ def test_repeated_captions_in_a_global_task_by_both_rules_for_ties(ties, selecte
     assert [one["selected"] for one in record["iterations"]] == selected
     assert [one["tied"] for one in record["iterations"]] == [58, 58]
     assert record["hyperparameters"]["ties"] == (ties or "exclude")
-
-
-def test_ties_are_included_by_score_alone():
-    tied = PseudoLabels(np.zeros((4, 1), int), np.array([9.0, 9.0, 1.0, 2.0]), np.array([True, True, False, False]))
-    assert select(tied, 0.5, by_share=True, ties="include").tolist() == [True, True, False, False]
-    assert select(tied, 2.0, by_share=False, ties="include").tolist() == [True, True, False, True]
 
 
 def test_a_constant_scorer_learns_nothing_of_the_truth_where_ties_are_included():

@@ -33,16 +33,16 @@ UNDERSTOOD = {
     "CPU,cpu,": "cpu,cpu",
 }
 ANSWERED = {
-    "cuda:O": "cuda:O is no device; did you mean cuda:0?",
-    "cude": "cude is no device; did you mean cuda?",
-    "cpu:3": "cpu:3 is no device; did you mean cpu?",
-    "apple": "apple is no device; known: auto, cpu, cuda, cuda:1, mps",
-    "": " is no device; known: auto, cpu, cuda, cuda:1, mps",
-    "cpu,auto": "cpu,auto: name each device once, with its number, such as cuda:0,cuda:1",
-    "cuda:0,cuda:0": "cuda:0,cuda:0: name each device once",
-    "cuda,cuda:1": "cuda,cuda:1: name each device once",
-    "cuda:0,nonsense": "nonsense is no device; known: auto, cpu",
-    ",": ", is no device; known: auto",
+    "cuda:O": "unknown device cuda:O; did you mean cuda:0?",
+    "cude": "unknown device cude; did you mean cuda?",
+    "cpu:3": "unknown device cpu:3; did you mean cpu?",
+    "apple": "unknown device apple; known: auto, cpu, cuda, cuda:1, mps",
+    "": "unknown device ; known: auto, cpu, cuda, cuda:1, mps",
+    "cpu,auto": "several devices must differ and have numbers, such as cuda:0,cuda:1, got cpu,auto",
+    "cuda:0,cuda:0": "several devices must differ",
+    "cuda,cuda:1": "several devices must differ",
+    "cuda:0,nonsense": "unknown device nonsense; known: auto, cpu",
+    ",": "unknown device ,; known: auto",
 }
 
 
@@ -80,7 +80,7 @@ def test_an_address_is_no_folder(option, address, tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     assert main([*BASE, option, address]) == 2
     err = capsys.readouterr().err
-    assert f"{address} is an address, and only files and folders of this machine" in err and err.count("\n") == 1
+    assert f"must be a local path, and {address} is an address" in err and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -94,7 +94,7 @@ def test_an_address_is_no_folder(option, address, tmp_path, monkeypatch, capsys)
 def test_pages_and_what_other_commands_write_are_no_folders_either(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(command.split()) == 2
-    assert "is an address, and only files and folders" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "is an address: give a local folder" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_a_file_address_is_the_path_that_it_is(tmp_path, capsys):
@@ -106,7 +106,7 @@ def test_a_file_address_is_the_path_that_it_is(tmp_path, capsys):
     assert (folder / "leaderboard.json").exists()
     capsys.readouterr()
     assert main(["leaderboard", f"file://elsewhere{tmp_path}"]) == 2
-    assert "is no file or folder of this machine" in capsys.readouterr().err
+    assert "must name a local file or folder" in capsys.readouterr().err
 
 
 def test_a_page_that_is_named_and_not_read_may_be_an_address(tmp_path):
@@ -116,7 +116,7 @@ def test_a_page_that_is_named_and_not_read_may_be_an_address(tmp_path):
 
 def test_python_takes_none_and_numbers_are_devices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="data_dir s3://b is an address, and only files and folders"):
+    with pytest.raises(UsageError, match="data_dir must be a local path, and s3://b is an address"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", data_dir="s3://b", limit=2)
     with pytest.raises(UsageError, match="device cuda:99 was asked for, but"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", device=99, limit=2)  # type: ignore[arg-type]

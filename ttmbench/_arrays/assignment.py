@@ -22,16 +22,16 @@ _PIVOTS = 20
 
 
 def assign(scores: Real[np.ndarray, "images captions"], each: int = 1) -> GlobalMatching:
-    """Gives every image so many captions that the total score of all pairs is largest.
+    """Gives every image ``each`` captions so that the total score of all pairs is largest.
 
     Args:
         scores: logits, finite floats, at least ``each`` captions an image.
         each: captions of an image.
 
     Returns:
-        GlobalMatching with captions, scores and tie, each [images], not to be written to; with several captions the
-        first two are [images, each], captions in rising order, and tie says whether an assignment with the same total
-        gives the image another set of captions.
+        GlobalMatching with captions, scores and tie, each [images], read-only; with several captions the first two are
+        [images, each], captions ascending, and tie says whether an assignment with the same total gives the image
+        another set of captions.
     """
     # The only copy: scipy takes negated float64 as they are, and what follows is computed in their place.
     cost = np.negative(scores if each == 1 else np.repeat(scores, each, axis=0), dtype=np.float64)
@@ -53,9 +53,9 @@ def assign(scores: Real[np.ndarray, "images captions"], each: int = 1) -> Global
 def _ambiguous(
     cost: Float[np.ndarray, "rows captions"], columns: Int[np.ndarray, " rows"], tolerance: float, each: int
 ) -> Bool[np.ndarray, " rows"]:
-    """Which rows could take a caption of another image, or one that is left over, at no cost to the total.
+    """Which rows could take a caption of another image, or an unused one, at no cost to the total.
 
-    So many rows one after the other are of one image. ``cost`` is overwritten.
+    ``each`` rows in turn are of one image. ``cost`` is overwritten.
     """
     rows, captions = cost.shape
     loss = _losses(cost, columns)
@@ -80,8 +80,8 @@ def _losses(
 ) -> Float[np.ndarray, "rows nodes"]:
     """What row r loses by taking the caption of row q, written over the costs.
 
-    Where captions are left over, one more node holds all of them: taking the best costs a row the difference. That
-    node gives a caption up for nothing; its row of zeros is not stored.
+    Unused captions are one more node: taking the best of them costs a row the difference. Its own row of zeros (it
+    gives a caption up for nothing) is not stored.
     """
     rows, captions = cost.shape
     unused = np.setdiff1d(np.arange(captions), columns)
@@ -97,9 +97,9 @@ def _losses(
 
 
 def _potentials(loss: Float[np.ndarray, "rows nodes"], rows: int, tolerance: float) -> Float[np.ndarray, " nodes"]:
-    """Shortest distances from a node outside, by Bellman and Ford: potentials, since no cycle is negative.
+    """Shortest distances from a node outside, by Bellman and Ford; no cycle is negative, so they are potentials.
 
-    Each round looks only at the rows whose distance changed in the last one: what others offer is in already.
+    Each round looks only at the rows whose distance changed in the last one.
     """
     distance = np.zeros(loss.shape[1])
     changed = np.arange(len(distance))
@@ -122,8 +122,8 @@ def _potentials(loss: Float[np.ndarray, "rows nodes"], rows: int, tolerance: flo
 def _on_cycles(edges: Bool[np.ndarray, "nodes nodes"]) -> Bool[np.ndarray, " nodes"]:
     """Which nodes lie on a cycle of a graph without loops; ``edges`` is overwritten.
 
-    Equal scores make millions of edges, which a sparse matrix holds in ten times their room. So while there are that
-    many, the component of a node with many of them is found here and taken out, a few times.
+    Equal scores make millions of edges, which take ten times their memory in a sparse matrix. So while there are that
+    many, the component of a node with many of them is found here and removed, a few times.
     """
     found = np.zeros(len(edges), dtype=bool)
     for _ in range(_PIVOTS):
@@ -154,6 +154,6 @@ def _reached(edges: Bool[np.ndarray, "nodes nodes"], start: int) -> Bool[np.ndar
 
 
 def _parts(rows: int, columns: int) -> Iterator[slice]:
-    """Cuts the rows of a large array into parts that need little room each."""
+    """Cuts the rows of a large array into parts that need little memory each."""
     step = max(1, _PART // max(1, columns))
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

@@ -19,21 +19,14 @@ _LARGEST = 1e30  # no logit is larger, and sums of such numbers would leave the 
 def check_scores(scores: np.ndarray) -> np.ndarray:
     """The scores as floats, checked: finite, [groups, images, captions], at least 2 images or captions.
 
-    Args:
-        scores: an array of numbers.
-
-    Returns:
-        The same array; whole numbers become float64.
-
-    Raises:
-        ValueError: another shape, or a score that is not a finite number (the group is named).
+    ValueError for another shape, or a score that is NaN or infinite (the group is named).
     """
     floats = as_floats(scores)
     if floats.ndim != 3:
         raise ValueError(f"scores must have 3 axes (groups, images, captions), got shape {floats.shape}")
     _, images, captions = floats.shape
     if min(images, captions) < 1 or max(images, captions) < 2:
-        raise ValueError(f"a group needs images and captions, of one of them at least 2, got {images}x{captions}")
+        raise ValueError(f"a group needs at least 2 images or 2 captions, got {images}x{captions}")
     finite = np.isfinite(floats).all(axis=(1, 2))
     if not finite.all():
         raise ValueError(f"group {int(np.argmin(finite))} holds a score that is not a finite number")
@@ -43,8 +36,7 @@ def check_scores(scores: np.ndarray) -> np.ndarray:
 def as_floats(scores: np.ndarray) -> np.ndarray:
     """Numbers as floats: whole ones become float64.
 
-    Raises:
-        ValueError: the array is not of numbers, or has whole ones beyond 2**53 or scores larger than any logit.
+    ValueError unless they are numbers, whole ones within 2**53, and no larger than any logit.
     """
     array = np.asarray(scores)
     if array.dtype.kind in "iub":
@@ -64,14 +56,14 @@ def more_images(scores: np.ndarray) -> bool:
 
 
 def fewer_first(scores: np.ndarray) -> np.ndarray:
-    """Scores [groups, what chooses, what it chooses from]: with more images than captions, captions choose."""
+    """Scores [groups, the fewer, the more]: with more images than captions, captions choose images."""
     return scores.swapaxes(1, 2) if more_images(scores) else scores
 
 
 def count_matchings(images: int, captions: int, true_captions: int = 1) -> int:
-    """How many ways there are to give each of m images t of k captions, and no caption twice: k! / (t!^m (k - m t)!).
+    """Number of ways to give each of m images t of k captions, no caption twice: k! / (t!^m (k - m t)!).
 
-    Where there are more images than captions, each caption is given an image in place of that.
+    With more images than captions, each caption is given an image instead.
 
     >>> count_matchings(2, 2), count_matchings(1, 4), count_matchings(1, 3, true_captions=2), count_matchings(2, 1)
     (2, 4, 3, 2)
@@ -146,7 +138,7 @@ def columns_of(
 def true_and_mixed(
     likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
 ) -> tuple[Real[np.ndarray, "groups true_pairs"], Real[np.ndarray, "groups mixed_pairs"]]:
-    """Of how alike captions are: pairs of true captions, and pairs of a true one and another."""
+    """Similarities of pairs of true captions, and of pairs of a true and another caption."""
     if likeness.ndim != 3 or likeness.shape[1] != likeness.shape[2] or not 1 < true_captions < likeness.shape[2]:
         raise ValueError(f"{true_captions} true captions, of at least 2, do not fit into {list(likeness.shape)}")
     first, second = np.triu_indices(true_captions, 1)

@@ -75,12 +75,12 @@ def brittleness_ties(
 def text_only_score(
     likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
 ) -> Bool[np.ndarray, " groups"]:
-    """True captions of the one image are more alike than any of them is to a wrong one (arXiv:2406.11171, TOT).
+    """The true captions are more similar to each other than any of them to another one (arXiv:2406.11171, TOT).
 
-    For captions (c, d, n), two of them true: sim(c, d) > sim(c, n) and sim(c, d) > sim(d, n). No image is looked at.
+    For captions (c, d, n), two of them true: sim(c, d) > sim(c, n) and sim(c, d) > sim(d, n). No image is used.
 
     Args:
-        likeness: of every two captions, symmetric.
+        likeness: similarity of every two captions, symmetric.
         true_captions: that are true for the image, at least 2; the first ones.
 
     Returns:
@@ -96,6 +96,6 @@ def text_only_score(
 def text_only_ties(
     likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
 ) -> Bool[np.ndarray, " groups"]:
-    """Groups in which the least alike true captions are as alike as one of them and a wrong one."""
+    """Groups in which the least similar true captions are as similar as a true and another one."""
     true, mixed = true_and_mixed(likeness, true_captions)
     return np.asarray(true.min(axis=1) == mixed.max(axis=1))

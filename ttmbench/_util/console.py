@@ -1,4 +1,4 @@
-"""What is printed: nothing secret, nothing that a terminal, spreadsheet, Markdown or LaTeX obeys; errors in a line."""
+"""Printing without secrets and without what a terminal, spreadsheet, Markdown or LaTeX would execute; progress bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, TextIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from ttmbench._util.limits import DEFAULTS, limit
 from ttmbench._util.redact import redact, scrub, secrets_in_environment
@@ -19,22 +19,13 @@ from ttmbench.errors import TtmbenchError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from tqdm import tqdm
 
 DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{digit}" for port in ("COM", "LPT") for digit in range(1, 10))}
 _FORMULA = "=+-@\uff1d\uff0b\uff0d\uff20"  # with the full-width forms, which spreadsheets of some languages take too
 _LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-    }
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {letter: f"\\{letter}" for letter in "&%$#_{}"}
 )
 UNLIMITED = 10_000  # characters of a line in a file or a pipe, where COLUMNS is not set
 _SPELT = {"±": "+/-", "─": "-", "–": "-", "—": "-", "→": "->", "×": "x", "…": "..."}
@@ -85,42 +76,42 @@ def print_traceback() -> None:
 
 
 def output_error() -> OSError | None:
-    """Why what was printed cannot be written, None if it is; what is left of it is dropped, so that it is told once."""
+    """Why buffered output cannot be written, None if it is written; the rest is dropped and so reported once."""
     try:
         if not sys.stdout.closed:
             sys.stdout.flush()
     except OSError as error:
         _drop_rest(sys.stdout)
         return error
-    except KeyboardInterrupt:  # whoever reads has stopped, as a pager does
+    except KeyboardInterrupt:  # the reader has stopped, as a pager does
         _drop_rest(sys.stdout)
         raise
     return None
 
 
 def unwritten(error: OSError) -> str:
-    """What the user is told of output that cannot be written."""
+    """The message for output that cannot be written."""
     return f"the output cannot be written: {error.strerror or error}"
 
 
 def streams_at_hand() -> None:
-    """Puts an end without a reader where a stream was closed before the program began (``>&-``, a daemon's)."""
-    for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers: no file of a run takes one of them
+    """Opens the null device for each stream that was closed before the program began (``>&-``, a daemon's)."""
+    for name in ("stdin", "stdout", "stderr"):  # in this order, so that no file of a run takes one of their numbers
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))
 
 
 def _missed(stream: TextIO, error: OSError) -> None:
-    """What becomes of an error of writing: `| head` has read enough, and a note stops no run."""
+    """Handles an error of writing: `| head` has read enough, and a failed note stops no run."""
     _drop_rest(stream)
     if stream is sys.stdout and not isinstance(error, BrokenPipeError):
         raise TtmbenchError(unwritten(error)) from None
 
 
 def _drop_rest(stream: IO[str]) -> None:
-    """Nobody reads a stream any more, or its disk is full: what it holds, and what follows, goes nowhere."""
-    with suppress(OSError, ValueError, AttributeError):  # a stream of a program's own may have no number
+    """Discards what a stream holds and all that follows: its reader is gone, or its disk is full."""
+    with suppress(OSError, ValueError, AttributeError):  # a stream that a program made may have no number
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(nowhere, stream.fileno())
@@ -129,13 +120,13 @@ def _drop_rest(stream: IO[str]) -> None:
 
 
 def note(text: str) -> None:
-    """Prints on stderr; a note that nobody can read stops no run and changes no exit code."""
+    """Prints on stderr; if that fails, the run goes on and its exit code stays the same."""
     _print(text, sys.stderr, flush=True)
 
 
 def _print(text: str, stream: TextIO, flush: bool = False) -> None:
     aside: AbstractContextManager[object] = nullcontext()
-    if "tqdm" in sys.modules:  # takes progress bars off the screen, and draws them again below the line
+    if "tqdm" in sys.modules:  # hides progress bars, and draws them again below the line
         from tqdm import tqdm
 
         aside = tqdm.external_write_mode(file=stream)
@@ -147,7 +138,7 @@ def _print(text: str, stream: TextIO, flush: bool = False) -> None:
 
 
 def clear_bars() -> None:
-    """Takes progress bars off the screen for a line that others print; the next step of a bar draws it again."""
+    """Hides progress bars for a line that others print; the next step of a bar draws it again."""
     if "tqdm" in sys.modules:
         from tqdm import tqdm
 
@@ -158,7 +149,7 @@ def clear_bars() -> None:
 
 @contextmanager
 def each_note_once() -> Iterator[None]:
-    """Inside, `warn` prints a line no more than once; what is inside another of its kind belongs to the outer one."""
+    """Inside, `warn` prints each line once; a nested context belongs to the outer one."""
     token = None if _SAID.get() is not None else _SAID.set(set())
     try:
         yield
@@ -168,7 +159,7 @@ def each_note_once() -> Iterator[None]:
 
 
 def encodable(text: str, encoding: str) -> str:
-    """A text with what an encoding lacks spelt out: ``±`` as ``+/-``, a dash as ``-``, the rest as escapes."""
+    """A text with characters that an encoding lacks replaced: ``±`` by ``+/-``, a dash by ``-``, others by escapes."""
     return text.encode(encoding, "ttmbench.spelt").decode(encoding)
 
 
@@ -182,7 +173,7 @@ codecs.register_error("ttmbench.spelt", _spelt_out)
 
 
 def printable(value: object, secrets: tuple[str, ...] | None = None) -> Any:
-    """The same JSON value with every text as `say` would print it, each in one line; ``secrets`` as for `scrub`."""
+    """The same JSON value with every text as `echo` would print it; ``secrets`` as for `scrub`."""
     if isinstance(value, int | float | None):
         return value
     secrets = secrets_in_environment() if secrets is None else secrets
@@ -196,11 +187,11 @@ def printable(value: object, secrets: tuple[str, ...] | None = None) -> Any:
 
 
 def console(width: int | None = None) -> Console:
-    """A console on stdout that takes text as text: brackets are no markup, colons no emoji.
+    """A console on stdout without markup and emoji.
 
     Args:
-        width: in characters; by default that of the terminal. In a file or a pipe ``COLUMNS``, where it is set, else
-            as much as anything needs.
+        width: in characters; by default that of the terminal, or in a file or a pipe ``COLUMNS``, if set, else
+            unlimited.
     """
     from rich.console import Console
 
@@ -215,9 +206,7 @@ def console(width: int | None = None) -> Console:
 
 
 def plain(text: str, keep: str = "\n\t") -> str:
-    r"""Text without what a terminal obeys: control characters, half surrogates and marks that turn the direction.
-
-    They are shown as escapes, all but those to ``keep``, so that nothing is hidden and nothing happens.
+    r"""Text with control characters, half surrogates and direction marks as escapes, all but those to ``keep``.
 
     >>> plain("a\x1b[2Jb\u202ec\n")
     'a\\x1b[2Jb\\u202ec\n'
@@ -232,7 +221,7 @@ def plain(text: str, keep: str = "\n\t") -> str:
 
 
 def is_text(text: str) -> bool:
-    """Whether a text can be written as UTF-8: it holds no half of a surrogate pair."""
+    """Whether a text can be written as UTF-8: it has no half surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -256,7 +245,7 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 def csv_cell(value: object) -> object:
-    r"""A cell that no spreadsheet takes for a formula; what is no text stays as it is.
+    r"""A cell that no spreadsheet reads as a formula; values that are not texts stay the same.
 
     >>> csv_cell('=HYPERLINK("x")'), csv_cell("clip"), csv_cell(-0.5)
     ('\'=HYPERLINK("x")', 'clip', -0.5)
@@ -289,46 +278,20 @@ _told: Callable[[], object] | None = None
 
 
 def step_done() -> None:
-    """Says that something has moved; called often, from any thread, and free where nobody listens."""
+    """Reports progress to the listener of `steps_told`, if there is one; called often, from any thread."""
     if _told is not None:
         _told()
 
 
 @contextmanager
 def steps_told(listener: Callable[[], object]) -> Iterator[None]:
-    """Inside, ``listener`` is called after every step, in the thread that has done it; it serves the whole process."""
+    """Inside, ``listener`` is called after every step of the process, in the thread that did it."""
     global _told
     before, _told = _told, listener
     try:
         yield
     finally:
         _told = before
-
-
-class Bar:
-    """A bar to move by hand; a context manager.
-
-    Args:
-        bar: what draws it.
-    """
-
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
-
-    def update(self, steps: int = 1) -> None:
-        """So many more are done."""
-        step_done()
-        self._bar.update(steps)
-
-    def set_postfix_str(self, text: str) -> None:
-        """Shows a text behind it."""
-        self._bar.set_postfix_str(text)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
 
 
 def progress_iter(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
@@ -340,9 +303,15 @@ def progress_iter(items: Iterable[T], what: str, unit: str, total: int | None = 
         step_done()
 
 
-def progress_bar(total: int | None, what: str, unit: str, /, **drawn: Any) -> Bar:
+def progress_bar(total: int | None, what: str, unit: str, /, **drawn: Any) -> tqdm[NoReturn]:
     """A bar to move by hand, counting ``unit``; ``drawn`` is for ``tqdm``."""
     from tqdm import tqdm
 
+    def update(n: float | None = 1) -> bool | None:
+        step_done()
+        return draw(n)
+
     how = {"unit": f" {unit}", "leave": False, "disable": None, "dynamic_ncols": True, **drawn}
-    return Bar(tqdm(total=total, desc=what, **how))
+    bar: tqdm[NoReturn] = tqdm(total=total, desc=what, **how)
+    draw, bar.update = bar.update, update  # type: ignore[method-assign]
+    return bar

@@ -1,4 +1,4 @@
-"""What numbers were computed by: versions or source of packages, tensors, hardware; sealed files of tensors."""
+"""Provenance of numbers: digests of packages and tensors, versions, hardware; tensor files with a checksum."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 CODE = (".py", ".pyd", ".so")
 SETTINGS = (".cfg", ".ini", ".j2", ".jinja", ".jinja2", ".json", ".toml", ".txt", ".yaml", ".yml")
-"""Endings of the other files of a package that its code may read: prompts, templates, settings."""
+"""Endings of other files that a package's code may read: prompts, templates, settings."""
 METHODS = {
     *("score_pairs", "prepare_images", "prepare_captions", "encode_images", "encode_captions", "logits"),
     *("score_prepared", "log_priors", "matching_loss", "pair_loss", "answer"),
 }
-"""What numbers are made with; an object in which one of them was replaced is no longer what its class says."""
+"""Methods that compute numbers; replacing one of them in an object makes the source of its class meaningless."""
 OWN = "ttmbench"
 _OWN_PARTS = (OWN, f"{OWN}.tasks", f"{OWN}.model_adapters")  # in an editable install these lie side by side
 _VERSIONED = {"PIL", "datasets", "numpy", "open_clip", "scipy", "torch", "transformers"}  # in `PACKAGES`
@@ -46,11 +46,11 @@ _KNOWN: dict[str, tuple[tuple[object, ...], str]] = {}  # package -> its files a
 
 
 def digests_of_modules(modules: Iterable[str]) -> Digests:
-    """The source of the packages that modules belong to; the standard library and versioned libraries are left out.
+    """The source of the packages that modules belong to, by name, except the standard library and `_VERSIONED`.
 
-    A package is the first one on a module's dotted path that is not a namespace package; a module outside packages
-    is one by itself. The digest is over the names and contents of all files below it that hold code or text settings
-    (`CODE`, `SETTINGS`). Nothing is imported but namespace packages. Sorted by name.
+    A package is the first one on a module's dotted path that is not a namespace package, or a module outside packages.
+    The digest is over names and contents of its files of code or text settings (`CODE`, `SETTINGS`). Only namespace
+    packages are imported.
     """
     found: Digests = {}
     for module in sorted(set(modules)):
@@ -66,7 +66,7 @@ def digests_of_modules(modules: Iterable[str]) -> Digests:
 
 
 def digests_of_object(value: object) -> Digests:
-    """As `digests_of_modules`, for the classes of a model; None if one of its `METHODS` was put into the object."""
+    """As `digests_of_modules`, for the classes of a model; None if one of its `METHODS` was replaced in the object."""
     found = digests_of_modules(modules_of(value))
     if METHODS & set(getattr(value, "__dict__", ())):
         found[type(value).__module__.partition(".")[0]] = None
@@ -74,7 +74,7 @@ def digests_of_object(value: object) -> Digests:
 
 
 def modules_of(value: Any) -> list[str]:
-    """The modules that define an object: that of a function or module, those of all classes that an instance has."""
+    """The modules that define an object: of a function or module, or of all classes of an instance."""
     while isinstance(value, functools.partial) or hasattr(value, "__wrapped__"):
         value = value.func if isinstance(value, functools.partial) else value.__wrapped__
     if inspect.ismodule(value):
@@ -91,7 +91,7 @@ def _own_digest() -> str | None:
 
 
 def _package_of(module: str, exactly: bool = False) -> tuple[str, dict[str, Path]]:
-    """A module's package, and its name -> its folder or file; no folder if there is none to be found."""
+    """The package of a module, and the folder or file of each of its names, if found."""
     if module == "__main__":
         main = sys.modules.get(module)
         spec = getattr(main, "__spec__", None)
@@ -117,7 +117,7 @@ def _package_of(module: str, exactly: bool = False) -> tuple[str, dict[str, Path
 
 
 def _digest(package: str, roots: Mapping[str, Path], endings: tuple[str, ...] = (*CODE, *SETTINGS)) -> str | None:
-    """sha256 over the files of a package; None if there are none, or one cannot be read."""
+    """sha256 over the files of a package; None if it has none, or one cannot be read."""
     try:
         files = dict(file for name, root in roots.items() for file in _files(name, root, endings))
         state = tuple(
@@ -135,7 +135,7 @@ def _digest(package: str, roots: Mapping[str, Path], endings: tuple[str, ...] = 
 
 
 def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    """The files of a folder that count, or a file by itself, each by a name that does not depend on where it lies."""
+    """The files of a folder with these endings, or a single file, by names that do not depend on the location."""
     if root.is_file():
         yield name, root
         return
@@ -148,7 +148,7 @@ def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def tensors_digest(state: Mapping[str, object]) -> str:
-    """sha256 over names, types, shapes and bytes of tensors, in the order of their names; others count by ``repr``.
+    """sha256 over names, types, shapes and bytes of tensors by name; of other values over their ``repr``.
 
     >>> import torch
     >>> one = tensors_digest({"b": torch.zeros(2), "a": torch.ones(1)})
@@ -171,20 +171,11 @@ def tensors_digest(state: Mapping[str, object]) -> str:
 
 
 class SealError(ValueError):
-    """A file is not what was written; the message says so and names no file."""
+    """A file differs from what was written; the message does not name it."""
 
 
 def save_sealed(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
-    """Writes tensors and what they are.
-
-    Args:
-        path: the file.
-        tensors: contiguous, on the CPU, none sharing memory with another: as `separated` makes them.
-        about: JSON values, in the file's header.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Writes tensors, as `separated` returns them, and JSON values ``about`` them, with a checksum of the file."""
     from safetensors.torch import save_file
 
     save_file(dict(tensors), path, metadata={_ABOUT: json.dumps(about, sort_keys=True), _SEAL: _BLANK})
@@ -196,7 +187,7 @@ def save_sealed(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[
 
 
 def separated(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors contiguous, on the CPU, and none in the memory of another; those that are so already are not copied."""
+    """Tensors made contiguous, on the CPU, and without shared memory; copied only if needed."""
     apart: dict[str, torch.Tensor] = {}
     taken: set[int] = set()
     for name, tensor in tensors.items():
@@ -208,18 +199,7 @@ def separated(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def load_sealed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Reads a file that `save_sealed` wrote.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The tensors, and what they are.
-
-    Raises:
-        SealError: it is not what was written.
-        OSError: it cannot be read.
-    """
+    """Reads the tensors of a file of `save_sealed` and ``about``; SealError if it differs from what was written."""
     from safetensors import SafetensorError, safe_open
 
     start, seal = _seal_of(path)
@@ -234,7 +214,7 @@ def load_sealed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def _seal_of(path: Path) -> tuple[int, str]:
-    """Where in the file its digest stands, and the digest."""
+    """Offset of the checksum in the file, and the checksum."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(min(length, 100_000_000))  # as long as safetensors lets a header be
@@ -245,7 +225,7 @@ def _seal_of(path: Path) -> tuple[int, str]:
 
 
 def _file_digest(path: Path, start: int) -> str:
-    """sha256 of the file's bytes, with zeros where its digest stands."""
+    """sha256 of the file's bytes, with zeros in place of the checksum."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         digest.update(file.read(start))
@@ -256,13 +236,11 @@ def _file_digest(path: Path, start: int) -> str:
     return digest.hexdigest()
 
 
-PACKAGES = (
-    *("ttmbench", "torch", "torchvision", "transformers", "numpy", "scipy", "datasets", "open_clip_torch", "pillow"),
-)
+PACKAGES = "ttmbench torch torchvision transformers numpy scipy datasets open_clip_torch pillow".split()
 
 
 def packages() -> dict[str, str]:
-    """Versions of what changes numbers; absent packages are left out."""
+    """Versions of the installed packages that affect numbers."""
     found = {"python": platform.python_version()}
     versions = ((name, __version__ if name == "ttmbench" else _version(name)) for name in PACKAGES)
     return found | {name: one for name, one in versions if one is not None}
@@ -270,15 +248,14 @@ def packages() -> dict[str, str]:
 
 @functools.cache  # what is imported stays what it is; reading metadata takes longer than scoring a few groups
 def _version(name: str) -> str | None:
-    """Version of an installed package, None if it is absent."""
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 
 
-def hardware() -> dict[str, Any]:
-    """Processor, and torch's threads and accelerator where the run used torch."""
+def hardware() -> dict[str, object]:
+    """CPU, and torch's threads and accelerator if torch is imported."""
     torch = sys.modules.get("torch")
     return {
         "platform": platform.platform(terse=True),
@@ -291,7 +268,7 @@ def hardware() -> dict[str, Any]:
 
 
 def git_hash() -> str | None:
-    """Commit of the working folder, None outside a repository."""
+    """Commit of the working folder; None outside a repository."""
     try:
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=Path.cwd(), check=False

@@ -75,7 +75,7 @@ def read_limit(value: object) -> int | float:
     except ValueError:
         number = math.nan
     if isinstance(value, bool) or not (0 < number < 1 or (number >= 1 and number.is_integer())):
-        raise ValueError(f"must be a whole number of groups from 1, or a share of them between 0 and 1, got {value}")
+        raise ValueError(f"must be a whole number of groups from 1, or a fraction of them between 0 and 1, got {value}")
     return int(number) if number >= 1 else number
 
 
@@ -104,10 +104,10 @@ def read_rerank(pairs: object) -> object:
     if not isinstance(pairs, Mapping) or not pairs:
         return pairs
     if not isinstance(pairs.get("model"), str):
-        raise ValueError("needs model=NAME, which ranks all candidates, and may have k=N")
+        raise ValueError("must have model=NAME, which ranks all candidates, and may have k=N")
     k = pairs.get("k", 1)
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"k should be a whole number from 1, got {k!r}")
+        raise ValueError(f"k must be a whole number from 1, got {k!r}")
     return dict(pairs)
 
 
@@ -134,9 +134,9 @@ def read_device(given: object) -> str:
         return kind
     near = get_close_matches(kind, [*_ALONE, *_NUMBERED], n=1)
     if not near:
-        raise UsageError(f"{given} is no device; known: auto, cpu, cuda, cuda:1, mps")
+        raise UsageError(f"unknown device {given}; known: auto, cpu, cuda, cuda:1, mps")
     number = f":{int(rest) if rest.isdecimal() else 0}" if rest and near[0] in _NUMBERED else ""
-    raise UsageError(f"{given} is no device; did you mean {near[0]}{number}?")
+    raise UsageError(f"unknown device {given}; did you mean {near[0]}{number}?")
 
 
 def _read_devices(text: str) -> str:
@@ -147,9 +147,9 @@ def _read_devices(text: str) -> str:
         found.append(read_device(f"{kind}:{one}" if kind in _NUMBERED else one))
     for name in found:
         if len(found) > 1 and (name == "auto" or (name != "cpu" and found.count(name) > 1) or name in _NUMBERED):
-            raise UsageError(f"{text}: name each device once, with its number, such as cuda:0,cuda:1")
+            raise UsageError(f"several devices must differ and have numbers, such as cuda:0,cuda:1, got {text}")
     if not found:
-        raise UsageError(f"{text} is no device; known: auto, cpu, cuda, cuda:1, mps")
+        raise UsageError(f"unknown device {text}; known: auto, cpu, cuda, cuda:1, mps")
     return ",".join(found)
 
 
@@ -193,7 +193,7 @@ def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
         place = "/FOLDER" if half[1].lower() == "file" else "BUCKET/PATH"
         raise UsageError(
             f"{name} {half[1]}:/... is neither an address nor a path: write {half[1]}://{place}, or ./{half[1]}:/... "
-            "for a folder of this machine"
+            "for a local folder"
         )
     if not is_address(given):
         return given
@@ -201,13 +201,13 @@ def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
     if scheme.lower() == "file":
         host, slash, path = rest.partition("/")
         if host.lower() not in ("", "localhost") or not slash:
-            raise UsageError(f"{name} {given} is no file or folder of this machine; write file:///folder, or the path")
+            raise UsageError(f"{name} must name a local file or folder, such as file:///folder, got {given}")
         from urllib.request import url2pathname  # with http and ssl, which no start-up should wait for
 
         return url2pathname(f"/{path}")
     if may_be_address and scheme.lower() not in ("http", "https"):
         return given
     raise UsageError(
-        f"{name} {place_in_url(given)} is an address, and only files and folders of this machine are read and written: "
-        f"give a folder here and copy it with a tool for {scheme}, or mount it as a folder"
+        f"{name} must be a local path, and {place_in_url(given)} is an address: give a local folder and copy it with a "
+        f"tool for {scheme}, or mount it as a folder"
     )

@@ -26,8 +26,7 @@ from ttmbench.errors import DataError, UsageError
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-# What is put there appears whole or not at all, and a rename would be a copy. Elsewhere a file is put under another
-# name first.
+# There a file appears whole or not at all, and a rename would be a copy; elsewhere files are renamed into place.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "ocilake", "oci", "hf"})
 _CHUNK = 1 << 20
 _SHORTEST = 4  # a shorter part of an address may be any word
@@ -35,23 +34,23 @@ _USER = re.compile(r"^\w[\w+.-]*://([^/?#]*)@")
 
 
 class RemoteError(DataError):
-    """An address cannot be read or written; the message names it, without its secrets, and says why (exit 4)."""
+    """An address cannot be read or written; the message names it without its secrets (exit 4)."""
 
 
 class RemoteFolder:
-    """A folder at an address, and a folder of this machine with those of its files that are read or written here.
+    """A remote folder and a local copy of the files that are read or written.
 
     Args:
-        address: of a folder, or of a file, which is then the folder's own name ``""``. Nothing is asked of it yet.
+        address: of a folder, or of a file, whose name is then ``""``. It is not accessed yet.
         what: the option or argument, for messages.
 
     Attributes:
-        url: the address as it may be shown.
-        home: of this machine; gone when the process ends.
-        copy: the files here, in ``home``; messages name the address in its place.
+        url: the address without secrets.
+        home: local folder, removed when the process ends.
+        copy: the local files, in ``home``; messages name the address instead.
 
     Raises:
-        UsageError: no such kind of address, a package is missing, or it cannot be one place.
+        UsageError: an unsupported or ambiguous address, or a package is missing.
     """
 
     def __init__(self, address: str, what: str) -> None:
@@ -70,34 +69,30 @@ class RemoteFolder:
         self.copy = self.home / "results"
         self.copy.mkdir()
         show_as(str(self.copy), self.url)
-        self._there: dict[str, tuple[int, int]] = {}  # files that are at the address as they are here
+        self._there: dict[str, tuple[int, int]] = {}  # state of the local files that are the same at the address
 
     def named(self, name: str) -> str:
-        """The address of a file, as it may be shown."""
+        """The address of a file, without secrets."""
         return f"{self.url}/{name}" if name else self.url
 
     def keep_copy(self) -> None:
-        """Leaves the files of this machine there when the process ends."""
+        """Keeps the local files when the process ends."""
         atexit.unregister(self.remove_copy)
 
     def remove_copy(self) -> None:
-        """Removes the files of this machine."""
+        """Removes the local files."""
         shutil.rmtree(self.home, ignore_errors=True)
 
     def is_file(self) -> bool:
-        """Whether the address is one of a file."""
+        """Whether the address names a file."""
         with self._speaking("", "read"):
             self._fs.invalidate_cache()
             return bool(self._fs.isfile(self._root))
 
     def files(self, below: str = "") -> dict[str, int]:
-        """The files of the folder and of all below it: name -> bytes. None for a folder that is not there.
+        """Name -> bytes of all files in the folder, or in one ``below`` it; none if it does not exist.
 
-        Args:
-            below: look in this folder of it only.
-
-        Returns:
-            Names from the folder, separated by slashes; hidden ones, and what would lie elsewhere, left out.
+        Names are relative to the folder, with slashes; hidden files and names that leave the folder are skipped.
         """
         with self._speaking(below, "listed"):
             self._fs.invalidate_cache()
@@ -117,14 +112,11 @@ class RemoteFolder:
         return {name: sizes[name] for name in sorted(sizes) if _is_plain(name)}
 
     def fetch(self, name: str, most: str) -> bool:
-        """Copies a file to this machine, in one step, over one that is here.
+        """Downloads a file in one step; returns whether it exists.
 
         Args:
-            name: of the file; no part of it leads out of the folder.
+            name: of the file, which must stay inside the folder.
             most: name of the limit on its bytes.
-
-        Returns:
-            Whether there is one.
 
         Raises:
             RemoteError: it cannot be read, or is too large.
@@ -150,10 +142,10 @@ class RemoteFolder:
         return True
 
     def send(self) -> None:
-        """Sends what is new or has changed here: JSON files, the newest last, after all others that they may name.
+        """Uploads new and changed files: JSON files, the newest last, after all others that they may name.
 
         Raises:
-            RemoteError: a file cannot be written there; what was sent before it is there.
+            RemoteError: a file cannot be written; those before it are uploaded.
         """
         paths = {"/".join(path.relative_to(self.copy).parts): path for path in self.copy.rglob("*") if path.is_file()}
         hidden = [name for name in paths if any(part.startswith(".") for part in name.split("/"))]
@@ -162,13 +154,13 @@ class RemoteFolder:
             if self._there.get(name) != stamps[name]:
                 self._put(paths[name], name)
                 self._there[name] = stamps[name]
-        for name in self._there.keys() - stamps.keys():  # it has another name now
+        for name in self._there.keys() - stamps.keys():  # renamed
             with self._speaking(name, "removed"), suppress(FileNotFoundError):
                 self._fs.rm_file(self._path(name))
             del self._there[name]
 
     def _put(self, source: Path, name: str) -> None:
-        """Copies a file there; readers see the old file or the whole new one."""
+        """Uploads a file; readers see the old file or the whole new one."""
         target, protocol = self._path(name), self._fs.protocol
         with self._speaking(name, "written"):
             if (protocol if isinstance(protocol, str) else protocol[0]) in _OBJECT_STORES:
@@ -190,7 +182,7 @@ class RemoteFolder:
 
     @contextmanager
     def _speaking(self, name: str, done: str) -> Iterator[None]:
-        """Turns errors of whatever reaches the address into one line."""
+        """Turns errors of the file system into one line."""
         try:
             yield
         except RemoteError:
@@ -201,17 +193,7 @@ class RemoteFolder:
 
 
 def folder_and_name(address: str, what: str) -> tuple[str, str]:
-    """The address of the folder that a file is in, and the file's name.
-
-    Args:
-        address: of the file.
-        what: the option or argument, for messages.
-
-    Returns:
-        The folder's address, with what stands behind a question mark; the name.
-
-    Raises:
-        UsageError: it names no bucket or folder.
+    """The address of a file's folder, with the query, and the file's name; UsageError if it has no bucket or folder.
 
     >>> folder_and_name("s3://bucket/results/x.json?key=1", "--output_path")
     ('s3://bucket/results?key=1', 'x.json')
@@ -229,7 +211,6 @@ def _no_bucket(address: str, what: str) -> UsageError:
 
 
 def _reached(address: str, scheme: str, what: str, secrets: tuple[str, ...]) -> tuple[AbstractFileSystem, str]:
-    """The file system of an address, and the path in it."""
     from fsspec.core import url_to_fs
     from fsspec.registry import known_implementations
 
@@ -247,19 +228,19 @@ def _reached(address: str, scheme: str, what: str, secrets: tuple[str, ...]) -> 
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Another one once the file has changed; later ones are larger."""
+    """The state of a file; later ones are larger."""
     about = path.stat()
     return about.st_mtime_ns, about.st_size
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name from elsewhere stays inside the folder that it is put into, and is not hidden."""
+    """Whether a remote name stays inside its folder and is not hidden."""
     inside = all(part and not part.startswith(".") for part in name.split("/"))  # "/x" begins with an empty part
     return inside and not any(character in name for character in ("\\", "\0", ":"))
 
 
 def _secrets_in(address: str) -> tuple[str, ...]:
-    """What of an address is never shown: who is named before an @, and the values behind a question mark."""
+    """The parts of an address that are never shown: the user before an @, and the values of the query."""
     found = _USER.match(address)
     named = [] if found is None else [found[1], *found[1].split(":", 1)[1:]]
     values = [value for _, value in parse_qsl(address.partition("?")[2])]

@@ -1,1 +1,1 @@
-"""What runs keep for later ones, in the user's cache folder: raw scores, blocks of them, digests of images."""
+"""The cache in the user's cache folder: raw scores, blocks of them, digests of images, prepared images."""

@@ -1,7 +1,7 @@
 """Files of the cache: safetensors with a header that says what each is, and a digest of both.
 
-A file is written aside and renamed, so a reader sees a whole file or none. The digest finds what a disk or a copy
-damaged; it is no protection against somebody who may write to the folder.
+A file is written aside and renamed, so a reader sees a whole file or none. The digest finds damage by a disk or a copy;
+it does not protect against somebody who may write to the folder.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
@@ -25,11 +24,18 @@ from ttmbench._util.files import replace_file
 from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 
+T = TypeVar("T")
 FORMAT = "ttmbench-store-1"
 ENDING = ".safetensors"
 
 SCORING_VERSION = 4
 """Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
+
+Header = dict[str, Any]
+"""What a file of the cache says of itself, or what a key is made of, as JSON has it."""
+Arrays = dict[str, np.ndarray]
+Parse = Callable[[Header, Arrays], T]
+"""Makes what a reader wants of a file's header and arrays; DamagedError if they are not what they should be."""
 
 _META = "ttmbench"
 
@@ -38,132 +44,78 @@ class DamagedError(Exception):
     """A file is not what was written; the message says why."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What a file holds.
-
-    Attributes:
-        about: its header: what the arrays are and what they depend on.
-        arrays: by name.
-    """
-
-    about: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-
-
-def write_entry(path: Path, entry: Entry) -> None:
-    """Writes a file in one step, with its folder.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    arrays = {name: np.ascontiguousarray(values) for name, values in entry.arrays.items()}
-    about = {"format": FORMAT, **entry.about}
+def write_entry(path: Path, about: Header, arrays: Arrays) -> None:
+    """Writes a file in one step, with its folder; OSError if it cannot be written."""
+    arrays = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
+    about = {"format": FORMAT, **about}
     about["digest"] = _digest(about, arrays)
-    write_aside(path, save(arrays, metadata={_META: json.dumps(about)}))
+    content = save(arrays, metadata={_META: json.dumps(about)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The digest finds half a file, so there is no need to wait for the disk.
+    replace_file(path, lambda temporary: temporary.write_bytes(content), to_disk=False)
 
 
-def read_entry(path: Path) -> Entry:
-    """Reads a file and checks it.
-
-    Returns:
-        What was written.
-
-    Raises:
-        FileNotFoundError: there is none.
-        OSError: it cannot be read.
-        DamagedError: it is not what was written.
-    """
+def read_entry(path: Path, parse: Parse[T]) -> T:
+    """Reads a file; DamagedError if it is not what was written, OSError if it cannot be read."""
     content = path.read_bytes()
     try:
         arrays = load(content)
-        about = _header(content)
-    except (SafetensorError, ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
+        length = int.from_bytes(content[:8], "little")
+        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_META])
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(" ".join(str(error).split())[:120] or type(error).__name__) from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise DamagedError("its header is not one of this cache")
     if about.get("digest") != _digest(about, arrays):
         raise DamagedError("its digest does not fit its content")
-    return Entry({name: value for name, value in about.items() if name not in ("format", "digest")}, arrays)
+    return parse({name: value for name, value in about.items() if name not in ("format", "digest")}, arrays)
 
 
 class Store:
-    """The cache's folder: says each thing once, and goes on without what does not work.
-
-    Args:
-        folder: where it lies; it need not exist.
-    """
+    """The cache's folder, which need not exist; warns once about each problem and goes on without what fails."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._said: set[str] = set()
-        self._saying = threading.Lock()
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
         self._writes = True
 
     def warn_once(self, what: str, message: str) -> None:
-        """Tells the user, once in a run for each ``what``."""
-        with self._saying:  # images are read and written by several threads
-            new = what not in self._said
-            self._said.add(what)
+        """Warns the user, once in a run for each ``what``."""
+        with self._lock:  # images are read and written by several threads
+            new = what not in self._warned
+            self._warned.add(what)
         if new:
             warn(message)
 
-    def read(self, path: Path, check: Callable[[Entry], str | None]) -> Entry | None:
-        """A file of the cache; None if it is not there, or cannot be used, which is said.
-
-        Args:
-            path: the file.
-            check: gives what is wrong with it, if anything.
-
-        Returns:
-            Its content.
-        """
+    def read(self, path: Path, parse: Parse[T]) -> T | None:
+        """A file of the cache, parsed; None if it does not exist, or (with a warning) if it cannot be used."""
         try:
-            entry = read_entry(path)
-            wrong = check(entry)
+            return read_entry(path, parse)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            pass
         except DamagedError as error:
-            wrong = str(error)
+            self.warn_once(str(path), f"{path} is damaged ({error}) and is computed again")
         except OSError as error:
-            self.warn_once(
-                "reading", f"the cache cannot be read: {path} ({error.strerror or error}); scoring without it"
-            )
-            return None
-        if wrong is not None:
-            self.warn_once(str(path), f"{path} is damaged ({wrong}) and is computed again")
-            return None
-        return entry
+            reason = error.strerror or error
+            self.warn_once("reading", f"the cache cannot be read: {path} ({reason}); scoring without it")
+        return None
 
-    def write(self, path: Path, entry: Entry) -> bool:
-        """Writes a file of the cache, if that works; the first time that it does not is said."""
+    def write(self, path: Path, about: Header, arrays: Arrays) -> bool:
+        """Writes a file of the cache and returns whether that worked; warns the first time that it does not."""
         if self._writes:
-            about = {"ttmbench": __version__, "score_code": SCORING_VERSION, **entry.about}
             try:
-                write_entry(path, Entry(about, entry.arrays))
+                write_entry(path, {"ttmbench": __version__, "score_code": SCORING_VERSION, **about}, arrays)
                 return True
             except OSError as error:
                 self._writes = False
                 reason = error.strerror or error
-                self.warn_once(
-                    "writing", f"the cache in {self.folder} cannot be written to ({reason}); nothing is kept"
-                )
+                message = f"the cache in {self.folder} cannot be written to ({reason}); nothing is cached"
+                self.warn_once("writing", message)
         return False
 
 
-def write_aside(path: Path, content: bytes) -> None:
-    """Writes a file in one step, with its folder; OSError if that cannot be done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, lambda temporary: temporary.write_bytes(content), to_disk=False)  # its digest tells half a file
-
-
-def _header(content: bytes) -> Any:
-    """The cache's own header in the bytes of a safetensors file that has been read without an error."""
-    length = int.from_bytes(content[:8], "little")
-    return json.loads(json.loads(content[8 : 8 + length])["__metadata__"][_META])
-
-
-def _digest(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+def _digest(about: Mapping[str, object], arrays: Mapping[str, np.ndarray]) -> str:
     description = {name: value for name, value in about.items() if name != "digest"}
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
     for name in sorted(arrays):
@@ -180,13 +132,10 @@ SCORES, PIXELS, PREPARED = "scores", "pixels", "prepared"
 
 
 def cache_folder(given: str | Path | None) -> Path | None:
-    """The cache's folder: as given, else the environment variable TTMBENCH_CACHE, else one in the user's cache folder.
+    """Path of the cache; None if it is off.
 
     Args:
-        given: a folder, or ``off``; None if the user said nothing.
-
-    Returns:
-        The folder, which may not exist; None if nothing is to be kept.
+        given: a folder or ``off``; None takes TTMBENCH_CACHE, else a folder in the user's cache folder.
 
     >>> cache_folder("off") is None
     True
@@ -200,7 +149,7 @@ def cache_folder(given: str | Path | None) -> Path | None:
 
 
 def prepared_limit() -> int:
-    """Bytes that prepared images may take, by TTMBENCH_PREPARED_LIMIT; 0 keeps none."""
+    """Bytes that prepared images may take, by TTMBENCH_PREPARED_LIMIT; 0 caches none."""
     return parse_size(os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT, LIMIT_VARIABLE)
 
 

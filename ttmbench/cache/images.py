@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
-from ttmbench.cache.entry import ENDING, PIXELS, PREPARED, Entry, Store
+from ttmbench.cache.entry import ENDING, PIXELS, PREPARED, Arrays, DamagedError, Header, Store
 from ttmbench.cache.key import decoder
-from ttmbench.errors import TtmbenchError
 from ttmbench.types import ImageRef
 
 if TYPE_CHECKING:
@@ -34,17 +33,10 @@ _ROOM = 0.9  # of the limit, after making room
 
 
 def reading_digest(image: ImageRef) -> bytes | None:
-    """sha256 of an image's file and of how it is read: what its pixels depend on beside the decoders.
+    """sha256 of what an image's pixels depend on beside the decoders: its file, and how that is read.
 
-    Args:
-        image: any.
-
-    Returns:
-        The digest; that of the bytes alone for an image that is turned upright and read whole. None for an image
-        without bytes, or whose reader's source cannot be read.
-
-    Raises:
-        OSError: the file cannot be read.
+    It is the digest of the file alone for an image that is turned upright and read whole. None for an image without a
+    file, or whose reader's source cannot be read. OSError if the file cannot be read.
     """
     if image.read is None or image.reader is None:
         return None
@@ -57,13 +49,9 @@ def reading_digest(image: ImageRef) -> bytes | None:
 
 
 class PixelDigestCache:
-    """The decoded images of a task; a `ttmbench.scoring.fingerprint.PixelDigests`.
+    """Digests of a task's decoded images, in one file; a `ttmbench.scoring.fingerprint.PixelDigests`.
 
-    A digest counts for the very version of the decoders with which it was made.
-
-    Args:
-        store: the cache.
-        task: name of the task; images of one task lie in one file.
+    A digest counts only for the version of the decoders with which it was made.
     """
 
     def __init__(self, store: Store, task: str) -> None:
@@ -73,17 +61,17 @@ class PixelDigestCache:
         self._path = store.folder / PIXELS / f"{name}-{which}{ENDING}"
         self._files: dict[str, bytes] = {}
         self._grown = False
-        self._loading = threading.Lock()
+        self._lock = threading.Lock()
         self._loaded: dict[bytes, bytes] | None = None
 
     def get(self, image: ImageRef) -> str | None:
-        """The digest of an image whose file was decoded before; None if that is not known or it has no file."""
+        """Digest of an image whose file was decoded before; None if it is unknown or the image has no file."""
         file = self._file(image)
-        found = None if file is None else self._images.get(file)
-        return None if found is None else found.hex()
+        pixels = None if file is None else self._images.get(file)
+        return None if pixels is None else pixels.hex()
 
     def put(self, image: ImageRef, digest: str) -> None:
-        """Keeps the digest of an image that was decoded."""
+        """Stores the digest of an image that was decoded."""
         file = self._file(image)
         if file is not None and file not in self._images:
             self._images[file] = bytes.fromhex(digest)
@@ -91,19 +79,18 @@ class PixelDigestCache:
 
     @property
     def _images(self) -> dict[bytes, bytes]:
-        with self._loading:  # images are taken in by several threads
+        with self._lock:  # images are opened by several threads
             if self._loaded is None:
                 self._loaded = self._load()
             return self._loaded
 
     def _file(self, image: ImageRef) -> bytes | None:
-        """What an image is kept by; None if it has no file or that cannot be read, which opening it says properly."""
         if image.name not in self._files:
-            with suppress(OSError, TtmbenchError):
-                file = reading_digest(image)
-                if file is not None:
-                    self._files[image.name] = file
-        return self._files.get(image.name)
+            file = _file_digest(image)
+            if file is None:
+                return None
+            self._files[image.name] = file
+        return self._files[image.name]
 
     def flush(self) -> None:
         """Writes what is new."""
@@ -111,22 +98,19 @@ class PixelDigestCache:
             known = {**self._load(), **self._images.copy()}  # another run may have written meanwhile
             table = np.frombuffer(b"".join(file + pixels for file, pixels in known.items()), dtype=np.uint8)
             about = {"kind": "pixels", "decoder": self._decoder}
-            self._store.write(self._path, Entry(about, {_TABLE: table.reshape(-1, 2 * _SIZE)}))
+            self._store.write(self._path, about, {_TABLE: table.reshape(-1, 2 * _SIZE)})
             self._grown = False
 
     def _load(self) -> dict[bytes, bytes]:
-        entry = self._store.read(self._path, self._wrong)
-        if entry is None:
-            return {}
-        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in entry.arrays[_TABLE]}
+        return self._store.read(self._path, self._parse) or {}
 
-    def _wrong(self, entry: Entry) -> str | None:
-        table = entry.arrays.get(_TABLE)
-        if entry.about.get("kind") != "pixels" or entry.about.get("decoder") != self._decoder:
-            return "it belongs to another decoder"
+    def _parse(self, about: Header, arrays: Arrays) -> dict[bytes, bytes]:
+        table = arrays.get(_TABLE)
+        if about.get("kind") != "pixels" or about.get("decoder") != self._decoder:
+            raise DamagedError("it belongs to another decoder")
         if table is None or table.dtype != np.uint8 or table.ndim != 2 or table.shape[1] != 2 * _SIZE:
-            return "it is no table of digests"
-        return None
+            raise DamagedError("it is not a table of digests")
+        return {row[:_SIZE].tobytes(): row[_SIZE:].tobytes() for row in table}
 
 
 class PreparedImageCache:
@@ -143,38 +127,38 @@ class PreparedImageCache:
         self._written = 0
 
     def get(self, image: ImageRef) -> tuple[Batch, str] | None:
-        """A prepared image as one row, and the digest of its pixels; None if it is not there."""
-        file = _file(image)
-        if file is None:
+        """A prepared image as one row, and the digest of its pixels; None if it is not cached."""
+        digest = _file_digest(image)
+        if digest is None:
             return None
+        file = digest.hex()
         path = self._path(file)
-        entry = self._store.read(path, lambda entry: self._wrong(entry, file))
-        if entry is None:
-            return None
-        with suppress(OSError):
-            os.utime(path)
-        rows = {name: torch.from_numpy(values) for name, values in entry.arrays.items()}
-        row = rows[_ALONE] if _ALONE in rows else {name.removeprefix(_NAMED): rows[name] for name in rows}
-        return row, entry.about["pixels"]
+
+        def parse(about: Header, arrays: Arrays) -> tuple[Batch, str]:
+            if (about.get("kind"), about.get("key"), about.get("file")) != ("image", self._key, file):
+                raise DamagedError("it is another image")
+            if not arrays or any(values.shape[:1] != (1,) for values in arrays.values()):
+                raise DamagedError("it is not a single row")
+            with suppress(OSError):
+                os.utime(path)
+            rows = {name: torch.from_numpy(values) for name, values in arrays.items()}
+            row = rows[_ALONE] if _ALONE in rows else {name.removeprefix(_NAMED): rows[name] for name in rows}
+            return row, str(about["pixels"])
+
+        return self._store.read(path, parse)
 
     def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
-        """Keeps a prepared image, if it has a file and is made of tensors.
-
-        Args:
-            image: the image.
-            row: what it was prepared to.
-            pixels: digest of its decoded pixels.
-        """
+        """Stores a prepared image with the digest of its pixels, if it has a file and is made of tensors."""
         arrays = _arrays(row)
-        file = _file(image) if arrays else None
-        if file is None or arrays is None:
+        digest = _file_digest(image) if arrays else None
+        if digest is None or arrays is None:
             return
-        about = {"kind": "image", "key": self._key, "file": file, "pixels": pixels}
-        if self._store.write(self._path(file), Entry(about, arrays)):
+        about = {"kind": "image", "key": self._key, "file": digest.hex(), "pixels": pixels}
+        if self._store.write(self._path(digest.hex()), about, arrays):
             self._written += 1
 
     def evict(self) -> None:
-        """Removes the images that were used least recently, if all together are over the limit."""
+        """Removes the least recently used images, if all together are over the limit."""
         if self._written:
             self._written = 0
             evict(self._store.folder, self._limit)
@@ -182,22 +166,9 @@ class PreparedImageCache:
     def _path(self, file: str) -> Path:
         return self._store.folder / PREPARED / self._key[:32] / file[:2] / f"{file}{ENDING}"
 
-    def _wrong(self, entry: Entry, file: str) -> str | None:
-        about = entry.about
-        if (about.get("kind"), about.get("key"), about.get("file")) != ("image", self._key, file):
-            return "it is another image"
-        if not entry.arrays or any(values.shape[:1] != (1,) for values in entry.arrays.values()):
-            return "it is no single row"
-        return None
-
 
 def evict(folder: Path, limit: int) -> None:
-    """Removes prepared images until they take nine tenths of the limit, if they take more than it.
-
-    Args:
-        folder: of the cache.
-        limit: in bytes.
-    """
+    """Removes prepared images until they take nine tenths of the limit (bytes), if they take more than it."""
     images: list[tuple[float, int, Path]] = []
     for path in (folder / PREPARED).glob(f"*/*/*{ENDING}"):
         if any(part.is_symlink() for part in (path, *path.parents[:3])):
@@ -228,9 +199,9 @@ def _arrays(row: Batch) -> dict[str, np.ndarray] | None:
     return arrays if len(arrays) == len(named) else None
 
 
-def _file(image: ImageRef) -> str | None:
+def _file_digest(image: ImageRef) -> bytes | None:
+    """As `reading_digest`; None also where the file cannot be read, whose error opening the image reports."""
     try:
-        digest = reading_digest(image)
-    except Exception:  # whatever it is, opening the image says it properly
+        return reading_digest(image)
+    except Exception:
         return None
-    return None if digest is None else digest.hex()

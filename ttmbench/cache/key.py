@@ -1,4 +1,4 @@
-"""Everything that changes a score, and nothing that does not: what the key of a kept score is made of."""
+"""The key of cached scores: everything that changes a score, and nothing that does not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from ttmbench._util.digests import OWN, digests_of_object, tensors_digest
 from ttmbench._util.redact import redact_values
 from ttmbench._version import __version__
-from ttmbench.cache.entry import SCORING_VERSION
+from ttmbench.cache.entry import SCORING_VERSION, Header
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.protocols import Adapter, Debiasable
 from ttmbench.scoring.capabilities import Capabilities
@@ -29,22 +29,17 @@ PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "open_clip_tor
 
 @dataclass(frozen=True)
 class Identity:
-    """What scores depend on.
-
-    Attributes:
-        key: sha256 of it.
-        about: the same in a form to keep and show, secrets replaced.
-    """
+    """What scores depend on: ``about``, secrets replaced, and ``key``, its sha256 before that."""
 
     key: str
-    about: dict[str, Any]
+    about: Header
 
 
 def why_not_kept(model: Capabilities) -> str | None:
-    """Why scores of this model are not kept, for the user; empty if that needs no word; None if they are kept.
+    """Why scores of this model are not cached, for the user; empty if that needs no word; None if they are cached.
 
-    Models behind servers keep their answers themselves: a second place could disagree with the first. Models that may
-    refuse or that remark on their answers would lose that. Stored features are scored faster than looked up.
+    Models behind servers store their answers themselves. The remarks and refusals of others would be lost. Precomputed
+    embeddings are scored faster than looked up.
     """
     adapter = model.adapter
     if any(one is not None for one in (model.many_at_once, model.may_refuse, model.reporting, model.stored_features)):
@@ -56,18 +51,11 @@ def why_not_kept(model: Capabilities) -> str | None:
     return None
 
 
-def model_description(adapter: Adapter) -> dict[str, Any]:
-    """What a model's scores depend on: what it states, its weights as they are now, and its code.
-
-    Args:
-        adapter: the model, for which `why_not_kept` is None.
-
-    Returns:
-        A mapping for JSON, with secrets.
-    """
+def model_description(adapter: Adapter) -> Header:
+    """What a model's scores depend on, for JSON, with secrets: what it states, its weights as they are, its code."""
     kind = type(adapter)
     declared = adapter.fingerprint()
-    description: dict[str, Any] = {
+    description: Header = {
         "adapter": f"{kind.__module__}:{kind.__qualname__}",
         "fingerprint": dict(declared) if isinstance(declared, Mapping) else str(declared),
         "code": code_digest(adapter),
@@ -78,23 +66,16 @@ def model_description(adapter: Adapter) -> dict[str, Any]:
 
 
 def score_identity(
-    model: Mapping[str, Any],
+    model: Header,
     spec: TaskSpec,
     all_pairs: bool,
     prior: Debiasable | None,
-    exact: Mapping[str, Any] | None = None,
+    exact: Header | None = None,
 ) -> Identity:
     """What the scores of a task depend on beside its data.
 
-    Args:
-        model: of `model_statement`.
-        spec: the task.
-        all_pairs: whether every image meets every caption.
-        prior: where log P(t) comes from, if it is taken off and kept beside the scores.
-        exact: what bits depend on beside all that, where bits count (``--deterministic``).
-
-    Returns:
-        The key, and what it was made of.
+    ``model`` is of `model_description`; ``prior`` says where log P(t) comes from, if it is subtracted and stored beside
+    the scores; ``exact`` is what bits depend on beside all that (``--deterministic``).
     """
     description = {
         "model": model,
@@ -113,15 +94,10 @@ def score_identity(
     return Identity(_sha256(counted), redact_values(counted))
 
 
-def prepared_key(adapter: object, exact: Mapping[str, Any] | None = None) -> str | None:
-    """sha256 of everything that changes a prepared image: not of the weights, so that checkpoints share images.
+def prepared_key(adapter: object, exact: Header | None = None) -> str | None:
+    """sha256 of everything that changes a prepared image; the weights do not, so that checkpoints share images.
 
-    Args:
-        adapter: the model; its fingerprint has to state ``preprocessing``.
-        exact: as for `score_identity`.
-
-    Returns:
-        The key; None if the preprocessing is not stated, or the code is in no file.
+    None if the model's fingerprint states no ``preprocessing``, or its code is in no file.
     """
     declared, code = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}, code_digest(adapter)
     if code is None or not isinstance(declared, Mapping) or not declared.get("preprocessing"):
@@ -173,7 +149,7 @@ def _minor_version(name: str) -> str | None:
 
 
 def code_digest(adapter: object) -> str | None:
-    """sha256 of the source of the packages that a third party's adapter class is made of; None if it cannot be read.
+    """sha256 of the source of the packages that an adapter's class is made of; None if it cannot be read.
 
     Adapters of this package have its version and `SCORING_VERSION` instead, and the empty digest.
     """
@@ -184,12 +160,12 @@ def code_digest(adapter: object) -> str | None:
     return hashlib.sha256(foreign.encode()).hexdigest()
 
 
-def _sha256(description: Any) -> str:
+def _sha256(description: object) -> str:
     return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """What a fingerprint states as JSON has it; arrays, whose text leaves numbers out, by their digest."""
+def _plain(value: object) -> Any:
+    """A fingerprint's values as JSON; arrays by their digest, since their text leaves numbers out."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

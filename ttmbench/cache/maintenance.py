@@ -1,4 +1,4 @@
-"""What lies in the cache: lists it, checks it, removes from it. Only files with the cache's own names are touched."""
+"""Lists, checks and prunes the cache. Only files with the cache's own names are touched."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from ttmbench._version import __version__
-from ttmbench.cache.entry import PIXELS, PREPARED, SCORES, SCORING_VERSION, DamagedError, read_entry
+from ttmbench.cache.entry import PIXELS, PREPARED, SCORES, SCORING_VERSION, DamagedError, Header, read_entry
 from ttmbench.errors import TtmbenchError
 
 DAY = 24 * 60 * 60
@@ -36,57 +35,30 @@ FOLDERS = (SCORES, PIXELS, PREPARED, _BEFORE)
 
 @dataclass(frozen=True)
 class Item:
-    """Files of the cache that belong together.
+    """Files of the cache that belong together."""
 
-    Attributes:
-        kind: ``scores``, ``blocks`` (of an unfinished run), ``pixels`` (digests), ``prepared`` (images),
-            ``temporary`` (left behind by a run that was killed while it wrote).
-        name: beginning of the key.
-        model: whose scores; empty for the others.
-        task: whose scores or images; empty where it is not known.
-        task_version: of the task; None where it is not known.
-        n_groups: of the scores; None for the others.
-        bytes: of all files.
-        used: when it was written or used last, seconds since 1970.
-        damaged: why a file cannot be used; None if all can.
-        outdated: which version wrote it, whose keys this one never looks up; None if this one may use it.
-        files: the files.
-    """
-
-    kind: str
-    name: str
-    model: str
-    task: str
-    task_version: Any
-    n_groups: int | None
-    bytes: int
-    used: float
-    damaged: str | None
-    outdated: str | None
-    files: tuple[Path, ...]
+    kind: str  # of `KINDS`; ``blocks`` are of an unfinished run, ``temporary`` files of one that was killed
+    name: str  # beginning of the key
+    model: str  # whose scores; empty for the others
+    task: str  # whose scores or images; empty where unknown
+    task_version: int | None  # of the task; None where unknown
+    n_groups: int | None  # of the scores; None for the others
+    bytes: int  # of all files
+    used: float  # when it was written or used last, seconds since 1970
+    damaged: str | None  # why a file cannot be used; None if all can
+    outdated: str | None  # the version that wrote it, whose keys this one never looks up; None if this one may use it
+    files: tuple[Path, ...]  # their paths
 
 
 def list_items(folder: Path) -> list[Item]:
-    """Everything in the cache by kind, task and model, images and blocks together; nothing if there is no folder.
-
-    Raises:
-        TtmbenchError: the folder cannot be read.
-    """
+    """Content of the cache by kind, task and model, images and blocks together; TtmbenchError if it cannot be read."""
     return together(_described(folder))
 
 
 def read_items(folder: Path, progress: Callable[[Sequence[Path]], Iterable[Path]] = lambda files: files) -> list[Item]:
-    """Every file of the cache, read whole: place, header and digest are checked.
+    """One item for every file of the cache, each read whole: path, header and digest are checked.
 
-    Args:
-        folder: of the cache.
-        progress: wraps the files.
-
-    Returns:
-        One item a file.
-
-    Raises:
-        TtmbenchError: the folder cannot be read.
+    ``progress`` wraps the files. TtmbenchError if the folder cannot be read.
     """
     files = {path: (kind, match) for kind, path, match in _files(folder) if kind != TEMPORARY}
     return [_item(*files[path], path, *_read(*files[path], path)) for path in progress(list(files))]
@@ -101,18 +73,18 @@ def prune(
     max_size: int | None = None,
     dry_run: bool = False,
 ) -> list[Item]:
-    """Removes from the cache.
+    """Removes files from the cache.
 
     Args:
         folder: of the cache.
         wanted: which files may go; it is asked of each file alone.
         damaged: only those that cannot be used.
         outdated: only those of other versions of ttmbench.
-        max_size: keep what was used last, up to so many bytes of the whole cache; None removes all that may go.
+        max_size: keep the most recently used, up to so many bytes of the whole cache; None removes all that may go.
         dry_run: remove nothing.
 
     Returns:
-        What is gone, or would be.
+        What was removed, or would be.
 
     Raises:
         TtmbenchError: another process is cleaning up, or a file cannot be removed.
@@ -139,7 +111,7 @@ def prune(
 
 
 def together(items: Iterable[Item]) -> list[Item]:
-    """Single files as a person counts them: images of one preprocessing, and blocks of one run, are one thing."""
+    """Items as the user counts them: images of one preprocessing are one, and so are blocks of one run."""
     found: dict[tuple[str, ...], Item] = {}
     for item in items:
         group = (item.kind, str(item.files[0]))
@@ -183,12 +155,9 @@ def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
 
 
 def _described(folder: Path, thorough: bool = False) -> list[Item]:
-    """One item a file, with what its header says; of images, which are many and large, one of each key stands for all.
-
-    ``thorough`` reads all of them.
-    """
+    """One item a file, by its header; unless ``thorough``, one prepared image of each key stands for all."""
     items = []
-    of_key: dict[str, dict[str, Any]] = {}
+    of_key: dict[str, Header] = {}
     for kind, path, match in _files(folder):
         key = match.get("key", "")
         if kind == PREPARED and key in of_key and not thorough:
@@ -201,7 +170,7 @@ def _described(folder: Path, thorough: bool = False) -> list[Item]:
     return items
 
 
-def _item(kind: str, match: Mapping[str, str], path: Path, about: Mapping[str, Any], damaged: str | None) -> Item:
+def _item(kind: str, match: Mapping[str, str], path: Path, about: Header, damaged: str | None) -> Item:
     try:
         stat = path.stat()
         size, used = stat.st_size, stat.st_mtime
@@ -222,27 +191,27 @@ def _item(kind: str, match: Mapping[str, str], path: Path, about: Mapping[str, A
     )
 
 
-def _outdated(kind: str, about: Mapping[str, Any]) -> str | None:
-    """The version that wrote a file, if that is part of its key and another than this one; digests outlive releases."""
+def _outdated(kind: str, about: Header) -> str | None:
+    """The version that wrote a file, if its key has another version than this one (digests of pixels have none)."""
     version, code = about.get("ttmbench"), about.get("score_code")
     if code == SCORING_VERSION and (version == __version__ or kind == PIXELS):
         return None
     return "written before files said by which version" if version is None else f"of ttmbench {version}, scoring {code}"
 
 
-def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[dict[str, Any], str | None]:
-    """The header of a file, and why the file cannot be used; None if it can, or is gone by now."""
+def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[Header, str | None]:
+    """A file's header, and why it cannot be used (None if it can, or was removed meanwhile)."""
     if kind == TEMPORARY:
         return {}, "left behind"
     try:
-        about = read_entry(path).about
+        about = read_entry(path, lambda about, arrays: about)
     except FileNotFoundError:
         return {}, None
     except DamagedError as error:
         return {}, str(error)
     except OSError as error:
         return {}, f"cannot be read: {error.strerror or error}"
-    description: dict[str, Any] = {
+    description: Header = {
         "key": str(about.get("key"))[:32],
         "sha": about.get("data_sha256", about.get("file")),
     }
@@ -255,7 +224,7 @@ def _read(kind: str, match: Mapping[str, str], path: Path) -> tuple[dict[str, An
 
 
 def _beyond(items: Sequence[Item], room: int) -> list[Item]:
-    """Those that do not fit into the room, if what was used last is kept first."""
+    """Those that do not fit into the room, if the most recently used are kept first."""
     gone = []
     for item in sorted(items, key=lambda item: item.used, reverse=True):
         room -= item.bytes
@@ -265,7 +234,7 @@ def _beyond(items: Sequence[Item], room: int) -> list[Item]:
 
 
 def _drop_empty(folder: Path) -> None:
-    """Removes the cache's folders that are empty by now, from the bottom up."""
+    """Removes the cache's empty folders, from the bottom up."""
     for kind in FOLDERS:
         for place, _, _ in () if (folder / kind).is_symlink() else os.walk(folder / kind, topdown=False):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a run finds in the cache and leaves there: raw scores or ranks of a task, and blocks of unfinished ones."""
+"""The cache as a run uses it: raw scores or ranks of a task, and blocks of unfinished ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ttmbench._util.digests import hardware
-from ttmbench.cache.entry import ENDING, SCORES, Entry, Store, cache_folder, prepared_limit
+from ttmbench.cache.entry import ENDING, SCORES, Arrays, DamagedError, Header, Store, prepared_limit
 from ttmbench.cache.images import PixelDigestCache, PreparedImageCache
 from ttmbench.cache.key import Identity, model_description, prepared_key, score_identity, why_not_kept
 from ttmbench.data.task_file import TaskSpec
@@ -29,23 +28,23 @@ BLOCKS = ".blocks"
 
 
 class ScoreCache(Store):
-    """The cache as one run uses it.
+    """The cache of one run.
 
     Args:
-        folder: where it lies; it need not exist.
-        exact: what bits depend on beside model, data and settings, for a run that is to give the same ones again.
-        images_alone: keep no scores: for a model whose weights are no longer those that it states.
+        folder: need not exist.
+        exact: what bits depend on beside model, data and settings, for a run that is to be repeated bit by bit.
+        images_alone: cache no scores: for a model whose weights are no longer those that it states.
     """
 
-    def __init__(self, folder: Path, exact: Mapping[str, Any] | None = None, images_alone: bool = False) -> None:
+    def __init__(self, folder: Path, exact: Header | None = None, images_alone: bool = False) -> None:
         super().__init__(folder)
         self.exact, self.keeps_scores = exact, not images_alone
-        self._model: tuple[Adapter, dict[str, Any]] | None = None
+        self._model: tuple[Adapter, Header] | None = None
 
     def identity(
         self, model: Capabilities, spec: TaskSpec, all_pairs: bool, prior: Debiasable | None
     ) -> Identity | None:
-        """What a model's scores on a task depend on beside the data; None if they are not kept."""
+        """What a model's scores on a task depend on beside the data; None if they are not cached."""
         why, adapter = why_not_kept(model), model.fingerprinted
         if why:
             self.warn_once("model", why)
@@ -60,31 +59,31 @@ class ScoreCache(Store):
         return PixelDigestCache(self, task)
 
     def prepared(self, adapter: object) -> PreparedImageCache | None:
-        """Prepared images of this model's preprocessing; None if it does not state it, or none are to be kept."""
+        """Prepared images of this model's preprocessing; None if it does not state it, or none are to be cached."""
         limit = prepared_limit()
         key = prepared_key(adapter, self.exact) if limit else None
         return None if key is None else PreparedImageCache(self, key, limit)
 
 
 class KnownData:
-    """The cache as a task of a run uses it: recognises the data, and keeps what was made of them.
+    """The cache of one task of a run: recognises the data, and stores what was computed of them.
 
-    Without a cache it finds nothing and keeps nothing. It is a `ttmbench.scoring.batches.BlockStore`, too: finished
-    blocks lie in a folder by the names of images and captions, and each says which data it is of; blocks of images
-    name the pixels of these alone, so that they can be kept before all images are opened.
+    Without a cache it finds and stores nothing. It is a `ttmbench.scoring.batches.BlockStore`, too: finished blocks lie
+    in a folder named by the names of images and captions, and each says which data it is of. Blocks of images name
+    their own pixels alone, so that they can be stored before all images are opened.
 
     Args:
         cache: of the run, if it has one.
         model: the model and what it can do.
         spec: the task.
         groups: its data.
-        all_pairs: whether every image meets every caption.
-        prior: where log P(t) comes from, if it is taken off.
-        also: what else the arrays depend on: classes and prompts, the candidates of a first stage. For JSON.
+        all_pairs: whether every image is scored with every caption.
+        prior: where log P(t) comes from, if it is subtracted.
+        also: what else the arrays depend on, for JSON: classes and prompts, the candidates of a first stage.
 
     Attributes:
         data: fingerprint of the data.
-        prepared: where prepared images are kept, if anywhere.
+        prepared: cache of prepared images, if there is one.
     """
 
     what = "raw scores"
@@ -98,7 +97,7 @@ class KnownData:
         groups: Sequence[Group],
         all_pairs: bool = False,
         prior: Debiasable | None = None,
-        also: Any = None,
+        also: object = None,
     ) -> None:
         self._cache = cache
         self._identity = None if cache is None else cache.identity(model, spec, all_pairs, prior)
@@ -109,14 +108,14 @@ class KnownData:
         self._shape = spec.group.shape or (1, 0)
         self._known: str | None = None  # digest of the data, once they are recognised
         self._date: str | None = None  # of what an earlier run kept of them
-        self._hardware: list[dict[str, Any]] = []  # of the runs that computed what was found
+        self._hardware: list[Header] = []  # of the runs that computed what was found
         self._found: set[tuple[str, int]] = set()  # blocks of an earlier run
         self._new: set[tuple[str, int]] = set()  # blocks of this one
         self._before: set[str] | None = None  # files of blocks before several processes filled them together
 
     @property
     def on(self) -> bool:
-        """Whether scores of this model are kept."""
+        """Whether scores of this model are cached."""
         return self._identity is not None
 
     @property
@@ -130,68 +129,63 @@ class KnownData:
         return None if self._blind or self._identity is None else self
 
     def note_blocks(self) -> None:
-        """Takes the blocks that are there now as an earlier run's, before other processes of this run add theirs."""
+        """Counts the present blocks as an earlier run's, before other processes of this run add theirs."""
         if self._identity is not None:
             self._before = {path.name for path in self._blocks_folder.glob(f"*{ENDING}")}
 
     def get(self, side: str, block: int) -> np.ndarray | None:
-        """A finished block of an interrupted run, of the data that are known now."""
+        """A finished block of an interrupted run on these data."""
         if self._cache is None or self._known is None:
             return None
 
-        def check(entry: Entry) -> str | None:
-            if (entry.about.get("side"), entry.about.get("block")) != (side, block):
-                return "it is another block"
-            return self._wrong(entry, "block", self._names, {"values": None})
-
         path = self._block_path(side, block)
-        entry = self._cache.read(path, check)
-        if entry is None or entry.about.get("of") != self._data_of(side, block, len(entry.arrays["values"])):
-            return None
-        if self._before is None or path.name in self._before:
-            self._found.add((side, block))
-            self._note_hardware(entry)
-        return entry.arrays["values"]
+
+        def parse(about: Header, arrays: Arrays) -> np.ndarray | None:
+            if (about.get("side"), about.get("block")) != (side, block):
+                raise DamagedError("it is another block")
+            self._check(about, arrays, "block", self._names, {"values": None})
+            values = arrays["values"]
+            if about.get("of") != self._data_of(side, block, len(values)):
+                return None
+            if self._before is None or path.name in self._before:
+                self._found.add((side, block))
+                self._note_hardware(about)
+            return values
+
+        return self._cache.read(path, parse)
 
     def put(self, side: str, block: int, values: np.ndarray) -> None:
-        """Keeps a finished block."""
+        """Stores a finished block."""
         assert self._cache is not None, "blocks go where there is a cache"
         self._found.discard((side, block))
         self._new.add((side, block))
         about = {**self._about("block", self._names), "side": side, "block": block}
         about["of"] = self._data_of(side, block, len(values))
-        self._cache.write(self._block_path(side, block), Entry(about, {"values": values}))
+        self._cache.write(self._block_path(side, block), about, {"values": values})
         if self._known is None and self._pixels is not None and len(self._new) & (len(self._new) - 1) == 0:
             self._pixels.flush()  # after 1, 2, 4, ... blocks, since each time all digests are written
 
     def _find(self, expected: Mapping[str, tuple[int, ...] | None]) -> dict[str, np.ndarray] | None:
-        """Arrays of an earlier run on these data, all finite; takes in what of the data has not been opened yet."""
+        """Arrays of an earlier run on these data, all finite; opens or looks up all images that were not opened yet."""
         if self._cache is None or self._identity is None or self._pixels is None:
             return None
         self.data.add_remaining()
         self._pixels.flush()
         self._known = self._with_also(self.data.hexdigest())
         path = self._folder / f"{self._known}{ENDING}"
-        entry = self._cache.read(path, lambda entry: self._wrong(entry, "scores", str(self._known), expected))
-        if entry is None:
-            return None
-        with suppress(OSError):
-            path.touch()  # when it was used last, for who makes room
-        self._note_hardware(entry)
-        self._date = str(entry.about["date"])
-        return entry.arrays
 
-    def _keep(self, arrays: dict[str, np.ndarray], model_name: str) -> dict[str, Any] | None:
-        """Keeps what is new, tells the user what is not, and makes room.
+        def parse(about: Header, arrays: Arrays) -> Arrays:
+            self._check(about, arrays, "scores", str(self._known), expected)
+            with suppress(OSError):
+                path.touch()  # when it was used last, so that the least recently used go first
+            self._note_hardware(about)
+            self._date = str(about["date"])
+            return arrays
 
-        Args:
-            arrays: by name, float32.
-            model_name: for who lists the cache.
+        return self._cache.read(path, parse)
 
-        Returns:
-            What an earlier run kept: key and date of an entry, or a number of blocks, and on which hardware; None for
-            nothing.
-        """
+    def _keep(self, arrays: dict[str, np.ndarray], model_name: str) -> Header | None:
+        """Stores new arrays and makes room; returns what an earlier run stored, and on which hardware, or None."""
         if self._pixels is not None:
             self._pixels.flush()
         if self.prepared is not None:
@@ -205,10 +199,10 @@ class KnownData:
             )
             return {"key": identity.key, "date": self._date, "hardware": self._hardware}
         about = self._about("scores", self._known)
-        earlier = [one for one in self._hardware if one not in about["hardware"]]
         about |= {"n_groups": self._n_groups, "model_name": model_name, "made_of": identity.about}
+        earlier = [computer for computer in self._hardware if computer not in about["hardware"]]
         about["hardware"] = [*earlier, *about["hardware"]]
-        if cache.write(self._folder / f"{self._known}{ENDING}", Entry(about, arrays)):
+        if cache.write(self._folder / f"{self._known}{ENDING}", about, arrays):
             shutil.rmtree(self._blocks_folder, ignore_errors=True)
         if not self._found:
             return None
@@ -243,7 +237,7 @@ class KnownData:
         assert self._known is not None, "other blocks are computed once the data are known"
         return self._known
 
-    def _about(self, kind: str, data: str) -> dict[str, Any]:
+    def _about(self, kind: str, data: str) -> Header:
         assert self._identity is not None, "nothing else is kept"
         return {
             "kind": kind,
@@ -255,29 +249,30 @@ class KnownData:
             "hardware": [hardware()],
         }
 
-    def _note_hardware(self, entry: Entry) -> None:
-        self._hardware += [one for one in entry.about.get("hardware", ()) if one not in self._hardware]
+    def _note_hardware(self, about: Header) -> None:
+        self._hardware += [computer for computer in about.get("hardware", ()) if computer not in self._hardware]
 
-    def _wrong(self, entry: Entry, kind: str, data: str, expected: Mapping[str, tuple[int, ...] | None]) -> str | None:
-        """What is wrong with an entry whose digest is right; None if nothing is."""
-        about, key = entry.about, None if self._identity is None else self._identity.key
+    def _check(
+        self, about: Header, arrays: Arrays, kind: str, data: str, expected: Mapping[str, tuple[int, ...] | None]
+    ) -> None:
+        """Raises DamagedError for a file with a correct digest that holds something else."""
+        key = None if self._identity is None else self._identity.key
         if (about.get("kind"), about.get("key"), about.get("data_sha256")) != (kind, key, data):
-            return "it belongs to other scores"
-        if set(entry.arrays) != set(expected):
-            return "it has other arrays than it should"
-        for name, values in entry.arrays.items():
+            raise DamagedError("it belongs to other scores")
+        if set(arrays) != set(expected):
+            raise DamagedError("it has other arrays than it should")
+        for name, values in arrays.items():
             if values.dtype != np.float32 or (expected[name] is not None and values.shape != expected[name]):
-                return f"'{name}' is {values.dtype} {list(values.shape)}"
+                raise DamagedError(f"'{name}' is {values.dtype} {list(values.shape)}")
             if not values.ndim or not np.isfinite(values).all():
-                return f"'{name}' is not finite"
-        return None
+                raise DamagedError(f"'{name}' is not finite")
 
 
 class TaskCache(KnownData):
-    """The cache as a task with groups uses it: what is kept are raw scores, or both parts of debiased ones.
+    """The cache of a task with groups: raw scores, or both parts of debiased ones.
 
     Attributes:
-        kept: what an earlier run kept, once it was looked up and found.
+        kept: what an earlier run stored, once it was looked up and found.
     """
 
     kept: Scores | Likelihoods | None = None
@@ -293,7 +288,7 @@ class TaskCache(KnownData):
             return False
 
     def look_up(self) -> None:
-        """Looks for scores of these data; takes in what of the data has not been opened yet."""
+        """Looks for scores of these data; opens or looks up all images that were not opened yet."""
         if self._identity is None:
             return
         about, (images, captions) = self._identity.about, self._shape
@@ -307,39 +302,25 @@ class TaskCache(KnownData):
             scores = Scores(arrays["groups"], arrays.get("all_pairs"))
             self.kept = Likelihoods(scores, arrays["prior"]) if "prior" in arrays else scores
 
-    def keep(self, scores: Scores | Likelihoods, model_name: str) -> dict[str, Any] | None:
-        """Keeps scores that are new, tells the user which were not, and makes room.
-
-        Args:
-            scores: raw, or both parts of debiased ones.
-            model_name: for who lists the cache.
-
-        Returns:
-            What an earlier run kept: key and date of an entry, or a number of blocks; None for nothing.
-        """
+    def keep(self, scores: Scores | Likelihoods, model_name: str) -> Header | None:
+        """Stores raw scores or both parts of debiased ones, if they are new; returns as `KnownData._keep`."""
         raw, prior = (scores.conditional, scores.prior) if isinstance(scores, Likelihoods) else (scores, None)
         arrays = {"groups": raw.groups, "all_pairs": raw.all_pairs, "prior": prior}
         return self._keep({name: array for name, array in arrays.items() if array is not None}, model_name)
 
 
 class RankCache(KnownData):
-    """The cache as a task that ranks uses it."""
+    """The cache of a ranking task."""
 
     what = "ranks"
     _images_apart = False
 
     def look_up(self, expected: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray] | None:
-        """The arrays of an earlier run by name, float32, of the shapes expected; None if there are none."""
+        """Arrays of an earlier run by name, float32, of the expected shapes; None if there are none."""
         return self._find(expected)
 
-    def keep(self, arrays: Mapping[str, np.ndarray], model_name: str) -> dict[str, Any] | None:
-        """Keeps arrays, whose whole numbers below 2^24 stay what they are; arguments as for `TaskCache.keep`."""
+    def keep(self, arrays: Mapping[str, np.ndarray], model_name: str) -> Header | None:
+        """Stores arrays, whose whole numbers below 2^24 stay exact; returns as `KnownData._keep`."""
         return self._keep(
             {name: np.ascontiguousarray(array, dtype=np.float32) for name, array in arrays.items()}, model_name
         )
-
-
-def open_cache(given: str | None, exact: Mapping[str, Any] | None = None) -> ScoreCache | None:
-    """The cache that a run uses; None if it is off. ``given`` is what the user said of it, ``exact`` as there."""
-    folder = cache_folder(given)
-    return None if folder is None else ScoreCache(folder, exact)

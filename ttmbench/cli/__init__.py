@@ -1,13 +1,15 @@
 # PYTHON_ARGCOMPLETE_OK
-"""The command line: parsed with the standard library alone; each command imports what it needs when it runs."""
+"""The command line. Parsing needs the standard library only; each command imports what it needs when it runs."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from ttmbench._util.console import (
     clear_bars,
@@ -23,20 +25,17 @@ from ttmbench._util.redact import redact
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import INTERRUPTED, TtmbenchError
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+FREED_BYTES = 2**30  # larger arrays, and what is free beyond this, are returned
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line.
-
-    Args:
-        arguments: without the program's name; by default those of the process.
-
-    Returns:
-        The exit code: 0 done, 1 a task failed, 2 usage or configuration, 3 an assertion or a reproduction does not
-        hold, 4 data or weights out of reach, 130 interrupted.
-    """
-    # Threads that spin for long while they wait stall a run as soon as another program wants a core.
+    """Run a command line, by default that of the process, and return the exit code that ``--help`` explains."""
+    # Threads that spin for long while they wait stall a run as soon as another program needs a core.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    gc.set_threshold(50_000)  # by default it looks through what imports make again and again: a tenth of a small run
+    _keep_freed_memory()
     if "_ARGCOMPLETE" in os.environ:
         from ttmbench.cli.complete import complete
 
@@ -45,16 +44,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with each_note_once():
         code = _execute(list(sys.argv[1:] if arguments is None else arguments))
         try:
-            missing = _unwritten(output_error())
+            missing = _code_of_output(output_error())
+            return code or missing
         except KeyboardInterrupt:
             return INTERRUPTED
-        return code or missing
+
+
+def _keep_freed_memory() -> None:
+    """Has glibc reuse large arrays that were freed, unless the user has set up its allocator.
+
+    By default it returns them to the system, which clears every page of the next one.
+    """
+    if sys.platform == "linux" and not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        with suppress(AttributeError, OSError):  # another C library
+            mallopt = ctypes.CDLL("libc.so.6").mallopt
+            mallopt(M_TRIM_THRESHOLD, FREED_BYTES)
+            mallopt(M_MMAP_THRESHOLD, FREED_BYTES)
 
 
 def _execute(given: list[str]) -> int:
-    """The exit code of a command line; its errors are printed."""
+    """Run a command line and print its error, if any; returns the exit code."""
     from ttmbench._util.limits import check_limits
-    from ttmbench.cli.addresses import READ, addresses_at_hand
+    from ttmbench.cli.addresses import READ, local_copies
     from ttmbench.cli.parser import build_parser, normalise
 
     debug = False
@@ -63,35 +74,33 @@ def _execute(given: list[str]) -> int:
         try:
             words = normalise(given)
             options = build_parser(words[0] if words else "").parse_args(words)
-        except SystemExit as stop:  # argparse has said what is wrong, or helped
+        except SystemExit as stop:  # argparse has printed the error or the help
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
         check_limits()
-        with addresses_at_hand(words[0], options) if words[0] in READ else nullcontext():
-            code: int = options.execute(options)
-        return code
+        with local_copies(words[0], options) if words[0] in READ else nullcontext():
+            return int(options.execute(options))
     except TtmbenchError as error:
         if debug:
             print_traceback()
         warn(_without(given, str(error)))
         return error.exit_code
     except KeyboardInterrupt as error:
-        warn(f"interrupted {error}".strip())  # it says during which plugin's code it came
+        warn(f"interrupted {error}".strip())  # names the plugin whose code was interrupted
         return INTERRUPTED
     except BaseException as error:
         if debug:
             print_traceback()
-        of_output = output_error() if isinstance(error, OSError) and error.filename is None else None
-        if of_output is not None:
-            return _unwritten(of_output)
-        warn(f"{_without(given, error_line(error))} (--verbosity debug shows where)")
+        if isinstance(error, OSError) and error.filename is None and (of_output := output_error()) is not None:
+            return _code_of_output(of_output)
+        warn(f"{_without(given, error_line(error))} (--verbosity debug shows the traceback)")
         return 1
     finally:
         warnings.formatwarning = shown
 
 
-def _unwritten(error: OSError | None) -> int:
-    """The exit code of a command whose output, by this error, could not be written: 0 if nobody wanted more of it."""
+def _code_of_output(error: OSError | None) -> int:
+    """Print why the output cannot be written; 0 if everything was written, or the reader stopped reading."""
     if error is None or isinstance(error, BrokenPipeError):
         return 0
     warn(unwritten(error))
@@ -99,7 +108,7 @@ def _unwritten(error: OSError | None) -> int:
 
 
 def _without(arguments: Sequence[str], message: str) -> str:
-    """A message without the secrets that were given on the command line."""
+    """The message without secrets from the command line."""
     from ttmbench._util.redact import GONE, secrets_of
     from ttmbench.config import parse_pairs
 

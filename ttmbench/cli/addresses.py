@@ -1,4 +1,4 @@
-"""Which options of which commands take an address (``s3://...``), and how these come to work on files at hand."""
+"""Addresses (``s3://...``) as options of commands: fetched before a command works, and sent after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ttmbench._util.remote import RemoteFolder
 
 READ = {
-    "report": "place",
+    "report": "path",
     "leaderboard": "folder",
     "compare": "runs",
     "export": "runs",
@@ -23,41 +23,29 @@ READ = {
     "score": "scores",
 }
 """Command -> the option that names what it reads."""
-_DOCUMENTS_ALONE = ("leaderboard", "export")  # which read no samples
-_WRITTEN = ("report", "leaderboard", "compare", "export", "score")
-TAKEN = {
-    "run": {"output_path"},
-    "report": {"place", "output_path"},
-    "leaderboard": {"folder", "output_path"},
-    "compare": {"runs", "output_path"},
-    "export": {"runs", "output_path"},
-    "validate": {"tasks"},
-    "score": {"scores", "output_path"},
-}
+TAKEN = {command: {option, "output_path"} for command, option in READ.items() if command != "validate"}
+TAKEN |= {"run": {"output_path"}, "validate": {"tasks"}}
 """Command -> its options that take an address."""
 
 
 @contextmanager
-def addresses_at_hand(command: str, options: argparse.Namespace) -> Iterator[None]:
-    """Fetches what is read from addresses, puts paths into the options, and sends what was written for addresses.
+def local_copies(command: str, options: argparse.Namespace) -> Iterator[None]:
+    """Replaces addresses in the options by local paths, and sends afterwards what was written for an address.
 
-    A run does the same itself, task after task.
+    A run sends its files itself, task by task.
 
     Args:
-        command: its name, one of `READ`.
-        options: as they were parsed; changed.
-
-    Yields:
-        Nothing; inside, the options name files of this machine.
+        command: one of `READ`.
+        options: as parsed; changed.
     """
     given = getattr(options, READ[command])
-    address = _output(command, options, given) if command in _WRITTEN else None
-    found = [_fetched(command, one) for one in (given if isinstance(given, list) else [given])]
-    setattr(options, READ[command], found if isinstance(given, list) else found[0])
+    address = _output_address(command, options, given)
+    paths = [_fetched(command, path) for path in (given if isinstance(given, list) else [given])]
+    setattr(options, READ[command], paths if isinstance(given, list) else paths[0])
     remote = None if address is None else _prepare_output(command, address, options)
     try:
         yield
-    except AssertionNotMet:  # what was computed is written all the same
+    except AssertionNotMet:  # results were written before they were checked
         if remote is not None:
             remote.send()
         raise
@@ -70,12 +58,12 @@ def _fetched(command: str, given: str) -> str:
         return given
     from ttmbench.results.remote import fetch_results
 
-    return str(fetch_results(given, command, beside=command not in _DOCUMENTS_ALONE))
+    return str(fetch_results(given, command, beside=command not in ("leaderboard", "export")))  # these read no samples
 
 
-def _output(command: str, options: argparse.Namespace, read: str) -> str | None:
-    """The address to write to: as given, else where the command reads, if that is one."""
-    given: str | None = options.output_path
+def _output_address(command: str, options: argparse.Namespace, read: str) -> str | None:
+    """The address to write to: the given one, else where the command reads, if that is an address."""
+    given: str | None = getattr(options, "output_path", None)
     if given is None and command in ("report", "leaderboard") and is_address(read):
         from ttmbench._util.remote import folder_and_name
 
@@ -87,7 +75,7 @@ def _output(command: str, options: argparse.Namespace, read: str) -> str | None:
 
 
 def _prepare_output(command: str, address: str, options: argparse.Namespace) -> RemoteFolder:
-    """A folder to write into; a file that lies at the address already is put there, with what belongs to it."""
+    """A local folder to write into, with a copy of the file that exists at the address."""
     from ttmbench._util.remote import RemoteFolder, folder_and_name
     from ttmbench.results.remote import fetch_artifacts
 

@@ -1,4 +1,4 @@
-"""``ttmbench analyze``: the paper's figures for any model and task, as JSON and as figures."""
+"""``ttmbench analyze``: the paper's analyses for any model and task, as JSON and figures."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from ttmbench.cli.options import add_how, add_ttm_settings, add_verbosity, add_w
 from ttmbench.cli.run import settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
+from ttmbench.report.table import NOTHING, TableColumn, percent, print_table, signed_interval, spread
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.analyze import Document
 
-DEFAULT_OUTPUT = "analysis"
-NOTHING = "-"
 KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha", "transfer")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench analyze``."""
+    """Add the options of ``ttmbench analyze``."""
     parser.add_argument("analysis", metavar="ANALYSIS", help=f"One of {', '.join(KNOWN)}")
     more = parser.add_argument_group("more options")
     add_what(parser, more)
@@ -42,26 +41,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def analyze(options: argparse.Namespace) -> int:
-    """Analyses every task that the options name, writes a JSON document and a figure of each, and prints them."""
+    """Analyse every task, print a table and write a JSON document and a figure of each."""
     if options.analysis not in KNOWN:
         raise UsageError(f"unknown analysis '{options.analysis}'; known: {', '.join(KNOWN)}")
-    if options.taus is not None and options.analysis != "tau":
-        raise UsageError(f"--taus belongs to the analysis 'tau', not to '{options.analysis}'")
-    if options.lrs is not None and options.analysis != "lr":
-        raise UsageError(f"--lrs belongs to the analysis 'lr', not to '{options.analysis}'")
+    for option, analysis in (("taus", "tau"), ("lrs", "lr")):
+        if getattr(options, option) is not None and options.analysis != analysis:
+            raise UsageError(f"--{option} is for the analysis '{analysis}', got '{options.analysis}'")
     if options.lrs is not None and not all(math.isfinite(rate) and rate > 0 for rate in options.lrs):
-        raise UsageError(f"--lrs are learning rates above 0, got {', '.join(map(str, options.lrs))}")
-    settings = settings_of(options) | {"ttm": True}
-    settings.setdefault("output_path", DEFAULT_OUTPUT)
-    config = make_run_config(settings, "options")
+        raise UsageError(f"--lrs must be learning rates above 0, got {', '.join(map(str, options.lrs))}")
+    config = make_run_config({"output_path": "analysis", **settings_of(options), "ttm": True}, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
-        raise UsageError("analyze writes a JSON file and figures of each task, so --output_path is a folder")
+        raise UsageError(f"--output_path must be a directory for analyze, got {config.output_path}")
     from ttmbench.evaluator.settings import choose
 
-    choose(config)  # a wrong name is told before torch is imported, which takes seconds
+    choose(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.analyze import TRANSFER, analyze_tasks, transfer_document
     from ttmbench.report.plots import write_analysis
-    from ttmbench.report.table import TableColumn, print_table
 
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]
@@ -71,127 +66,105 @@ def analyze(options: argparse.Namespace) -> int:
     else:
         documents = analyze_tasks(options.analysis, config, started, command, taus=options.taus, lrs=options.lrs)
     for document in documents:
-        what = document.get("task") or f"{len(document['tasks'])} tasks"
-        echo(f"{document['model_name']} on {what}: {document['analysis']}")
-        heads, rows, below = _table(document)
-        columns = [TableColumn(name, "number" if place else "key") for place, name in enumerate(heads)]
-        print_table(columns, rows, caption=below)
+        task = document.get("task") or f"{len(document['tasks'])} tasks"
+        echo(f"{document['model_name']} on {task}: {document['analysis']}")
+        heads, rows, caption = _TABLES.get(document["analysis"], _curves)(document)
+        print_table(
+            [TableColumn(name, "number" if at else "key") for at, name in enumerate(heads)], rows, caption=caption
+        )
         for file in write_analysis(Path(config.output_path or "."), document, started):
             echo(f"  {file}")
     return 0
 
 
-Table = tuple[Sequence[str], list[list[str]], str]  # heads, rows, text below
-
-
-def _table(document: Document) -> Table:
-    """An analysis as a table; numbers stand from the second column on."""
-    kinds = {
-        "thresholds": _thresholds,
-        "supervision": _supervision,
-        "alpha": _alphas,
-        "lr": _rates,
-        "transfer": _matrix,
-    }
-    return kinds.get(document["analysis"], _curves)(document)
+Table = tuple[Sequence[str], list[list[str]], str]
+"""Heads, rows and caption; all columns but the first hold numbers."""
 
 
 def _thresholds(document: Document) -> Table:
     data = document["data"]
     rows = []
-    for share, value in data["band"].items():
-        index = min(range(len(data["threshold"])), key=lambda place: abs(data["threshold"][place] - value))
-        rows.append([f"{100 * float(share):.0f} %", f"{value:.3f}", _percent(data["accuracy"][index])])
-    rows.append(["all", NOTHING, _percent(data["accuracy"][0])])
-    return ("groups kept", "threshold", "accuracy among them"), rows, f"{data['tied']} tied"
+    for fraction, value in data["band"].items():
+        index = min(range(len(data["threshold"])), key=lambda at: abs(data["threshold"][at] - value))
+        rows.append([f"{100 * float(fraction):.0f} %", f"{value:.3f}", percent(data["accuracy"][index])])
+    rows.append(["all", NOTHING, percent(data["accuracy"][0])])
+    return ("selected", "threshold", "accuracy of selected"), rows, f"{data['tied']} tied"
 
 
 def _supervision(document: Document) -> Table:
     bars = document["data"]["metrics"].items()
-    rows = [[name, _percent(bar["value"]), _percent(bar["chance"])] for name, bar in bars]
+    rows = [[name, percent(bar["value"]), percent(bar["chance"])] for name, bar in bars]
     return ("metric", "percent", "chance"), rows, ""
 
 
 def _curves(document: Document) -> Table:
     data = document["data"]
-    rows = [["no adaptation", _percent(data["baseline"]), NOTHING]]
+    rows = [["no adaptation", percent(data["baseline"]), NOTHING]]
     for name, curve in data["curves"].items():
-        kept = sum(row[0] for row in curve["coverage"]) / len(curve["coverage"])
-        label = {"tau": f"tau_1 = {name}"}.get(document["analysis"], name)
-        if name == "oracle":
-            label += ", reads labels"
-        rows.append([label, _with_spread(curve["final"], curve["final_seed_std"]), f"{100 * kept:.0f} %"])
-    return ("TTM", document["metric"], "first kept"), rows, ""
+        selected = sum(row[0] for row in curve["coverage"]) / len(curve["coverage"])
+        label = f"tau_1 = {name}" if document["analysis"] == "tau" else name
+        label += " (uses labels)" if name == "oracle" else ""
+        rows.append([label, spread(curve["final"], curve["final_seed_std"]), f"{100 * selected:.0f} %"])
+    return ("TTM", document["metric"], "first selected"), rows, ""
 
 
 def _rates(document: Document) -> Table:
     data = document["data"]
-    rows = [["no adaptation", _percent(data["baseline"]), *[NOTHING] * 3]]
+    rows = [["no adaptation", percent(data["baseline"]), *[NOTHING] * 3]]
     broken = []
     for rate in data["rates"]:
-        label = f"lr = {rate['lr']:g}" + (" (would be used)" if rate["lr"] == data["default"] else "")
+        label = f"lr = {rate['lr']:g}" + (" (default)" if rate["lr"] == data["default"] else "")
         diverged = [reason for reason in rate["diverged"] if reason]
         if diverged:
             rows.append([label, *[NOTHING] * 4])
             broken.append(f"lr = {rate['lr']:g}: diverged with {len(diverged)} of {len(rate['diverged'])} seeds")
             continue
-        rows.append(
-            [
-                label,
-                _with_spread(rate["final"], rate["final_seed_std"]),
-                _mean(rate["final_loss"]),
-                f"{_percent(_mean_of(rate['confident_kept']))} %",
-                NOTHING if rate["agreement"] is None else f"{100 * rate['agreement']:.1f} %",
-            ]
-        )
-    heads = ("TTM", document["metric"], "last loss", "surest quarter kept", "seeds agree")
-    return heads, rows, "\n".join([f"{document['metric']} reads labels; the rest does not", *broken])
+        value, loss = spread(rate["final"], rate["final_seed_std"]), _mean(rate["final_loss"])
+        agreement = NOTHING if rate["agreement"] is None else f"{100 * rate['agreement']:.1f} %"
+        unchanged = f"{percent(_mean(rate['confident_kept']))} %"
+        rows.append([label, value, NOTHING if loss is None else f"{loss:.3g}", unchanged, agreement])
+    heads = ("TTM", document["metric"], "last loss", "most confident unchanged", "seeds agree")
+    return heads, rows, "\n".join([f"{document['metric']} uses labels; the other columns do not", *broken])
 
 
 def _alphas(document: Document) -> Table:
     data = document["data"]
-    rows = [
-        [name, _percent(curve["values"][0]), _percent(curve["values"][-1])] for name, curve in data["metrics"].items()
-    ]
-    same = [name for name, curve in data["metrics"].items() if not curve["depends_on_alpha"]]
-    said = [f"the same for every alpha: {', '.join(same)}"] if same else []
+    curves = data["metrics"].items()
+    rows = [[name, percent(curve["values"][0]), percent(curve["values"][-1])] for name, curve in curves]
+    constant = [name for name, curve in curves if not curve["depends_on_alpha"]]
+    notes = [f"independent of alpha: {', '.join(constant)}"] if constant else []
     if data["held_out"] is not None:
-        one, other = data["held_out"]["alphas"]
-        value = _percent(data["held_out"]["value"])
-        said.append(f"{data['tuned_for']}, alpha tuned on the other half: {value} (alpha {one:g} and {other:g})")
-    return ("metric", "alpha 0", "alpha 1"), rows, "\n".join(said)
+        value, (first, second) = percent(data["held_out"]["value"]), data["held_out"]["alphas"]
+        notes.append(f"{data['tuned_for']}, alpha tuned on the other half: {value} (alpha {first:g} and {second:g})")
+    return ("metric", "alpha 0", "alpha 1"), rows, "\n".join(notes)
 
 
 def _matrix(document: Document) -> Table:
     data = document["data"]
-    rows = [["no adaptation", *(_percent(data["raw"][task]) for task in data["measured_on"])]]
+    rows = [["no adaptation", *(percent(data["raw"][task]) for task in data["measured_on"])]]
     for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
         rows.append([task, *(_difference(cell) for cell in cells)])
     metrics = ", ".join(dict.fromkeys(name.replace("_", " ") for name in data["metrics"].values()))
-    said = f"{metrics}: what the adapted model gains or loses, with its 95 % interval over groups; it reads labels"
-    return ("adapted to, measured on", *data["measured_on"]), rows, said
+    caption = f"{metrics}: change by adaptation, with its 95 % interval over groups; it uses labels"
+    return ("adapted to, measured on", *data["measured_on"]), rows, caption
 
 
 def _difference(cell: Document) -> str:
     if cell["difference"] is None:
         return NOTHING
-    ends = "" if cell["ci"] is None else f" ({100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f})"
+    ends = "" if cell["ci"] is None else f" ({signed_interval(cell['ci'])})"
     return f"{100 * cell['difference']:+.2f}{ends}"
 
 
-def _mean_of(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
-def _mean(values: Sequence[float | None]) -> str:
-    mean = _mean_of(values)
-    return NOTHING if mean is None else f"{mean:.3g}"
-
-
-def _with_spread(value: float | None, spread: float | None) -> str:
-    return _percent(value) + ("" if spread is None else f" ± {100 * spread:.2f}")
-
-
-def _percent(value: float | None) -> str:
-    return NOTHING if value is None else f"{100 * value:.2f}"
+_TABLES = {
+    "thresholds": _thresholds,
+    "supervision": _supervision,
+    "alpha": _alphas,
+    "lr": _rates,
+    "transfer": _matrix,
+}

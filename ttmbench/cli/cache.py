@@ -1,4 +1,4 @@
-"""``ttmbench cache``: what the cache holds, whether it is whole, and how to make room."""
+"""``ttmbench cache``: list, check and clean the score cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from ttmbench._util.console import echo, progress_iter, warn
 from ttmbench.cache.entry import cache_folder, parse_size
 from ttmbench.cache.maintenance import DAY, KINDS, Item, list_items, prune, read_items
-from ttmbench.cli.options import USE_CACHE, add_verbosity, names
+from ttmbench.cli.options import USE_CACHE
+from ttmbench.config import split_names
 from ttmbench.data.availability import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table
@@ -23,33 +24,28 @@ _CONDITIONS = ("kind", "task", "model", "older_than", "max_size", "damaged", "ou
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench cache``."""
+    """Add the options of ``ttmbench cache``."""
     actions = ("ls", "verify", "prune", "path")
     parser.add_argument("action", choices=actions, metavar="ACTION", help=f"One of {', '.join(actions)}")
     parser.add_argument("--use_cache", metavar="DIR", help=USE_CACHE)
     parser.add_argument("--json", action="store_true", help="Print JSON")
-    prune = parser.add_argument_group("conditions for prune (all must hold)")
-    prune.add_argument("--kind", metavar="A,B", type=names, help="Kinds: scores, blocks, pixels, prepared, temporary")
-    prune.add_argument("--task", metavar="GLOB", help="Scores for these tasks")
-    prune.add_argument("--model", metavar="GLOB", help="Scores from these models")
-    prune.add_argument("--older_than", metavar="DAYS", type=float, help="Files not used for this many days")
-    prune.add_argument("--damaged", action="store_true", help="Damaged files")
-    prune.add_argument(
-        "--outdated", action="store_true", help="Files of other versions of ttmbench, which are not used"
-    )
-    prune.add_argument(
-        "--max_size", metavar="SIZE", help="Least recently used files, until the rest fits in SIZE (2.5GB)"
-    )
-    prune.add_argument("--all", action="store_true", help="All files")
-    prune.add_argument("--dry_run", action="store_true", help="List the files without removing them")
-    add_verbosity(parser)
+    add = parser.add_argument_group("conditions for prune (all must hold)").add_argument
+    add("--kind", metavar="A,B", type=split_names, help="Kinds: scores, blocks, pixels, prepared, temporary")
+    add("--task", metavar="GLOB", help="Scores for these tasks")
+    add("--model", metavar="GLOB", help="Scores from these models")
+    add("--older_than", metavar="DAYS", type=float, help="Files not used for this many days")
+    add("--damaged", action="store_true", help="Damaged files")
+    add("--outdated", action="store_true", help="Files of other versions of ttmbench, which are not used")
+    add("--max_size", metavar="SIZE", help="Least recently used files, until the rest fits in SIZE (2.5GB)")
+    add("--all", action="store_true", help="All files")
+    add("--dry_run", action="store_true", help="List the files without removing them")
 
 
 def cache(options: argparse.Namespace) -> int:
-    """Prints what was asked for; 1 if `verify` finds a damaged file."""
+    """Perform the action; exit code 1 if `verify` finds a damaged file."""
     folder = cache_folder(options.use_cache)
     if folder is None:
-        raise UsageError("the cache is off (--use_cache or TTMBENCH_CACHE says so); name a folder with --use_cache DIR")
+        raise UsageError("the cache is off (--use_cache or TTMBENCH_CACHE); choose a directory with --use_cache DIR")
     chosen = [name for name in (*_CONDITIONS, "dry_run") if getattr(options, name) not in (None, False)]
     if chosen and options.action != "prune":
         raise UsageError(f"--{chosen[0]} is for `ttmbench cache prune`")
@@ -63,7 +59,7 @@ def cache(options: argparse.Namespace) -> int:
         _print_json([_as_json(item) for item in list_items(folder)])
     else:
         items = list_items(folder)
-        _print_items(items, f"{folder}: {amount(sum(item.bytes for item in items))}")
+        _print_items(items, f"{folder}: {_size(items)}")
         _warn_outdated(items)
     return 0
 
@@ -72,49 +68,54 @@ def _verify(folder: Path, options: argparse.Namespace) -> int:
     def progress(files: Sequence[Path]) -> Iterator[Path]:
         return progress_iter(files, "reading", "files", total=len(files))
 
-    files = read_items(folder, progress)
-    damaged = [file for file in files if file.damaged is not None]
+    items = read_items(folder, progress)
+    damaged = [item for item in items if item.damaged is not None]
     if options.json:
-        listed = [{"path": str(file.files[0]), "reason": file.damaged} for file in damaged]
-        _print_json({"files": len(files), "damaged": listed})
+        listed = [{"path": str(item.files[0]), "reason": item.damaged} for item in damaged]
+        _print_json({"files": len(items), "damaged": listed})
+        return EXIT_DAMAGED if damaged else 0
+    for item in damaged:
+        echo(f"{item.files[0]}: {item.damaged}")
+    if damaged:
+        warn(f"{len(damaged)} of {len(items)} files are damaged; `ttmbench cache prune --damaged` removes them")
     else:
-        _print_damage(folder, len(files), damaged)
-        _warn_outdated(files)
+        echo(f"{folder}: {len(items)} files, none damaged")
+    _warn_outdated(items)
     return EXIT_DAMAGED if damaged else 0
 
 
 def _prune(folder: Path, options: argparse.Namespace) -> None:
     if all(getattr(options, name) in (None, False) for name in _CONDITIONS):
         raise UsageError(
-            "say what to remove: --kind, --task, --model, --older_than, --damaged, --outdated, --max_size or --all"
+            "prune needs --kind, --task, --model, --older_than, --damaged, --outdated, --max_size or --all, which "
+            "choose the files to remove"
         )
-    limit = None if options.max_size is None else parse_size(options.max_size, "--max_size")
-    gone = prune(
+    removed = prune(
         folder,
-        wanted=_wanted(options),
+        wanted=_condition(options),
         damaged=options.damaged,
         outdated=options.outdated,
-        max_size=limit,
+        max_size=None if options.max_size is None else parse_size(options.max_size, "--max_size"),
         dry_run=options.dry_run,
     )
-    size = sum(item.bytes for item in gone)
     if options.json:
-        _print_json({"dry_run": options.dry_run, "bytes": size, "removed": [_as_json(item) for item in gone]})
+        size = sum(item.bytes for item in removed)
+        _print_json({"dry_run": options.dry_run, "bytes": size, "removed": [_as_json(item) for item in removed]})
         return
-    would = "would be removed" if options.dry_run else "removed"
-    if gone:
-        _print_items(gone, would)
-    echo(f"{sum(len(item.files) for item in gone)} files, {amount(size)} {would}")
+    done = "would be removed" if options.dry_run else "removed"
+    if removed:
+        _print_items(removed, done)
+    echo(f"{sum(len(item.files) for item in removed)} files, {_size(removed)} {done}")
 
 
-def _wanted(options: argparse.Namespace) -> Callable[[Item], bool]:
-    """Whether a file may go; every condition that is given has to hold."""
+def _condition(options: argparse.Namespace) -> Callable[[Item], bool]:
+    """Whether a file meets every given condition."""
     unknown = sorted(set(options.kind or ()) - set(KINDS))
     if unknown:
-        raise UsageError(f"--kind {unknown[0]} is unknown; known: {', '.join(KINDS)}")
+        raise UsageError(f"--kind must be {', '.join(KINDS)}, got {unknown[0]}")
     oldest = None if options.older_than is None else time.time() - options.older_than * DAY
 
-    def wanted(item: Item) -> bool:
+    def is_met(item: Item) -> bool:
         return (
             (not options.kind or item.kind in options.kind)
             and (options.task is None or fnmatchcase(item.task, options.task))
@@ -122,7 +123,11 @@ def _wanted(options: argparse.Namespace) -> Callable[[Item], bool]:
             and (oldest is None or item.used <= oldest)
         )
 
-    return wanted
+    return is_met
+
+
+def _size(items: Sequence[Item]) -> str:
+    return amount(sum(item.bytes for item in items))
 
 
 def _print_json(value: object) -> None:
@@ -136,7 +141,7 @@ def _as_json(item: Item) -> dict[str, object]:
 
 def _print_items(items: Sequence[Item], title: str) -> None:
     if not items:
-        echo(f"{title}, nothing kept")
+        echo(f"{title}, empty")
         return
     echo(title)
     columns = [TableColumn("kind", "key"), TableColumn("model", "key"), TableColumn("task", "key")]
@@ -157,22 +162,12 @@ def _print_items(items: Sequence[Item], title: str) -> None:
     print_table([*columns, TableColumn("name")], rows)
 
 
-def _print_damage(folder: Path, count: int, damaged: Sequence[Item]) -> None:
-    for file in damaged:
-        echo(f"{file.files[0]}: {file.damaged}")
-    if damaged:
-        warn(f"{len(damaged)} of {count} files are damaged; `ttmbench cache prune --damaged` removes them")
-    else:
-        echo(f"{folder}: {count} files, all whole")
-
-
 def _warn_outdated(items: Sequence[Item]) -> None:
     outdated = [item for item in items if item.outdated is not None]
     if outdated:
-        files, size = sum(len(item.files) for item in outdated), amount(sum(item.bytes for item in outdated))
         warn(
-            f"{files} files, {size}, were written by another version of ttmbench and are not used by this one; "
-            "`ttmbench cache prune --outdated` removes them"
+            f"{sum(len(item.files) for item in outdated)} files, {_size(outdated)}, were written by another version of "
+            "ttmbench and are not used by this one; `ttmbench cache prune --outdated` removes them"
         )
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import as_shown, echo, markdown, printable, warn
-from ttmbench._util.files import to_json, write_atomically
-from ttmbench.cli.options import add_verbosity, count, names
+from ttmbench._util.files import to_json, write_text
+from ttmbench.cli.options import count
+from ttmbench.config import split_names
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report.table import TableColumn, print_table
+from ttmbench.report.table import TableColumn, print_table, signed_interval
 from ttmbench.report.terminal import p_value
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of
@@ -20,81 +21,88 @@ from ttmbench.results.reader import NOT_A_DOCUMENT
 from ttmbench.results.settings import names_of_runs
 from ttmbench.results.stored_runs import StoredRun, read_run, runs_in
 
-Tracks = Mapping[str, Mapping[str, str]]  # task -> metric,filter -> track
+Row = Mapping[str, Any]
+"""A row of `ttmbench.results.comparison.compare_runs`."""
+Tracks = Mapping[str, Mapping[str, str]]
+"""Task -> ``metric,filter`` -> track."""
 HEAD = (
     *("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost"),
     "groups",
 )
-
-_PART = "compared on a part of its groups, so this is no result of the task"
+_PART = "compared on a part of its groups, so this is not a result for the task"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench compare``."""
-    parser.add_argument(
-        "runs", metavar="RESULTS", nargs="+", help="Results files or directories, from `run --log_samples` or `score`"
-    )
-    parser.add_argument("--metrics", metavar="A,B", type=names, default=[], help="Metrics to compare (default: all)")
-    parser.add_argument(
-        "--filters", metavar="A,B", type=names, help="Filter A in the first run, B in the others: none,ttm"
-    )
-    parser.add_argument(
-        "--allow_different", action="store_true", help="Also compare other task versions or data, by group IDs"
-    )
-    parser.add_argument("--bootstrap_iters", metavar="N", type=count, default=1000, help="Resamples and permutations")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="Seed for the resampling")
-    parser.add_argument("--output_path", "-o", metavar="x.json|x.md", help="Also write the comparison to a file")
-    add_verbosity(parser)
+    """Add the options of ``ttmbench compare``."""
+    add, files = parser.add_argument, "Results files or directories, from `run --log_samples` or `score`"
+    add("runs", metavar="RESULTS", nargs="+", help=files)
+    add("--metrics", metavar="A,B", type=split_names, default=[], help="Metrics to compare (default: all)")
+    add("--filters", metavar="A,B", type=split_names, help="Filter A in the first run, B in the others: none,ttm")
+    add("--allow_different", action="store_true", help="Also compare other task versions or data, by group IDs")
+    add("--bootstrap_iters", metavar="N", type=count, default=1000, help="Resamples and permutations")
+    add("--seed", metavar="N", type=int, default=0, help="Seed for the resampling")
+    add("--output_path", "-o", metavar="x.json|x.md", help="Also write the comparison to a file")
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compares the first run with every other one, or the filters of a single run; prints a table a pair."""
+    """Compare the first run with every other one, or two filters of a single run; one table per pair."""
+    target = None if options.output_path is None else Path(options.output_path)
+    if target is not None and target.suffix not in (".json", ".md"):
+        raise UsageError(f"--output_path must end with .json or .md, got {target}")
+    if options.filters is not None and len(options.filters) != 2:
+        raise UsageError(f"--filters must be two names, such as none,ttm, got {','.join(options.filters)}")
     runs, pairs = _runs(options)
-    names = names_of_runs([(run.path, run.document) for run in runs])
-    called = {str(run.path): name.words for run, name in zip(runs, names, strict=True)}
+    models = names_of_runs([(run.path, run.document) for run in runs])
+    model_of = {run.path: name.words for run, name in zip(runs, models, strict=True)}
     comparisons: list[dict[str, Any]] = []
     tracks: list[Tracks] = []
     for baseline, other in pairs:
         try:
-            rows = _compare(baseline, other, options)
+            rows = compare_runs(
+                baseline,
+                other,
+                filters=None if options.filters is None else tuple(options.filters),
+                metrics=options.metrics,
+                allow_different=options.allow_different,
+                iterations=options.bootstrap_iters,
+                seed=options.seed,
+            )
         except UsageError as error:
             if not _has_folder(options) or (other is pairs[-1][1] and not comparisons):
                 raise
             warn(str(error))
             continue
-        comparisons.append(
-            {
-                "baseline": as_shown(str(baseline.path)),
-                "other": as_shown(str(other.path)),
-                "names": _names(baseline, other, called),
-                "rows": rows,
-            }
-        )
+        paths = [as_shown(str(run.path)) for run in (baseline, other)]
+        names = [model_of[run.path] for run in (baseline, other)]
+        if names[0] == names[1] and baseline.path != other.path:
+            names = [f"{name} ({path})" for name, path in zip(names, paths, strict=True)]
+        comparisons.append({"baseline": paths[0], "other": paths[1], "names": names, "rows": rows})
         tracks.append(baseline.document.tracks)
-    shown = [row for comparison in comparisons for row in comparison["rows"]]
-    adjust_for_several(shown, whole_table=len(comparisons) > 1)
-    for comparison, of in zip(comparisons, tracks, strict=True):
-        _print(comparison, of)
-    echo()
-    echo(_adjusted(shown, len(comparisons)))
-    if options.output_path:
-        _write(Path(options.output_path), comparisons, tracks)
+    all_rows = [row for comparison in comparisons for row in comparison["rows"]]
+    adjust_for_several(all_rows, whole_table=len(comparisons) > 1)
+    for comparison, track in zip(comparisons, tracks, strict=True):
+        _print(printable(comparison), track)
+    adjustment = _adjustment(all_rows, len(comparisons))
+    echo(f"\n{adjustment}")
+    if target is not None:
+        text = "\n".join(_markdown(*both) for both in zip(comparisons, tracks, strict=True)) + f"\n{adjustment}\n"
+        write_text(target, text if target.suffix == ".md" else to_json({"comparisons": comparisons}))
+        echo(f"comparison: {target}")
     return 0
 
 
 def _runs(options: argparse.Namespace) -> tuple[list[StoredRun], list[tuple[StoredRun, StoredRun]]]:
-    """The runs that were given, and which are compared: (baseline, other), the same twice for a single run."""
+    """The runs, and the pairs (baseline, other) to compare; a single run is paired with itself."""
     if not _has_folder(options):
         runs = [read_run(Path(name)) for name in options.runs]
         return runs, [(runs[0], other) for other in runs[1:] or runs]
     runs, skipped = [], dict[Path, str]()
     for path in map(Path, options.runs):
-        some, why = runs_in(path) if path.is_dir() else ([read_run(path)], {})
-        runs, skipped = [*runs, *some], {**skipped, **why}
+        found, reasons = runs_in(path) if path.is_dir() else ([read_run(path)], {})
+        runs, skipped = [*runs, *found], {**skipped, **reasons}
     for path, reason in skipped.items():
-        if reason.startswith(NOT_A_DOCUMENT):
-            continue  # the configuration of saved weights, say
-        warn(f"skipped: {reason}" if reason.startswith(str(path)) else f"{path} is skipped: {reason}")
+        if not reason.startswith(NOT_A_DOCUMENT):  # else the configuration of saved weights, say
+            warn(f"skipped: {reason}" if reason.startswith(str(path)) else f"skipped: {path}: {reason}")
     pairs = [(run, run) for run in runs] if len(runs) == 1 else pairs_of(runs, options.allow_different)
     if not pairs:
         raise DataError(
@@ -104,7 +112,7 @@ def _runs(options: argparse.Namespace) -> tuple[list[StoredRun], list[tuple[Stor
     paired = {run.path for pair in pairs for run in pair}
     for run in runs:
         if run.path not in paired:
-            warn(f"{run.path}: no other run here has its tasks with the same version and data")
+            warn(f"{run.path}: no other run has one of its tasks with the same version and data")
     return runs, pairs
 
 
@@ -112,52 +120,28 @@ def _has_folder(options: argparse.Namespace) -> bool:
     return any(Path(name).is_dir() for name in options.runs)
 
 
-def _names(baseline: StoredRun, other: StoredRun, called: Mapping[str, str]) -> list[str]:
-    """What the two models are called; with their files where that is the same."""
-    names = [called[str(run.path)] for run in (baseline, other)]
-    if names[0] == names[1] and baseline.path != other.path:
-        return [f"{name} ({as_shown(str(run.path))})" for name, run in zip(names, (baseline, other), strict=True)]
-    return names
-
-
-def _adjusted(rows: Sequence[Mapping[str, Any]], tables: int) -> str:
-    """What the adjusted p takes into account."""
+def _adjustment(rows: Sequence[Row], tables: int) -> str:
+    """The tests over which p is adjusted."""
     most = max(row["holm_tests"] for row in rows)
-    of = "all tasks of this table, for each metric and filter apart"
+    tests = "all tasks of this table, separately for each metric and filter"
     if tables > 1:
-        of = f"all of the {tables} tables: every model, setting, task, metric and filter"
+        tests = f"all {tables} tables: every model, setting, task, metric and filter"
     clustered = sum((row["clusters"] or row["groups"]) < row["groups"] for row in rows)
-    how = f"; {clustered} of the rows have tests by clusters of groups that share images" if clustered else ""
-    return f"p (Holm) is adjusted over {of}: at most {most} {'test' if most == 1 else 'tests'}{how}"
+    clusters = f"; {clustered} rows are tested by clusters of groups that share images" if clustered else ""
+    return f"p (Holm) is adjusted over {tests}: at most {most} {'test' if most == 1 else 'tests'}{clusters}"
 
 
-def _compare(baseline: StoredRun, other: StoredRun, options: argparse.Namespace) -> list[dict[str, Any]]:
-    if options.filters is not None and len(options.filters) != 2:
-        raise UsageError("--filters takes two names, such as none,ttm")
-    return compare_runs(
-        baseline,
-        other,
-        filters=None if options.filters is None else (options.filters[0], options.filters[1]),
-        metrics=options.metrics,
-        allow_different=options.allow_different,
-        iterations=options.bootstrap_iters,
-        seed=options.seed,
-    )
-
-
-def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
-    mine = tracks.get(row["task"].partition(SLASH)[0], {})
-    interval = "-" if row["ci"] is None else f"{100 * row['ci'][0]:+.1f} .. {100 * row['ci'][1]:+.1f}"
+def _cells(row: Row, tracks: Tracks) -> list[str]:
+    of_task = tracks.get(row["task"].partition(SLASH)[0], {})
+    filters = row["filter"].split(">")
     return [
         row["task"],
         row["metric"],
-        ">".join(
-            name_of(name, mine.get(key_of(row["metric"], name)), row["metric"]) for name in row["filter"].split(">")
-        ),
+        ">".join(name_of(name, of_task.get(key_of(row["metric"], name)), row["metric"]) for name in filters),
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
         f"{100 * row['difference']:+.2f}",
-        interval,
+        signed_interval(row["ci"]),
         p_value(row["p"]),
         p_value(row["p_holm"]),
         str(len(row["won"])),
@@ -166,23 +150,22 @@ def _cells(row: Mapping[str, Any], tracks: Tracks) -> list[str]:
     ]
 
 
-def _print(comparison: Mapping[str, Any], tracks: Tracks) -> None:
-    comparison = printable(comparison)
-    one, other = comparison["names"]
+def _print(comparison: Row, tracks: Tracks) -> None:
+    baseline, other = comparison["names"]
     columns = [TableColumn(name, "key" if index < 3 else "number") for index, name in enumerate(HEAD)]
     smallest = {row["task"]: row["smallest_difference"] for row in comparison["rows"] if "cells" not in row}
     caption = "The smallest difference that could be significant: " + ", ".join(
         f"{task} {'none' if value is None else f'{100 * value:.2f}'}" for task, value in smallest.items()
     )
     rows = [_cells(row, tracks) for row in comparison["rows"]]
-    print_table(columns, rows, title=f"{one} -> {other}: percent", caption=caption)
+    print_table(columns, rows, title=f"{baseline} -> {other}: percent", caption=caption)
     for line in _remarks(comparison["rows"]):
         echo(line)
 
 
-def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a reader should know: of parts of tasks, and of groups that share images, or may."""
-    first: dict[str, Mapping[str, Any]] = {}
+def _remarks(rows: Sequence[Row]) -> list[str]:
+    """Notes about parts of tasks, and about groups that share images or may share them."""
+    first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row["task"], row)
     lines = [f"{task}: {_PART}" for task in dict.fromkeys(row["task"] for row in rows if row["limited"])]
@@ -192,29 +175,17 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if row["clusters"] is not None and row["clusters"] < row["groups"]
     ]
     lines += [f"{task}: mean over {row['cells']} kinds of groups" for task, row in first.items() if "cells" in row]
-    unknown = {task: row["clusters_unknown"] for task, row in first.items() if row.get("clusters_unknown")}
-    for why in dict.fromkeys(unknown.values()):
-        tasks = ", ".join(task for task in unknown if unknown[task] == why)
-        lines.append(f"{tasks}: {why}; every group is treated as independent")
-    return lines
+    unknown: dict[str, list[str]] = {}
+    for task, row in first.items():
+        if row.get("clusters_unknown"):
+            unknown.setdefault(row["clusters_unknown"], []).append(task)
+    return lines + [f"{', '.join(of)}: {why}; every group is treated as independent" for why, of in unknown.items()]
 
 
-def _write(path: Path, comparisons: Sequence[Mapping[str, Any]], tracks: Sequence[Tracks]) -> None:
-    if path.suffix == ".md":
-        text = "\n".join(_markdown(one, of) for one, of in zip(comparisons, tracks, strict=True))
-        rows = [row for comparison in comparisons for row in comparison["rows"]]
-        text += f"\n{_adjusted(rows, len(comparisons))}\n"
-    elif path.suffix == ".json":
-        text = to_json({"comparisons": list(comparisons)})
-    else:
-        raise UsageError(f"--output_path {path}: compare writes .json or .md")
-    write_atomically(path, lambda target: target.write_text(text, encoding="utf-8"))
-    echo(f"comparison: {path}")
-
-
-def _markdown(comparison: Mapping[str, Any], tracks: Tracks) -> str:
-    rows = [HEAD, ["---"] * 3 + ["---:"] * (len(HEAD) - 3), *(_cells(row, tracks) for row in comparison["rows"])]
-    lines = ["| " + " | ".join(map(str, row) if row is rows[1] else map(markdown, row)) + " |" for row in rows]
+def _markdown(comparison: Row, tracks: Tracks) -> str:
+    rule = ["---"] * 3 + ["---:"] * (len(HEAD) - 3)
+    rows = [HEAD, rule, *([*map(markdown, _cells(row, tracks))] for row in comparison["rows"])]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
     remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison["rows"]))
-    return f"{names[0]} -> {names[1]}, percent\n\n" + "\n".join(lines) + "\n" + remarks
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{names[0]} -> {names[1]}, percent\n\n{table}\n{remarks}"

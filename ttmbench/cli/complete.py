@@ -1,4 +1,4 @@
-"""What the shell offers after a tab, by argcomplete: commands, options, and names of tasks, tags and models."""
+"""Shell completion by argcomplete: commands, options, and names of tasks, tags and models."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from ttmbench.cli.parser import COMMANDS, build_parser
 
 
 def complete() -> None:
-    """Answers the shell and ends the process; without argcomplete it only ends."""
+    """Answer the shell and end the process; without argcomplete it only ends."""
     try:
         import argcomplete
     except ModuleNotFoundError:
@@ -22,16 +21,17 @@ def complete() -> None:
 
 
 def parser_for(first: str) -> argparse.ArgumentParser:
-    """The parser that knows what may follow a first word, each option with its names; an option's is that of `run`."""
+    """The parser that completes what follows a first word; that of `run` where the word is an option."""
     parser = build_parser(first if first in COMMANDS else "run" if first.startswith("-") else "")
     commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction)).choices
-    for command in filter(None, commands.values()):  # those of other commands are there by name alone
-        known = {**_NAMES, **({"name": _both} if command.prog.endswith(" show") else {})}
-        if command.prog.endswith(" doctor"):
-            known["names"] = _both
+    for command in filter(None, commands.values()):
+        completers = dict.fromkeys(("tasks", "ttm_also", "task", "names"), _completer(_tasks))
+        completers |= dict.fromkeys(("model", "models"), _completer(_models))
+        if command.prog.endswith((" show", " doctor")):
+            completers |= dict.fromkeys(("name", "names"), _completer(lambda: {*_tasks(), *_models()}))
         for action in command._actions:
-            if action.dest in known and action.choices is None:
-                action.completer = _listed(known[action.dest])
+            if action.dest in completers and action.choices is None:
+                action.completer = completers[action.dest]
     return commands["run"] if first.startswith("-") else parser
 
 
@@ -51,20 +51,10 @@ def _models() -> Iterable[str]:
     return build_registry([]).adapters
 
 
-def _both() -> Iterable[str]:
-    return {*_tasks(), *_models()}
-
-
-_NAMES = {
-    **dict.fromkeys(("tasks", "ttm_also", "task", "names"), _tasks),
-    **dict.fromkeys(("model", "models"), _models),
-}
-
-
-def _listed(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+def _completer(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
     """Completes the last of several names between commas."""
 
-    def completer(prefix: str, **_: Any) -> list[str]:
+    def completer(prefix: str, **_: object) -> list[str]:
         before, comma, last = prefix.rpartition(",")
         return sorted(f"{before}{comma}{name}" for name in names() if name.startswith(last))
 

@@ -1,4 +1,4 @@
-"""``ttmbench download``: fetches and checks everything that a later run with ``--offline`` needs: data and weights."""
+"""``ttmbench download``: the data and weights that a later run with ``--offline`` needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import echo, warn
-from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
+from ttmbench.cli.options import add_data_files, count
 from ttmbench.config import parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.http import Web
@@ -19,38 +19,35 @@ WIDTH = 40
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench download``."""
-    parser.add_argument("names", nargs="*", metavar="TASKS", help="Task names, tags, globs or YAML files")
-    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="Tasks, separated by commas")
-    parser.add_argument("--model", "-M", metavar="NAME", help="Also download this model's weights and tokenizer")
-    parser.add_argument(
-        "--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=ID,revision=main"
-    )
-    parser.add_argument("--trust_remote_code", action="store_true", help="Also download code from the Hub repository")
-    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    parser.add_argument("--alternative", metavar="N", type=count, help="Download each task from its N-th source only")
-    parser.add_argument("--retry", action="store_true", help="Retry single images that were unavailable before")
-    parser.add_argument("--dry_run", action="store_true", help="List the downloads with their sizes and exit")
-    add_verbosity(parser)
+    """Add the options of ``ttmbench download``."""
+    add = parser.add_argument
+    add("names", nargs="*", metavar="TASKS", help="Task names, tags, globs or YAML files")
+    add("--tasks", "-t", metavar="A,B", type=split_names, help="Tasks, separated by commas")
+    add("--model", "-M", metavar="NAME", help="Also download this model's weights and tokenizer")
+    add("--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=ID,revision=main")
+    add("--trust_remote_code", action="store_true", help="Also download code from the Hub repository")
+    add_data_files(parser)
+    add("--alternative", metavar="N", type=count, help="Download each task from its N-th source only")
+    add("--retry", action="store_true", help="Retry single images that were unavailable before")
+    add("--dry_run", action="store_true", help="List the downloads with their sizes and exit")
 
 
 def download(options: argparse.Namespace) -> int:
-    """Fetches what a model and tasks need, one line a file; 4 if anything is missing at the end."""
+    """Download the files of tasks and a model, one line each; exit code 4 if any is missing at the end."""
     registry = build_registry(options.include_path or [])
     names = [name for given in [*options.names, *(options.tasks or [])] for name in split_names(given)]
     if not names and options.model is None:
-        raise UsageError("nothing is named: `ttmbench download TASKS`, or --model NAME, or both")
+        raise UsageError("download needs tasks, --model NAME or both, such as `ttmbench download winoground`")
     model = None if options.model is None else registry.adapter(options.model)
     tasks = select_tasks(registry, names)
     folder = data_folder(Path(options.data_dir) if options.data_dir else None)
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--data_dir {folder} is no folder")
-    if options.data_dir and not options.dry_run:  # a later run with it expects one, even if nothing had to go there
+        raise UsageError(f"--data_dir must be a directory, and {folder} is a file")
+    if options.data_dir and not options.dry_run:  # a later run expects it, even if nothing had to be written
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"--data_dir {folder} cannot be made ({error.strerror or error})") from None
+            raise UsageError(f"--data_dir {folder} cannot be created ({error.strerror or error})") from None
     model_args = parse_pairs(options.model_args or "")
     if options.trust_remote_code:
         model_args["trust_remote_code"] = True
@@ -58,24 +55,24 @@ def download(options: argparse.Namespace) -> int:
     web = Web()
     if options.dry_run:
         for line in dict.fromkeys(line for plan in planned for line in preview(plan, web)):
-            _say(line)
+            _print(line)
         if model is not None:
-            _say(preview_model(model, model_args))
+            _print(preview_model(model, model_args))
         return 0
     if options.retry:
         ask_again(planned)
-    downloads = Downloads(registry, folder, web, _say)
+    downloads = Downloads(registry, folder, web, _print)
     try:
-        missing = [] if model is None or fetch_model(model, model_args, _say) else [f"model {model.name}"]
+        missing = [] if model is None or fetch_model(model, model_args, _print) else [f"model {model.name}"]
         missing += [plan.name for plan in planned if not downloads.fetch(plan)]
     except KeyboardInterrupt:
-        warn("interrupted; the same command goes on where it stopped")
+        warn("interrupted; run the same command again to resume")
         return INTERRUPTED
     if missing:
-        raise DataError(f"not everything could be fetched for {', '.join(missing)}; the lines above say why")
+        raise DataError(f"the download is incomplete for {', '.join(missing)}; the lines above give the reasons")
     return 0
 
 
-def _say(line: FetchLine) -> None:
+def _print(line: FetchLine) -> None:
     name = f"{line.name}:" if line.is_task else line.name
     echo(f"{name:<{WIDTH}}  {line.status:<11}  {line.detail}".rstrip(), flush=True)

@@ -1,4 +1,4 @@
-"""What stands under the options of each command's `--help`: commands to copy."""
+"""Examples for the help of each command, and answers for options of lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ EXAMPLES = {
 }
 
 NOT_TAKEN = {
-    "--num_fewshot": "every task is zero-shot; leave it out",
-    "-f": "every task is zero-shot; leave it out",
-    "--apply_chat_template": "chat models are always asked through their own template; leave it out",
-    "--system_instruction": "the question is --model_args template=... of vqascore",
-    "--gen_kwargs": "only forced choices are generated; --model_args max_tokens=N says how long an answer may be",
+    "--num_fewshot": "every task is zero-shot; omit it",
+    "-f": "every task is zero-shot; omit it",
+    "--apply_chat_template": "chat models always use their own template; omit it",
+    "--system_instruction": "vqascore takes the question as --model_args template=...",
+    "--gen_kwargs": "only forced choices generate text; --model_args max_tokens=N limits an answer",
     "--max_batch_size": "--batch_size auto finds a size that fits",
-    "--predict_only": "--save_scores and --log_samples keep what a model gave; `ttmbench score` reads it again",
-    "-x": "--save_scores and --log_samples keep what a model gave; `ttmbench score` reads it again",
+    "--predict_only": "--save_scores and --log_samples save the outputs; `ttmbench score` evaluates them later",
+    "-x": "--save_scores and --log_samples save the outputs; `ttmbench score` evaluates them later",
     "--write_out": "`ttmbench validate TASK` shows a group",
     "-w": "`ttmbench validate TASK` shows a group",
-    "--show_config": "--dry_run prints what would run",
+    "--show_config": "--dry_run prints all settings",
     "--check_integrity": "`ttmbench validate TASK` checks a task's data",
-    "--cache_requests": "prepared images and raw scores are kept anyway; --use_cache DIR|off says where",
+    "--cache_requests": "prepared images and raw scores are always cached; --use_cache DIR|off sets where",
     "--wandb_args": "--track wandb, with --track_args project=...,name=...",
-    "--hf_hub_log_args": "`ttmbench export RESULTS --to evaluation-results` writes results for the hub",
+    "--hf_hub_log_args": "`ttmbench export RESULTS --to evaluation-results` writes results for the Hub",
     "--metadata": "--task_args K=V,... changes the source of the tasks",
-    "-c": "the long name is --use_cache DIR",
-    "-s": "the long name is --log_samples",
-    "-v": "the long name is --verbosity debug",
-    "-E": "the long name is --samples FILE",
+    "-c": "use --use_cache DIR",
+    "-s": "use --log_samples",
+    "-v": "use --verbosity debug",
+    "-E": "use --samples FILE",
 }
-"""Options of lm-evaluation-harness that are none here -> what there is instead."""
+"""Options of lm-evaluation-harness that ttmbench does not have -> what to use instead."""

@@ -1,4 +1,4 @@
-"""``ttmbench finetune``: ordinary finetuning on labelled groups of tasks, into a folder that other commands take."""
+"""``ttmbench finetune``: supervised fine-tuning on labelled groups, into a folder that other commands can load."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import datetime
 
 from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import add_machine, add_verbosity, add_what
-from ttmbench.cli.run import settings_of
+from ttmbench.cli.run import settings_of, terminated_like_interrupted
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench finetune``."""
+    """Add the options of ``ttmbench finetune``."""
     more = parser.add_argument_group("more options")
     add_what(parser, more)
     more.add_argument("--samples", metavar="FILE", help="JSON list with the group IDs to use")
@@ -31,44 +31,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def finetune(options: argparse.Namespace) -> int:
-    """Finetunes, says where the weights are and how to evaluate them; 130 if interrupted."""
-    settings = settings_of(options)
-    preset = options.preset or settings.get("preset")
-    given = settings.pop("finetune_args", {})
-    changes = {**(parse_pairs(given) if isinstance(given, str) else given), **parse_pairs(options.finetune_args or "")}
-    settings.pop("preset", None)
-    config = make_run_config(settings, "options")
+    """Fine-tune a model and print how to evaluate it; 130 if interrupted."""
+    config = make_run_config(settings_of(options), "options")
+    changes = parse_pairs(options.finetune_args or "")
     from ttmbench.evaluator.settings import choose
 
-    choose(config)  # a wrong name is told before torch is imported, which takes seconds
-    from ttmbench.cli.run import terminated_like_interrupted
+    choose(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.finetune import finetune_model
 
     command = ["ttmbench", *sys.argv[1:]]
     try:
         with terminated_like_interrupted():
-            found = finetune_model(config, datetime.now().astimezone(), command, preset=preset, changes=changes)
+            finetuned = finetune_model(
+                config, datetime.now().astimezone(), command, preset=options.preset, changes=changes
+            )
     except KeyboardInterrupt:
-        warn("interrupted; the same command goes on after the last epoch that was written down")
+        warn("interrupted; run the same command again to resume after the last saved epoch")
         return INTERRUPTED
-    record = found.record
-    if found.was_done:
-        echo(f"{found.folder} is done already; name another --output_path to finetune again")
+    record = finetuned.record
+    if finetuned.was_done:
+        echo(f"{finetuned.folder} is already fine-tuned; choose another --output_path to fine-tune again")
     epochs = record["epochs"]
-    losses = f"loss {epochs[0]['loss']:.4g} after the first, {epochs[-1]['loss']:.4g} after the last"
-    names = ", ".join(one["task"] for one in record["tasks"])
+    losses = f"loss {epochs[0]['loss']:.4g} after the first and {epochs[-1]['loss']:.4g} after the last"
+    names = ", ".join(task["task"] for task in record["tasks"])
     echo(
-        f"{record['base']['model_name']} finetuned on {names}: {record['pairs']} pairs, {len(epochs)} epochs, {losses}"
+        f"{record['base']['model_name']} fine-tuned on {names}: {record['pairs']} pairs, {len(epochs)} epochs, {losses}"
     )
     for note in record["notes"]:
         echo(f"note: {note}")
-    echo(f"weights: {found.folder}")
-    echo(f"evaluate them: {shlex.join(_command(config))} --tasks TASKS    # their results have the track supervised")
+    echo(f"weights: {finetuned.folder}")
+    echo(f"evaluate: {shlex.join(_command(config))} --tasks TASKS    # results are in the supervised track")
     return 0
 
 
 def _command(config: RunConfig) -> list[str]:
-    """How a run takes the weights."""
+    """The command that loads the weights."""
     from ttmbench.evaluator.adapters import loads_as
     from ttmbench.plugins.registry import build_registry
 

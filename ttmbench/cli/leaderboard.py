@@ -1,4 +1,4 @@
-"""``ttmbench leaderboard``: results of many runs as JSON, CSV, Markdown, LaTeX and a page; or as a site."""
+"""``ttmbench leaderboard``: results of many runs as JSON, CSV, Markdown, LaTeX and a page, or as a website."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_text
-from ttmbench.cli.options import add_verbosity
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.html import leaderboard_page
@@ -18,29 +17,28 @@ from ttmbench.reproduce.tables import published_numbers
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench leaderboard``."""
+    """Add the options of ``ttmbench leaderboard``."""
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
     parser.add_argument(
         "--published", metavar="FILE|TABLE", action="append", help="Published numbers: a CSV file, a table name, or all"
     )
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: DIR)")
     parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
-    add_verbosity(parser)
 
 
 def leaderboard(options: argparse.Namespace) -> int:
-    """Merges a folder, writes the files and says what was left out."""
+    """Write the leaderboard and list what was skipped."""
     folder = Path(options.folder)
     site = Path(options.site) if options.site else None
     if site is not None:
         if options.output_path:
-            raise UsageError("--site names where the site goes, which has all files: leave --output_path out")
+            raise UsageError("--site cannot be combined with --output_path: the site has the same files")
         check_place(folder, site)
     target = Path(options.output_path) if options.output_path else folder
     board = merge(folder, published_numbers(options.published or []))
     made = datetime.now(UTC).isoformat(timespec="seconds")
     if site is not None:
-        _tell(board)
+        _print_skipped(board)
         files = write_site(board, folder, site, made)
         echo(f"{site / 'index.html'} ({len(files)} files)")
         return 0
@@ -52,21 +50,22 @@ def leaderboard(options: argparse.Namespace) -> int:
         "leaderboard.html": leaderboard_page.to_html(board, made),
     }
     echo(texts["leaderboard.md"])
-    _tell(board)
+    _print_skipped(board)
     for name, text in texts.items():
         write_text(target / name, text)
         echo(str(target / name))
     return 0
 
 
-def _tell(board: Leaderboard) -> None:
-    """Says what was left out."""
+def _print_skipped(board: Leaderboard) -> None:
     for name, why in board.skipped.items():
-        echo(f"left out: {name}: {why}")
+        echo(f"skipped: {name}: {why}")
     for conflict in board.conflicts:
-        variants = "; ".join(f"version {one['version']}, {one['groups']} groups" for one in conflict["variants"])
-        echo(f"not the same data: {conflict['task']}: {variants}")
+        variants = "; ".join(
+            f"version {variant['version']}, {variant['groups']} groups" for variant in conflict["variants"]
+        )
+        echo(f"different data: {conflict['task']}: {variants}")
     for line in disagreements(board.rows):
         echo(f"published values disagree: {line}")
     if board.superseded:
-        echo(f"left out: {len(board.superseded)} older numbers, listed in leaderboard.json")
+        echo(f"skipped: {len(board.superseded)} older numbers, listed in leaderboard.json")

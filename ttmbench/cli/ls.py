@@ -1,51 +1,48 @@
-"""``ttmbench ls``: what there is, by name."""
+"""``ttmbench ls``: tasks, models and other registered names."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from ttmbench._util.console import echo
-from ttmbench.cli.options import add_verbosity
+from ttmbench.cli.options import add_task_files
 from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import Registry, build_registry
 
+Row = dict[str, object]
+"""Column -> value."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench ls``."""
-    kinds = ("tasks", "models", "tags", "metrics", "schedules", "plugins")
-    parser.add_argument("kind", choices=kinds, metavar="KIND", help=f"One of {', '.join(kinds)}")
+    """Add the options of ``ttmbench ls``."""
+    parser.add_argument("kind", choices=tuple(_ROWS), metavar="KIND", help=f"One of {', '.join(_ROWS)}")
     parser.add_argument("--long", action="store_true", help="Show all columns for tasks and models")
     parser.add_argument("--json", action="store_true", help="Print JSON with all columns")
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    add_verbosity(parser)
+    add_task_files(parser)
 
 
 def ls(options: argparse.Namespace) -> int:
-    """Lists names with one line each, or as JSON."""
+    """List names, one line each or as JSON."""
     return print_kind(options.kind, options.include_path or [], is_long=options.long, as_json=options.json)
 
 
 def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False, as_json: bool = False) -> int:
-    """Prints what there is of a kind; returns the exit code."""
+    """Print all names of a kind; returns the exit code."""
     rows = _ROWS[kind](build_registry(include_path, quiet=kind == "plugins"))
     if as_json:
         echo(json.dumps(rows, indent=2))
-        return 0
-    if not rows:
-        return 0
-    from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
+    elif rows:
+        from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
 
-    left_out = () if is_long else _LONG.get(kind, ())
-    names = [name for name in rows[0] if name not in left_out]
-    columns = [TableColumn(name, _KINDS.get(name, "key" if name == names[0] else "text")) for name in names]
-    print_table(columns, [[_cell(row[name]) for name in names] for row in rows])
+        names = [name for name in rows[0] if is_long or name not in _LONG.get(kind, ())]
+        columns = [TableColumn(name, _KINDS.get(name, "key" if name == names[0] else "text")) for name in names]
+        print_table(columns, [[_cell(row[name]) for name in names] for row in rows])
     return 0
 
 
-def _tasks(registry: Registry) -> list[dict[str, Any]]:
+def _tasks(registry: Registry) -> list[Row]:
     return [
         {
             "task": name,
@@ -60,8 +57,8 @@ def _tasks(registry: Registry) -> list[dict[str, Any]]:
     ]
 
 
-def _models(registry: Registry) -> list[dict[str, Any]]:
-    specs = sorted({spec.name: (spec, plugin) for spec, plugin in registry.adapters.values()}.items())
+def _models(registry: Registry) -> list[Row]:
+    specs = {spec.name: (spec, plugin) for spec, plugin in registry.adapters.values()}
     return [
         {
             "model": name,
@@ -73,11 +70,11 @@ def _models(registry: Registry) -> list[dict[str, Any]]:
             "extra": [need for need in spec.needs if need.startswith("ttmbench[")],
             "summary": spec.summary,
         }
-        for name, (spec, plugin) in specs
+        for name, (spec, plugin) in sorted(specs.items())
     ]
 
 
-def _tags(registry: Registry) -> list[dict[str, Any]]:
+def _tags(registry: Registry) -> list[Row]:
     members: dict[str, list[str]] = {}
     for name, file in all_tasks(registry).items():
         for tag in file.spec.tag:
@@ -85,21 +82,21 @@ def _tags(registry: Registry) -> list[dict[str, Any]]:
     return [{"tag": tag, "tasks": names} for tag, names in sorted(members.items())]
 
 
-def _metrics(registry: Registry) -> list[dict[str, Any]]:
+def _metrics(registry: Registry) -> list[Row]:
     return [
         {"metric": name, "scope": spec.scope, "track": spec.track, "plugin": plugin, "summary": spec.summary}
         for name, (spec, plugin) in registry.metrics.items()
     ]
 
 
-def _schedules(registry: Registry) -> list[dict[str, Any]]:
+def _schedules(registry: Registry) -> list[Row]:
     return [
         {"schedule": name, "plugin": plugin, "summary": spec.summary}
         for name, (spec, plugin) in registry.schedules.items()
     ]
 
 
-def _plugins(registry: Registry) -> list[dict[str, Any]]:
+def _plugins(registry: Registry) -> list[Row]:
     broken = [(plugin.name, "broken", f"{plugin.target}: {plugin.reason}") for plugin in registry.plugins.broken]
     names = {name for name, _, _ in broken}
     loaded = [(name, "loaded", "") for name in registry.plugins.names if name not in names]
@@ -115,10 +112,11 @@ _ROWS = {
     "plugins": _plugins,
 }
 _LONG = {"tasks": ("kind", "tags", "description"), "models": ("aliases", "plugin", "license", "extra")}
+"""Columns that only ``--long`` shows."""
 _KINDS = {"groups": "number", "size": "number"}
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, bool):

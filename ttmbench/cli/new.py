@@ -1,4 +1,4 @@
-"""``ttmbench new task|adapter|plugin NAME``: a folder with a small one that works, to make one's own of."""
+"""``ttmbench new task|adapter|plugin NAME``: a working template in a new directory."""
 
 from __future__ import annotations
 
@@ -6,35 +6,29 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import echo
-from ttmbench.cli.options import add_verbosity
 from ttmbench.data.template import new_task
 from ttmbench.plugins.template import new_package
 
-_ABOUT = {
-    "adapter": "a package with a model adapter. Put your model into {0}/{1}/adapter.py. Then:",
-    "plugin": "a package with a task, a metric, a schedule and a hook. They are in {0}/{1}. Then:",
+_NEXT = {
+    "task": "a task of three rendered groups. Put your images into {0}/images, write one line per group\n"
+    "into {0}/groups.jsonl, and set n_groups in {0}/{1}.yaml. Then:",
+    "adapter": "a package with a model adapter. Put your model into {0}/{2}/adapter.py. Then:",
+    "plugin": "a package with a task, a metric, a schedule and a hook. They are in {0}/{2}. Then:",
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench new``."""
-    kinds = ("task", "adapter", "plugin")
-    parser.add_argument("what", choices=kinds, metavar="task|adapter|plugin", help="Kind of template")
+    """Add the options of ``ttmbench new``."""
+    parser.add_argument("what", choices=tuple(_NEXT), metavar="task|adapter|plugin", help="Kind of template")
     parser.add_argument("name", metavar="NAME", help="Letters, digits, '_', '.' and '-'; no '.' in a package name")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="New directory (default: NAME)")
-    add_verbosity(parser)
 
 
 def new(options: argparse.Namespace) -> int:
-    """Writes the folder and says what to do next."""
-    folder = Path(options.output_path or options.name)
-    if options.what == "task":
-        commands = new_task(options.name, folder)
-        echo(f"{folder}: a task of three drawn groups. Put your images into {folder / 'images'}, write a line for each")
-        echo(f"group into {folder / 'groups.jsonl'}, and set n_groups in {folder / f'{options.name}.yaml'}. Then:")
-    else:
-        commands = new_package(options.what, options.name, folder)
-        echo(f"{folder}: {_ABOUT[options.what].format(folder, options.name.replace('-', '_'))}")
+    """Write the template and print the next steps."""
+    what, name, folder = options.what, options.name, Path(options.output_path or options.name)
+    commands = new_task(name, folder) if what == "task" else new_package(what, name, folder)
+    echo(f"{folder}: {_NEXT[what].format(folder, name, name.replace('-', '_'))}")
     for command in commands:
         echo(f"  {command}")
     return 0

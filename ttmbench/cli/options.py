@@ -1,11 +1,14 @@
-"""Options that several commands share, and what their values are read as. What one command has alone is beside it."""
+"""Options that several commands share, and the readers of option values."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from typing import TypeVar
 
 from ttmbench._util.option_values import read_batch_size, read_limit
 
+T = TypeVar("T")
 Options = argparse._ActionsContainer
 """A parser, or a group of its options."""
 
@@ -24,14 +27,14 @@ def add_what(common: Options, more: Options) -> None:
     common.add_argument(
         "--tasks", "-t", metavar="A,B", help="Task names, tags, globs or YAML files; see `ttmbench ls tasks`"
     )
-    common.add_argument("--limit", "-L", metavar="N", type=count_or_share, help=LIMIT)
+    common.add_argument("--limit", "-L", metavar="N", type=count_or_fraction, help=LIMIT)
     common.add_argument("--config", metavar="FILE", help="YAML file with options; the command line takes precedence")
     more.add_argument("--task_args", metavar="K=V,...", help="Overrides for the tasks' source, such as seed=3")
-    more.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    add_task_files(more)
 
 
 def add_ttm_settings(group: Options) -> None:
-    """Settings of the test-time stage."""
+    """Add the settings for test-time training."""
     group.add_argument(
         "--ttm_args", metavar="K=V,...", help="TTM settings: lr, epochs, iterations, schedule, tau_start, ..."
     )
@@ -71,7 +74,7 @@ def add_machine(common: Options, more: Options, seed: str) -> None:
 
 
 def add_interval(group: Options, default: int | None) -> None:
-    """How intervals are made; ``default`` is the number of resamples, None to leave both unsaid."""
+    """Add the options for intervals; ``default`` is the number of resamples, None to leave both to the run."""
     group.add_argument(
         "--interval",
         metavar="wilson|percentile|bca",
@@ -85,14 +88,25 @@ def add_interval(group: Options, default: int | None) -> None:
 
 
 def add_assertions(parser: Options) -> None:
-    """Conditions that the numbers have to meet."""
+    """Add ``--assert``."""
     parser.add_argument(
         "--assert", dest="assertions", metavar="COND", action="append", help="Required result: task.metric,filter>=0.9"
     )
 
 
+def add_task_files(parser: Options) -> None:
+    """Add ``--include_path``."""
+    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+
+
+def add_data_files(parser: Options) -> None:
+    """Add ``--data_dir`` and ``--include_path``."""
+    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
+    add_task_files(parser)
+
+
 def add_verbosity(parser: Options) -> None:
-    """Whether tracebacks are shown."""
+    """Add ``--verbosity``, which every command has: the parser adds it where a command does not place it itself."""
     parser.add_argument(
         "--verbosity",
         type=str.lower,
@@ -106,44 +120,37 @@ def add_verbosity(parser: Options) -> None:
 def count(text: str) -> int:
     """A whole number of at least 1."""
     try:
-        value = int(text)
+        if (value := int(text)) >= 1:
+            return value
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be a whole number, got {text}") from None
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
+    raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
 
 
 def count_or_auto(text: str) -> int | str:
     """A count, or the word auto, also as ``auto:4``."""
-    size = read_batch_size(text)
-    return "auto" if size == "auto" else count(text)
+    return "auto" if read_batch_size(text) == "auto" else count(text)
 
 
-def count_or_share(text: str) -> int | float:
-    """A count, or a share between 0 and 1."""
+def count_or_fraction(text: str) -> int | float:
+    """A count, or a fraction between 0 and 1."""
     try:
         return float(read_limit(text)) if "." in text else count(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def names(text: str) -> list[str]:
-    """Words between commas, without the blanks around them."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _list_of(read: Callable[[str], T], what: str) -> Callable[[str], list[T]]:
+    """A reader of values between commas."""
+
+    def read_list(text: str) -> list[T]:
+        try:
+            return [read(part) for part in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be {what} separated by commas, got {text}") from None
+
+    return read_list
 
 
-def numbers(text: str) -> list[float]:
-    """Numbers between commas."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be numbers separated by commas, got {text}") from None
-
-
-def seeds(text: str) -> list[int]:
-    """Whole numbers between commas."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be whole numbers separated by commas, got {text}") from None
+numbers = _list_of(float, "numbers")
+seeds = _list_of(int, "whole numbers")

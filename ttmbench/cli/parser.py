@@ -1,4 +1,4 @@
-"""The command line as argparse sees it; a command's options come from its module, when that command is asked for."""
+"""The argparse parser of the command line; the options of a command come from its module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 from ttmbench._util.console import note, one_line
 from ttmbench._util.option_values import read_place
@@ -16,6 +16,7 @@ from ttmbench._util.redact import redact
 from ttmbench._version import __version__
 from ttmbench.cli.addresses import TAKEN
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
+from ttmbench.cli.options import add_verbosity
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 
@@ -67,7 +68,7 @@ Exit codes: 0 done, 1 task failed, 2 usage or configuration error, 3 assertion o
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Format help to fit the terminal, with every default; the defaults for a run come from its configuration."""
+    """Help that fits the terminal and shows every default, those of a run from `RunConfig`."""
 
     def add_usage(
         self,
@@ -104,42 +105,43 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         if default is None and action.option_strings:
             field = RunConfig.model_fields.get(action.dest)
             default = None if field is None or field.is_required() else field.default
-        is_said = default is not None and default is not False and default != argparse.SUPPRESS
-        if "default" in text or not is_said or not isinstance(default, str | int | float):
+        is_shown = isinstance(default, str | int | float) and default is not False and default != argparse.SUPPRESS
+        if "default" in text or not is_shown:
             return text
         return f"{text} (default: {str(default).replace('%', '%%')})" if text else f"(default: {default})"
 
 
-_ONCE = {  # options of which the last would win in silence: what to do instead
+_ONCE = {  # options that may be given once -> what to do instead
     "model": "one run has one model; run the command once for each",
     "models": "separate names by commas",
     "tasks": "separate names by commas",
     "model_args": "separate arguments by commas",
     "task_args": "separate arguments by commas",
     "ttm_args": "separate settings by commas",
-    "output_path": "a run is written to one place",
+    "output_path": "a run writes to one location",
 }
-_OF_PAGES = ("source_url",)  # options that name a web page and no file
 
 
 class _Store(argparse._StoreAction):
-    """argparse's own, for what is given once, and for files and folders, which may be an address for some commands."""
+    """Stores a value; rejects a second one where one is expected, and addresses where a path is expected."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option: str | None = None,
     ) -> None:
-        """Takes down a value."""
+        """Set the attribute of the namespace."""
         before = getattr(namespace, self.dest, None)
         if option and self.dest in _ONCE and before not in (None, self.default, values):
-            shown = [",".join(one) if isinstance(one, list) else one for one in (before, values)]
+            shown = [",".join(value) if isinstance(value, list) else value for value in (before, values)]
             parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {_ONCE[self.dest]}")
         may_be_address = self.dest in TAKEN.get(parser.prog.partition(" ")[2], ())
         try:
-            if self.dest not in _OF_PAGES:
-                read = [
-                    read_place(option or self.dest, one, may_be_address)
-                    for one in (values if isinstance(values, list) else [values])
-                ]
+            if self.dest != "source_url":  # the address of a web page
+                given = values if isinstance(values, list) else [values]
+                read = [read_place(option or self.dest, value, may_be_address) for value in given]
                 values = read if isinstance(values, list) else read[0]
         except UsageError as error:
             parser.error(str(error))
@@ -147,53 +149,53 @@ class _Store(argparse._StoreAction):
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with errors of one line and a near name for a misspelt option."""
+    """A parser with one-line errors that suggest the nearest option."""
 
-    def __init__(self, **about: Any) -> None:
-        super().__init__(formatter_class=_Help, add_help=False, **about)
+    def __init__(self, prog: str, usage: str | None = None, **more: str | bool) -> None:
+        super().__init__(prog, usage, formatter_class=_Help, add_help=False, **more)  # type: ignore[arg-type]
         for name in (None, "store"):
             self.register("action", name, _Store)
         self.add_argument("-h", "--help", action="help", default=argparse.SUPPRESS, help="Show this help and exit")
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Knows all of its own options: what is left over is an error here, where near names are known."""
-        parsed, left = super().parse_known_args(args, namespace)
-        if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}")
-        return parsed, left
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; an unknown argument is an error of the command that got it, which knows the nearest option."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self._reject(unknown[0])
+        return parsed, unknown
+
+    def _reject(self, word: str) -> NoReturn:
+        name = word.partition("=")[0]
+        if name in NOT_TAKEN:
+            self.error(f"{name} is not supported: {NOT_TAKEN[name]}")
+        if not name.startswith("-"):
+            self.error(f"unexpected argument '{word}'; separate several names by commas")
+        near = get_close_matches(word, self._option_string_actions, n=1)
+        self.error(f"unknown option {word}" + (f"; did you mean {near[0]}?" if near else ""))
 
     def error(self, message: str) -> NoReturn:
-        """Prints one line and exits 2."""
-        if message.startswith("unrecognized arguments:"):
-            words = message.removeprefix("unrecognized arguments:").split()
-            known = [option for action in self._actions for option in action.option_strings]
-            near = get_close_matches(words[0], known, n=1)
-            message = f"unknown option {words[0]}" + (f"; did you mean {near[0]}?" if near else "")
-            name = words[0].partition("=")[0]
-            if name in NOT_TAKEN:
-                message = f"there is no {name} here: {NOT_TAKEN[name]}"
-            elif not name.startswith("-"):
-                message = f"'{words[0]}' is one word too many; several names are separated by commas"
-        message = _with_near_choice(message)
-        note(one_line(redact([f"{self.prog}: {message} (see {self.prog} --help)"])))
+        """Print one line and exit with code 2."""
+        note(one_line(redact([f"{self.prog}: {_with_near_choice(message)} (see {self.prog} --help)"])))
         raise SystemExit(2)
 
 
 def _with_near_choice(message: str) -> str:
-    """What argparse says of a wrong choice, with the nearest one in front of the list.
+    """The message of argparse about a wrong choice, with the nearest choice before the list.
 
     >>> _with_near_choice("argument X: invalid choice: 'tsk' (choose from 'task', 'plugin')")
     "argument X: invalid choice: 'tsk'; did you mean 'task'? (choose from 'task', 'plugin')"
     """
-    given, found, choices = message.partition(" (choose from ")
+    given, middle, choices = message.partition(" (choose from ")
     near = get_close_matches(given.rpartition(" ")[2].strip("'"), re.findall(r"[\w-]+", choices), n=1)
-    return f"{given}; did you mean '{near[0]}'?{found}{choices}" if found and near else message
+    return f"{given}; did you mean '{near[0]}'?{middle}{choices}" if middle and near else message
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
-    """Adds the command `run` where none is named, and turns ``--some-option`` into ``--some_option``.
+    """The words that the parser gets: ``run`` added where no command is named, ``--some-option`` as ``--some_option``.
 
-    An empty command line becomes ``--help``, and ``help COMMAND`` the help of that command.
+    An empty command line becomes ``--help``, and ``help COMMAND`` becomes ``COMMAND --help``.
 
     >>> normalise(["--model", "tiny-clip", "--batch-size=8"]), normalise(["help", "run"])
     (['run', '--model', 'tiny-clip', '--batch_size=8'], ['run', '--help'])
@@ -212,34 +214,32 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
 
 def _with_commas(words: list[str]) -> list[str]:
-    """``--tasks a b`` as ``--tasks a,b``, where no word can be anything else.
+    """Rewrite ``--tasks a b`` as ``--tasks a,b`` where the second word can be nothing else.
 
     >>> _with_commas(["analyze", "lr", "--tasks", "a", "b", "--ttm"])
     ['analyze', 'lr', '--tasks', 'a,b', '--ttm']
     """
     if words[:1] in (["analyze"], ["reproduce"]) and words[1:2] and words[1].startswith("-"):
-        return words  # a word at the end may be the analysis or the table
+        return words  # the last word may be the analysis or the table
     if words[:1] not in (["run"], ["finetune"], ["analyze"], ["reproduce"], ["doctor"]):
         return words
-    found: list[str] = []
-    for place, word in enumerate(words):
-        listed = next((one for one in reversed(words[:place]) if one.startswith("-")), "")
-        is_first = words[place - 1].startswith("-") and "=" not in listed
-        if listed.partition("=")[0] in ("--tasks", "-t") and not word.startswith("-") and not is_first:
-            found[-1] = f"{found[-1].removesuffix(',')},{word.removeprefix(',')}"
-        else:
-            found.append(word)
-    return found
+    joined: list[str] = []
+    option = ""
+    for index, word in enumerate(words):
+        is_first = words[index - 1].startswith("-") and "=" not in option
+        if word.startswith("-"):
+            option = word
+        elif option.partition("=")[0] in ("--tasks", "-t") and not is_first:
+            joined[-1] = f"{joined[-1].removesuffix(',')},{word.removeprefix(',')}"
+            continue
+        joined.append(word)
+    return joined
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The command line.
+    """The parser; the namespace that it returns has ``execute``, the function of the command.
 
-    Args:
-        only: the command whose options are wanted; the others are there by name alone. None for the options of all.
-
-    Returns:
-        The parser; what it parses has ``execute``, the function of the command.
+    ``only`` this command gets its options, the others just their name and summary; None adds the options of all.
     """
     parser = _Parser(
         prog="ttmbench",
@@ -251,8 +251,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         "--version", action="version", version=f"ttmbench {__version__}", help="Show the version and exit"
     )
 
-    def parser_if_wanted(**about: Any) -> _Parser | None:  # twenty parsers cost more than the command's own options
-        return _Parser(**about) if only in (None, about["prog"].rpartition(" ")[2]) else None
+    def parser_if_wanted(prog: str, **more: str) -> _Parser | None:  # twenty parsers cost more than one's options
+        return _Parser(prog, **more) if only in (None, prog.rpartition(" ")[2]) else None
 
     wanted = cast(type[_Parser], parser_if_wanted)
     commands = parser.add_subparsers(prog="ttmbench", metavar="COMMAND", parser_class=wanted, help=argparse.SUPPRESS)
@@ -268,6 +268,8 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         if command is not None:
             module = import_module(f"ttmbench.cli.{name}")
             module.add_options(command)
+            if "--verbosity" not in command._option_string_actions:
+                add_verbosity(command)
             command.set_defaults(execute=getattr(module, name))
     summaries = {action.dest: action for action in commands._get_subactions()}
     for title, group in COMMAND_GROUPS.items():  # argparse has no groups of subcommands

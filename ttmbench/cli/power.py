@@ -1,4 +1,4 @@
-"""``ttmbench power``: which difference between two models a task can show, and what a smaller one would need."""
+"""``ttmbench power``: the smallest difference between two models that a task can detect, and what others need."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import numpy as np
 
 from ttmbench import stats
 from ttmbench._util.console import echo
-from ttmbench._util.files import to_json, write_atomically
-from ttmbench.cli.options import add_verbosity, count, names, numbers
+from ttmbench._util.files import to_json, write_text
+from ttmbench.cli.options import add_task_files, count, numbers
+from ttmbench.config import split_names
 from ttmbench.errors import DataError, UsageError
-from ttmbench.report.table import TableColumn, print_table
+from ttmbench.report.table import NOTHING, TableColumn, percent, print_table
 from ttmbench.results.clusters import cluster_numbers
 from ttmbench.results.labels import seed_std_key
 from ttmbench.results.power import detectable_difference, groups_needed, power_of, seeds_needed
@@ -27,18 +28,18 @@ DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What is known of the comparison.
+class _Design:
+    """What a comparison is based on.
 
     Attributes:
-        groups: that there are.
-        worth: how many groups that share no image know as much.
-        discordances: shares of groups about which the models disagree.
-        origin: where these are from.
-        seed_std: of the difference, from one seed to another; None without seeds.
-        seeds: of each model.
-        observed: the difference that was measured; None without runs.
-        metric: of which this is.
+        groups: number of groups.
+        worth: the effective number of independent groups.
+        discordances: fractions of groups on which the models disagree.
+        origin: where these come from.
+        seed_std: of the difference, over seeds.
+        seeds: per model.
+        observed: the measured difference.
+        metric: that was measured.
     """
 
     groups: int
@@ -56,117 +57,93 @@ class _Known:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench power``."""
+    """Add the options of ``ttmbench power``."""
     parser.add_argument("task", metavar="TASK", help="Task name or YAML file, or a task in the two runs")
-    runs = parser.add_argument_group("estimate from two runs with --log_samples")
-    runs.add_argument("--model_a", metavar="RESULTS", help="Results file for the first model")
-    runs.add_argument(
-        "--model_b", metavar="RESULTS", help="Results file for the second model, or the same file with --filters"
-    )
-    runs.add_argument("--metric", metavar="NAME", help="Metric (default: group_match, else the first in both)")
-    runs.add_argument(
-        "--filters", metavar="A,B", type=names, default=["none", "none"], help="Filter in each run (default: none,none)"
-    )
-    stated = parser.add_argument_group("or from expected values")
-    stated.add_argument(
-        "--discordance", metavar="X,Y", type=numbers, help="Fraction of groups on which the models disagree"
-    )
-    stated.add_argument(
-        "--rate", metavar="X", type=_fraction, help="Expected score for both models, assumed independent"
-    )
-    stated.add_argument("--groups", metavar="N", type=count, help="Number of groups (default: from the task)")
-    stated.add_argument(
-        "--seed_std", metavar="X", type=_fraction, help="Standard deviation of the difference over seeds"
-    )
-    stated.add_argument("--seeds", metavar="N", type=count, help="Seeds per model, with --seed_std (default: 1)")
-    asked = parser.add_argument_group("test")
-    asked.add_argument(
-        "--difference",
-        metavar="X,Y",
-        type=numbers,
-        default=list(DIFFERENCES),
-        help="Differences to detect, as fractions (default: 0.01,0.02,0.05,0.1)",
-    )
-    asked.add_argument("--power", metavar="X", type=_fraction, default=0.8, help="Power of the test")
-    asked.add_argument("--alpha", metavar="X", type=_fraction, default=0.05, help="Significance level")
-    asked.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    asked.add_argument("--output_path", "-o", metavar="x.json", help="Also write the result to a file")
-    add_verbosity(parser)
+    add = parser.add_argument_group("estimate from two runs with --log_samples").add_argument
+    add("--model_a", metavar="RESULTS", help="Results file for the first model")
+    add("--model_b", metavar="RESULTS", help="Results file for the second model, or the same file with --filters")
+    add("--metric", metavar="NAME", help="Metric (default: group_match, else the first in both)")
+    filters = "Filter in each run (default: none,none)"
+    add("--filters", metavar="A,B", type=split_names, default=["none", "none"], help=filters)
+    add = parser.add_argument_group("or from expected values").add_argument
+    add("--discordance", metavar="X,Y", type=numbers, help="Fraction of groups on which the models disagree")
+    add("--rate", metavar="X", type=_fraction, help="Expected score for both models, assumed independent")
+    add("--groups", metavar="N", type=count, help="Number of groups (default: from the task)")
+    add("--seed_std", metavar="X", type=_fraction, help="Standard deviation of the difference over seeds")
+    add("--seeds", metavar="N", type=count, help="Seeds per model, with --seed_std (default: 1)")
+    test = parser.add_argument_group("test")
+    differences = "Differences to detect, as fractions (default: 0.01,0.02,0.05,0.1)"
+    test.add_argument("--difference", metavar="X,Y", type=numbers, default=list(DIFFERENCES), help=differences)
+    test.add_argument("--power", metavar="X", type=_fraction, default=0.8, help="Power of the test")
+    test.add_argument("--alpha", metavar="X", type=_fraction, default=0.05, help="Significance level")
+    add_task_files(test)
+    test.add_argument("--output_path", "-o", metavar="x.json", help="Also write the result to a file")
 
 
 def power(options: argparse.Namespace) -> int:
-    """Prints the smallest difference that is found, and what other differences would need."""
+    """Print the smallest detectable difference, and what other differences need."""
     for name in ("difference", "discordance"):
-        wrong = [one for one in getattr(options, name) or () if not 0 < one <= 1]
-        if wrong:
-            raise UsageError(f"--{name} is a fraction above 0 and at most 1, got {wrong[0]:g}")
+        for value in getattr(options, name) or ():
+            if not 0 < value <= 1:
+                raise UsageError(f"--{name} must be a fraction above 0 and at most 1, got {value:g}")
     if options.output_path and not options.output_path.endswith(".json"):
-        raise UsageError(f"--output_path {options.output_path}: power writes .json")
-    known = _measured(options) if options.model_a or options.model_b else _stated(options)
-    rows = [_row(known, discordance, options) for discordance in known.discordances]
-    _print(options, known, rows)
+        raise UsageError(f"--output_path must end with .json, got {options.output_path}")
+    design = _measured(options) if options.model_a or options.model_b else _expected(options)
+    rows = [_row(design, discordance, options) for discordance in design.discordances]
+    _print(options, design, rows)
     if options.output_path:
         document = {
             **{name: getattr(options, name) for name in ("task", "power", "alpha")},
-            **{name: getattr(known, name) for name in ("metric", "groups", "worth", "seed_std", "seeds", "observed")},
+            **{name: getattr(design, name) for name in ("metric", "groups", "worth", "seed_std", "seeds", "observed")},
             "rows": rows,
         }
-        path = Path(options.output_path)
-        write_atomically(path, lambda target: target.write_text(to_json(document), encoding="utf-8"))
-        echo(f"power: {path}")
+        write_text(Path(options.output_path), to_json(document))
+        echo(f"power: {options.output_path}")
     return 0
 
 
-def _stated(options: argparse.Namespace) -> _Known:
-    """What the user expects, for the size that the task file states."""
+def _expected(options: argparse.Namespace) -> _Design:
+    """What the user expects, for the number of groups that the task file has."""
     from ttmbench.data.catalog import find_task
     from ttmbench.plugins.registry import build_registry
 
     if options.seeds is not None and options.seed_std is None:
-        raise UsageError("--seeds needs --seed_std: without a spread over seeds their number says nothing")
+        raise UsageError("--seeds needs --seed_std, the standard deviation over seeds")
     if options.metric is not None or options.filters != ["none", "none"]:
-        raise UsageError("--metric and --filters are of --model_a and --model_b")
+        raise UsageError("--metric and --filters need two runs, --model_a and --model_b")
     spec = find_task(build_registry(options.include_path or []), options.task).spec
     groups = options.groups or spec.group.n_groups
     if groups is None:
-        raise UsageError(f"task '{spec.task}' does not state how many groups it has; give --groups")
-    discordances, origin = options.discordance, "--discordance"
-    if discordances is None and options.rate is not None:
-        discordances, origin = [2 * options.rate * (1 - options.rate)], "models independent of each other: the most"
-    return _Known(
-        groups,
-        groups,
-        DISCORDANCES if discordances is None else discordances,
-        "for example; measured with --model_a and --model_b" if discordances is None else origin,
-        options.seed_std,
-        options.seeds or 1,
-    )
+        raise UsageError(f"task '{spec.task}' does not give its number of groups; set --groups")
+    discordances: Sequence[float] = DISCORDANCES
+    origin = "examples; measured with --model_a and --model_b"
+    if options.discordance is not None:
+        discordances, origin = options.discordance, "--discordance"
+    elif options.rate is not None:
+        discordances, origin = (2 * options.rate * (1 - options.rate),), "that of independent models, the maximum"
+    return _Design(groups, groups, discordances, origin, options.seed_std, options.seeds or 1)
 
 
-def _measured(options: argparse.Namespace) -> _Known:
-    """Disagreement, clusters and spread over seeds of two runs."""
-    given = [name for name in ("discordance", "rate", "seed_std", "groups", "seeds") if getattr(options, name)]
-    if given:
-        raise UsageError(f"--{given[0]} is measured where --model_a and --model_b are given; leave it out")
+def _measured(options: argparse.Namespace) -> _Design:
+    """Disagreement, clusters and standard deviation over seeds of two runs."""
+    for name in ("discordance", "rate", "seed_std", "groups", "seeds"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} is measured from --model_a and --model_b; omit it")
     if not (options.model_a and options.model_b) or len(options.filters) != 2:
         raise UsageError("both --model_a and --model_b are needed, and two --filters, such as none,ttm")
     runs = [read_run(Path(name)) for name in (options.model_a, options.model_b)]
     task, sides = options.task, list(zip(runs, options.filters, strict=True))
-    found = [run.values.get(task, {}).get(name) for run, name in sides]
-    for (run, name), values in zip(sides, found, strict=True):
-        if values is None:
-            raise UsageError(f"{run.path} has no samples of task '{task}' with the filter '{name}'")
-    left, right = (values or {} for values in found)
-    metric = options.metric or next((one for one in ("group_match", *left) if one in left and one in right), None)
+    left, right = (_values(run, task, name) for run, name in sides)
+    metric = options.metric or next((name for name in ("group_match", *left) if name in left and name in right), None)
     if metric is None or metric not in left or metric not in right:
         raise UsageError(f"the runs share no metric {metric or ''} of task '{task}'; known: {', '.join(left)}")
     ids = [group for group in left[metric] if group in right[metric]]
     difference = np.array([right[metric][group] - left[metric][group] for group in ids])
     if not difference.any():
-        raise DataError(f"the two runs agree about every group of task '{task}'; state a --discordance instead")
+        raise DataError(f"the two runs agree on every group of task '{task}'; give a --discordance instead")
     clusters = cluster_numbers(ids, [run.groups[task].clusters for run in runs])
     effect = 1.0 if clusters is None else stats.design_effect((difference + 1) / 2, clusters)
-    return _Known(
+    return _Design(
         len(ids),
         len(ids) / effect,
         [float(np.mean(np.square(difference)))],
@@ -177,8 +154,15 @@ def _measured(options: argparse.Namespace) -> _Known:
     )
 
 
+def _values(run: StoredRun, task: str, filter_: str) -> dict[str, dict[str, float]]:
+    values = run.values.get(task, {}).get(filter_)
+    if values is None:
+        raise UsageError(f"{run.path} has no samples of task '{task}' with filter '{filter_}'")
+    return values
+
+
 def _seeds(sides: Sequence[tuple[StoredRun, str]], task: str, metric: str) -> tuple[float | None, int]:
-    """The spread of the difference over seeds that were drawn apart, and the smaller number of seeds."""
+    """The standard deviation of the difference over independent seeds, and the smaller number of seeds."""
     spreads, counts = [], []
     for run, name in sides:
         spread = run.document.results.get(task, {}).get(seed_std_key(metric, name))
@@ -189,55 +173,48 @@ def _seeds(sides: Sequence[tuple[StoredRun, str]], task: str, metric: str) -> tu
     return (math.hypot(*spreads), min(counts)) if spreads else (None, 1)
 
 
-def _row(known: _Known, discordance: float, options: argparse.Namespace) -> dict[str, Any]:
+def _row(design: _Design, discordance: float, options: argparse.Namespace) -> dict[str, Any]:
     level = {"power": options.power, "alpha": options.alpha}
-    effect = known.groups / known.worth
-    asked = []
+    variance = design.seed_variance
+    rows = []
     for difference in options.difference:
-        alone = groups_needed(difference, discordance, **level, seed_variance=known.seed_variance)
+        independent = groups_needed(difference, discordance, **level, seed_variance=variance)
         found, seeds = None, None
         if difference <= discordance:
-            found = power_of(known.worth, discordance, difference, options.alpha, known.seed_variance)
-            if known.seed_std is not None:
-                seeds = seeds_needed(known.worth, difference, discordance, known.seed_std, **level)
-        groups = None if alone is None else math.ceil(alone * effect)
-        asked.append({"difference": difference, "power": found, "groups": groups, "seeds": seeds})
-    smallest = detectable_difference(known.worth, discordance, **level, seed_variance=known.seed_variance)
-    return {"discordance": discordance, "smallest_difference": smallest, "differences": asked}
+            found = power_of(design.worth, discordance, difference, options.alpha, variance)
+            if design.seed_std is not None:
+                seeds = seeds_needed(design.worth, difference, discordance, design.seed_std, **level)
+        groups = None if independent is None else math.ceil(independent * (design.groups / design.worth))
+        rows.append({"difference": difference, "power": found, "groups": groups, "seeds": seeds})
+    smallest = detectable_difference(design.worth, discordance, **level, seed_variance=variance)
+    return {"discordance": discordance, "smallest_difference": smallest, "differences": rows}
 
 
-def _print(options: argparse.Namespace, known: _Known, rows: Sequence[Mapping[str, Any]]) -> None:
-    shares = f", worth {known.worth:.0f} that share no image" if known.worth < known.groups else ""
-    echo(f"{options.task}: {known.groups} groups{shares}; models disagree about some of them ({known.origin})")
-    heads = ["disagree", "smallest found", "difference", "power", "groups needed"]
-    heads += [] if known.seed_std is None else ["seeds needed"]
+def _print(options: argparse.Namespace, design: _Design, rows: Sequence[Mapping[str, Any]]) -> None:
+    worth = f", equivalent to {design.worth:.0f} independent ones" if design.worth < design.groups else ""
+    echo(f"{options.task}: {design.groups} groups{worth}; disagreement between the models: {design.origin}")
+    has_seeds = design.seed_std is not None
+    heads = ["disagree", "smallest found", "difference", "power", "groups needed", *["seeds needed"] * has_seeds]
     cells = []
     for row in rows:
-        head = [f"{100 * row['discordance']:.1f}", _percent(row["smallest_difference"])]
-        for one in row["differences"]:
-            numbers_needed = [_whole(one["groups"]), *([] if known.seed_std is None else [_whole(one["seeds"])])]
-            cells.append([*head, f"{100 * one['difference']:g}", _percent(one["power"]), *numbers_needed])
+        head = [f"{100 * row['discordance']:.1f}", percent(row["smallest_difference"])]
+        for difference in row["differences"]:
+            needed = [difference["groups"], *[difference["seeds"]] * has_seeds]
+            cells.append([*head, f"{100 * difference['difference']:g}", percent(difference["power"])])
+            cells[-1] += [NOTHING if number is None else f"{number:,}" for number in needed]
             head = ["", ""]
     title = f"Found with {100 * options.power:g} % power at alpha {options.alpha:g}: percent"
     print_table([TableColumn(name, "number") for name in heads], cells, title=title)
     echo()
-    if known.observed is not None:
-        echo(f"{known.metric}: the difference measured is {100 * known.observed:+.2f}")
-    if known.seed_std is not None:
+    if design.observed is not None:
+        echo(f"{design.metric}: the measured difference is {100 * design.observed:+.2f}")
+    if design.seed_std is not None:
         echo(
-            f"The spread over seeds ({100 * known.seed_std:.2f}, {known.seeds} seeds) counts as chance: models trained "
-            "again are meant, by the normal approximation"
+            f"The standard deviation over seeds ({100 * design.seed_std:.2f}, {design.seeds} seeds) is included: the "
+            "difference is that of newly trained models, by the normal approximation"
         )
     else:
-        echo("By McNemar's exact test, as `compare` has it; '-': models that disagree so seldom cannot show it")
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
-
-
-def _whole(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+        echo("Exact McNemar test, as in `compare`; '-': models that disagree so rarely cannot show this difference")
 
 
 def _fraction(text: str) -> float:

@@ -1,4 +1,4 @@
-"""``ttmbench report``: results documents and their samples as one page that opens offline."""
+"""``ttmbench report``: results and their samples as one page that works offline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_text
-from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
+from ttmbench.cli.options import add_data_files, count
+from ttmbench.config import split_names
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
 from ttmbench.report.html.report_page import read_report, to_html
@@ -16,8 +17,8 @@ from ttmbench.reproduce.tables import published_numbers
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench report``."""
-    parser.add_argument("place", metavar="DIR|x.json", help="Results file, or directory searched recursively")
+    """Add the options of ``ttmbench report``."""
+    parser.add_argument("path", metavar="DIR|x.json", help="Results file, or directory searched recursively")
     parser.add_argument("--output_path", "-o", metavar="x.html", help="Output file (default: report.html in DIR)")
     parser.add_argument("--title", metavar="TEXT", default="Report", help="Page heading")
     parser.add_argument(
@@ -30,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow_images",
         metavar="A,B",
-        type=names,
+        type=split_names,
         help="Tasks whose images you may copy, whatever their licence field says",
     )
     parser.add_argument(
@@ -40,18 +41,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--published", metavar="FILE|TABLE", action="append", help="Published numbers: a CSV file, a table name, or all"
     )
     parser.add_argument("--figures", metavar="DIR", help="Also write charts as SVG and PNG to this directory")
-    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    add_verbosity(parser)
+    add_data_files(parser)
 
 
 def report(options: argparse.Namespace) -> int:
-    """Writes the page, and says what is on it and what was left out."""
-    place = Path(options.place)
-    folder = place if place.is_dir() else place.parent
+    """Write the page and list what it shows and what was skipped."""
+    path = Path(options.path)
+    folder = path if path.is_dir() else path.parent
     target = Path(options.output_path) if options.output_path else folder / "report.html"
     if target.suffix not in (".html", ".htm"):
-        raise UsageError(f"--output_path {target} is no name of a page; it should end with .html")
+        raise UsageError(f"--output_path must end with .html, got {target}")
     thumbnails = ThumbnailOptions(
         images=options.images,
         allowed=frozenset(options.allow_images or ()),
@@ -60,11 +59,10 @@ def report(options: argparse.Namespace) -> int:
         include_path=tuple(options.include_path or ()),
         page_folder=target.parent,
     )
-    shown = read_report(place, thumbnails, published_numbers(options.published or []))
-    gathered = shown.gathered
-    page = to_html(shown, options.title, links=options.images == "links")
+    shown = read_report(path, thumbnails, published_numbers(options.published or []))
+    gathered, page = shown.gathered, to_html(shown, options.title, links=options.images == "links")
     for name, why in gathered.skipped.items():
-        warn(f"left out: {name}: {why}")
+        warn(f"skipped: {name}: {why}")
     write_text(target, page)
     echo(f"runs: {len(gathered.runs)}, numbers: {sum(len(run.numbers) for run in gathered.runs)}")
     for images in shown.thumbnails.values():

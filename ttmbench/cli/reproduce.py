@@ -1,4 +1,4 @@
-"""``ttmbench reproduce``: a paper's table beside runs, and the runs that it lacks."""
+"""``ttmbench reproduce``: a paper's table compared with runs, and the missing runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 from ttmbench._util import console as terminal
 from ttmbench._util.console import echo, plain, warn
-from ttmbench._util.files import to_json, write_atomically
-from ttmbench.cli.options import DATA_DIR, add_verbosity, count, names
+from ttmbench._util.files import to_json, write_text
+from ttmbench.cli.options import add_data_files, count
+from ttmbench.config import split_names
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.table import NOTHING, TableColumn, print_table
@@ -24,33 +25,32 @@ _PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench reproduce``."""
-    parser.add_argument("name", metavar="TABLE", nargs="?", help="Table name or YAML file (default: list the tables)")
-    parser.add_argument("--list", action="store_true", help="List the tables")
-    parser.add_argument("--runs", metavar="DIR", help="Directory with results files to compare")
-    parser.add_argument("--models", "-M", metavar="A,B", type=names, help="Only rows for these models")
-    parser.add_argument("--tasks", "-t", metavar="A,B", type=names, help="Only rows for these tasks")
-    parser.add_argument("--run", action="store_true", help="Run missing evaluations, into the --runs directory")
-    parser.add_argument("--dry_run", action="store_true", help="Print the commands for missing evaluations and exit")
-    parser.add_argument("--allow_missing", action="store_true", help="Exit code 0 if every available number agrees")
-    parser.add_argument("--device", metavar="NAME", help="Device for --run: auto, cpu, cuda, cuda:1, mps")
-    parser.add_argument("--batch_size", metavar="N", type=count, help="Batch size for --run")
-    parser.add_argument("--offline", action="store_true", help="Use local files only for --run")
-    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    parser.add_argument("--output_path", "-o", metavar="x.json", help="Also write the comparison as JSON")
-    add_verbosity(parser)
+    """Add the options of ``ttmbench reproduce``."""
+    add = parser.add_argument
+    add("name", metavar="TABLE", nargs="?", help="Table name or YAML file (default: list the tables)")
+    add("--list", action="store_true", help="List the tables")
+    add("--runs", metavar="DIR", help="Directory with results files to compare")
+    add("--models", "-M", metavar="A,B", type=split_names, help="Only rows for these models")
+    add("--tasks", "-t", metavar="A,B", type=split_names, help="Only rows for these tasks")
+    add("--run", action="store_true", help="Run missing evaluations, into the --runs directory")
+    add("--dry_run", action="store_true", help="Print the commands for missing evaluations and exit")
+    add("--allow_missing", action="store_true", help="Exit code 0 if every available number agrees")
+    add("--device", metavar="NAME", help="Device for --run: auto, cpu, cuda, cuda:1, mps")
+    add("--batch_size", metavar="N", type=count, help="Batch size for --run")
+    add("--offline", action="store_true", help="Use local files only for --run")
+    add_data_files(parser)
+    add("--output_path", "-o", metavar="x.json", help="Also write the comparison as JSON")
 
 
 def reproduce(options: argparse.Namespace) -> int:
-    """Lists tables, or compares one with a folder of runs; AssertionNotMet if it is not reproduced."""
+    """List tables, or compare one with a folder of runs; AssertionNotMet if it is not reproduced."""
     if options.name is None or options.list:
         _list_tables()
         return 0
     if options.run and options.dry_run:
-        raise UsageError("--run runs what --dry_run only shows: give one of them")
+        raise UsageError("--run cannot be combined with --dry_run")
     if options.runs is None and (options.run or options.dry_run):
-        raise UsageError(f"--{'run' if options.run else 'dry_run'} needs --runs DIR: where results are and go")
+        raise UsageError(f"--{'run' if options.run else 'dry_run'} needs --runs DIR, the directory with the results")
     models, tasks = options.models or [], options.tasks or []
     table = select(load_table(options.name), models, tasks)
     registry = build_registry(options.include_path or [])
@@ -72,10 +72,9 @@ def reproduce(options: argparse.Namespace) -> int:
         echo(f"failed: {failure}")
     missing = _verdict(rows, allow_missing=options.allow_missing)
     if options.output_path:
-        path = Path(options.output_path)
         document = _document(table, rows, failures, reproduced=not missing)
-        write_atomically(path, lambda target: target.write_text(to_json(document), encoding="utf-8"))
-        echo(f"reproduction: {path}")
+        write_text(Path(options.output_path), to_json(document))
+        echo(f"reproduction: {options.output_path}")
     if missing:
         raise AssertionNotMet(f"{table.name} is not reproduced: {missing}")
     return 0
@@ -83,19 +82,23 @@ def reproduce(options: argparse.Namespace) -> int:
 
 def _list_tables() -> None:
     columns = (TableColumn("table", "key"), TableColumn("rows", "number"), TableColumn("where"), TableColumn("paper"))
-    tables = [load_table(name) for name in shipped_tables()]
-    rows = [[one.name, str(len(one.numbers)), f"{one.spec.source}, {one.spec.where}", one.spec.paper] for one in tables]
+    rows = []
+    for name in shipped_tables():
+        table = load_table(name)
+        rows.append([name, str(len(table.numbers)), f"{table.spec.source}, {table.spec.where}", table.spec.paper])
     print_table(columns, rows)
 
 
 def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[ComparedRow]:
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--runs {folder} is no folder")
-    found = list(walk_documents(folder)) if folder.is_dir() else []
-    for path, document in found:
+        raise UsageError(f"--runs must be a directory, and {folder} is a file")
+    documents = []
+    for path, document in walk_documents(folder) if folder.is_dir() else ():
         if isinstance(document, str):
-            warn(f"left out: {path}: {document}")
-    return compare(table, [(path, document) for path, document in found if not isinstance(document, str)], registry)
+            warn(f"skipped: {path}: {document}")
+        else:
+            documents.append((path, document))
+    return compare(table, documents, registry)
 
 
 def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
@@ -103,22 +106,22 @@ def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
         paid = run in skipped_for_money(planned, named)
         for command in run.commands[:-1]:
             echo(command)
-        echo(run.command + ("  # asks a paid server: --run does it only with --models naming it" if paid else ""))
+        echo(run.command + ("  # uses a paid server: --run needs --models with its name" if paid else ""))
     if not planned:
         echo("nothing is missing")
     return 0
 
 
 def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
-    """Carries out the plan and returns what failed."""
+    """Carry out the plan; returns the failures."""
     from ttmbench.cli.run import terminated_like_interrupted
 
     failures = []
-    left_out = skipped_for_money(planned, named)
+    skipped = skipped_for_money(planned, named)
     for run in planned:
-        if run in left_out:
+        if run in skipped:
             model = run.settings["model"]
-            failures.append(f"{model}: was not run, because its server takes money; --models {model} runs it")
+            failures.append(f"{model}: not run because its server is paid; --models {model} runs it")
             continue
         for command in run.commands:
             echo(command, flush=True)
@@ -145,10 +148,8 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
     console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
     columns = [TableColumn(name, "key") for name in ("task", "model", "track", "method: metric")]
-    columns += [
-        TableColumn(name, "number")
-        for name in ("published", *(("ours", "difference", "allowed", "groups") if with_ours else ()))
-    ]
+    numbers = ("published", "ours", "difference", "allowed", "groups")
+    columns += [TableColumn(name, "number") for name in numbers[: None if with_ours else 1]]
     columns.append(TableColumn("verdict" if with_ours else "here"))
     shown = []
     for row in rows:
@@ -158,8 +159,7 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
         cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))
         if with_ours:
             cells += _ours(row, spec.decimals)
-        cells.append(row.verdict if with_ours else _here(row, table))
-        shown.append(cells)
+        shown.append([*cells, row.verdict if with_ours else _here(row, table)])
     print_table(columns, shown)
     for line in _remarks(table, rows):
         console.print(plain(line), soft_wrap=True)
@@ -182,21 +182,21 @@ def _here(row: ComparedRow, table: PublishedTable) -> str:
     if row.verdict == NOT_HERE:
         return NOTHING
     entry = table.spec.models[row.number.model]
-    first = "" if entry.finetuned is None else f" finetuned on {', '.join(entry.finetuned.tasks)},"
+    first = "" if entry.finetuned is None else f" fine-tuned on {', '.join(entry.finetuned.tasks)},"
     return f"{entry.model}{first} on {', '.join(row.tasks)}"
 
 
 def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:
-    """What has to be said below the table, each thing once with the rows that it is about."""
-    about: dict[str, dict[str, None]] = {}
+    """The notes below the table, each once with the rows that it is about."""
+    rows_of: dict[str, dict[str, None]] = {}
     for row in rows:
         remarks = [f"{row.verdict}: {row.why}"] if row.why else []
         note = table.spec.models[row.number.model].note
         if row.ours is not None:
             remarks += [*row.ours.notes, *([note] if note else [])]
         for remark in remarks:
-            about.setdefault(remark, {})[f"{row.number.task} {row.number.model}"] = None
-    return [f"{remark} ({'; '.join(names)})" for remark, names in about.items()]
+            rows_of.setdefault(remark, {})[f"{row.number.task} {row.number.model}"] = None
+    return [f"{remark} ({'; '.join(names)})" for remark, names in rows_of.items()]
 
 
 def _percent(value: float, std: float | None, decimals: int) -> str:

@@ -1,4 +1,4 @@
-"""``ttmbench run``: options -> configuration -> results, table and files."""
+"""``ttmbench run``: a model evaluated on tasks, with a table and files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import echo, warn
-from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what, names
+from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what
 from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
     from ttmbench.evaluator.eval_results import EvalResults
 
-LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # in place of --tasks -> what is listed
+LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # value of --tasks -> what to list
 _PAIRS = ("model_args", "task_args", "ttm_args", "track_args", "rerank")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench run``."""
+    """Add the options of ``ttmbench run``."""
     data = parser.add_argument_group("model and data")
     ttm = parser.add_argument_group("test-time training")
     how = parser.add_argument_group("execution")
@@ -39,36 +40,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--name", dest="model_name", metavar="NAME", help="Model name in results (default: last part of its path)"
     )
-    data.add_argument(
-        "--rerank", metavar="K=V,...", help="First retrieval stage: model=NAME selects k=N candidates to rerank"
-    )
+    rerank = "First retrieval stage: model=NAME selects k=N candidates to rerank"
+    data.add_argument("--rerank", metavar="K=V,...", help=rerank)
     parser.add_argument("--ttm", action="store_true", default=None, help="Adapt the model with test-time matching")
     add_ttm_settings(parser)
-    ttm.add_argument(
-        "--simple_match",
-        action="store_true",
-        default=None,
-        help="Also fine-tune on the raw model's matchings (SimpleMatch)",
-    )
-    ttm.add_argument(
-        "--oracle",
-        action="store_true",
-        default=None,
-        help="Also report an upper bound: TTM with correct pseudo-labels only (uses labels)",
-    )
-    ttm.add_argument(
-        "--ttm_controls", metavar="A,B", type=names, help="Also train on control pseudo-labels: placebo, shuffle"
-    )
-    ttm.add_argument(
-        "--ttm_holdout", metavar="X", type=float, help="Also hold out this fraction from adaptation and score it"
-    )
-    ttm.add_argument("--ttm_also", metavar="A,B", type=names, help="Also evaluate adapted models on these tasks")
-    ttm.add_argument(
-        "--audit_labels",
-        action="store_true",
-        default=None,
-        help="Repeat with permuted captions; fail if selections change",
-    )
+    switch = partial(ttm.add_argument, action="store_true", default=None)
+    switch("--simple_match", help="Also fine-tune on the raw model's matchings (SimpleMatch)")
+    switch("--oracle", help="Also report an upper bound: TTM with correct pseudo-labels only (uses labels)")
+    controls = "Also train on control pseudo-labels: placebo, shuffle"
+    ttm.add_argument("--ttm_controls", metavar="A,B", type=split_names, help=controls)
+    holdout = "Also hold out this fraction of groups from adaptation and score it"
+    ttm.add_argument("--ttm_holdout", metavar="X", type=float, help=holdout)
+    ttm.add_argument("--ttm_also", metavar="A,B", type=split_names, help="Also evaluate adapted models on these tasks")
+    switch("--audit_labels", help="Repeat with permuted captions; fail if selections change")
     ttm.add_argument("--save_adapted", metavar="DIR", help="New directory for the adapted model's weights")
     add_how(parser, how)
     how.add_argument("--on_error", metavar="raise|continue", help="Stop or continue after a failed task")
@@ -82,24 +66,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="Tasks from an earlier run to repeat (default: failed and missing)",
     )
     out.add_argument("--baseline", metavar="RESULT", help="Results file to compare with")
-    out.add_argument("--track", metavar="A,B", type=names, help="Experiment trackers: wandb, trackio, tensorboard")
+    out.add_argument(
+        "--track", metavar="A,B", type=split_names, help="Experiment trackers: wandb, trackio, tensorboard"
+    )
     out.add_argument("--track_args", metavar="K=V,...", help="Tracker settings: project, name, dir, wandb.mode, ...")
     add_assertions(out)
     add_verbosity(out)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs what the options say and prints the table; 1 if a task failed or is mostly undecided, 130 if interrupted."""
+    """Run the evaluation; exit code 1 if a task failed or is mostly undecided, 130 if interrupted."""
     if options.tasks in LISTINGS:
         from ttmbench.cli.ls import print_kind
 
         return print_kind(LISTINGS[options.tasks], options.include_path or [])
     config = make_run_config(settings_of(options), "options")
-    if options.dry_run:
-        return _dry_run(config)
-    from ttmbench.evaluator.settings import choose
+    from ttmbench.evaluator.settings import choose, plan
 
-    chosen = choose(config)  # a wrong name is told before torch is imported, which takes seconds
+    if options.dry_run:
+        echo(json.dumps(plan(config), indent=2))
+        return 0
+    chosen = choose(config)  # reports a wrong name before torch is imported, which takes seconds
     from ttmbench.evaluator.run import run as evaluate
 
     try:
@@ -107,8 +94,8 @@ def run(options: argparse.Namespace) -> int:
             results = evaluate(config, command=["ttmbench", *sys.argv[1:]], chosen=chosen)
     except KeyboardInterrupt as stop:
         show(results_of(stop))
-        kept = "what was finished is saved, and the same command goes on" if config.output_path else "nothing was kept"
-        warn(f"interrupted; {kept}")
+        resume = "finished tasks are saved; run the same command again to resume"
+        warn(f"interrupted; {resume if config.output_path else 'nothing was saved'}")
         return INTERRUPTED
     except Exception as error:
         show(results_of(error))
@@ -123,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def show(results: EvalResults | None) -> None:
-    """Prints what there is: the table, and where the results lie."""
+    """Print the table of a run, if it has results, and where they are."""
     from ttmbench.report.terminal import print_results
 
     if results is None:
@@ -136,7 +123,7 @@ def show(results: EvalResults | None) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Command line over ``--config``; what neither sets is left to the defaults."""
+    """The settings given on the command line or else in ``--config``."""
     settings = read_config_file(Path(options.config)) if options.config else {}
     if not set(settings) <= set(RunConfig.model_fields):
         make_run_config(settings, f"--config {options.config}")  # names the unknown key, which explains what is missing
@@ -158,22 +145,16 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
             settings[name] = value
     for needed in ("model", "tasks"):
         if not settings.get(needed):
-            raise UsageError(f"--{needed} is needed; `ttmbench ls {needed.rstrip('s')}s` lists what there is")
+            kind = f"{needed.rstrip('s')}s"
+            raise UsageError(f"--{needed} is needed; `ttmbench ls {kind}` lists the {kind}")
     return settings
-
-
-def _dry_run(config: RunConfig) -> int:
-    from ttmbench.evaluator.settings import plan
-
-    echo(json.dumps(plan(config), indent=2))
-    return 0
 
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Inside, SIGTERM is passed on as SIGINT; a second signal during the saving ends the process without it.
+    """Inside, SIGTERM acts as SIGINT; a second signal while results are saved ends the process.
 
-    Where SIGINT is ignored, as in what a script starts in the background, it stays so until SIGTERM comes.
+    Where SIGINT is ignored, as for background processes of a script, it stays ignored until SIGTERM comes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
@@ -183,7 +164,7 @@ def terminated_like_interrupted() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        # Raised as a signal, not as an exception: asyncio lets requests under way end only if it sees the signal.
+        # A signal, not an exception: asyncio lets running requests finish only if it sees the signal.
         signal.raise_signal(signal.SIGINT)
 
     before = signal.signal(signal.SIGTERM, stop)
@@ -197,7 +178,7 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 
 def _interrupt_main_thread() -> None:
-    """By a signal where there are such, which also ends the sleep of a program that waits."""
+    """Use a signal where the system has them, which also ends a sleep."""
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     else:
@@ -206,7 +187,7 @@ def _interrupt_main_thread() -> None:
 
 @contextmanager
 def _not_lost_in_finalizers() -> Iterator[None]:
-    """Inside, an interrupt that comes while a ``__del__`` runs, where Python reports and drops it, comes once more."""
+    """Inside, an interrupt during a ``__del__``, which Python drops, is raised again."""
     before, again = sys.unraisablehook, list[threading.Timer]()
 
     def report(what: UnraisableHookArgs) -> None:

@@ -11,12 +11,11 @@ from ttmbench.results.files import schema as results_schema
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench schema``."""
+    """Add the options of ``ttmbench schema``."""
     parser.add_argument("name", metavar="results|task|leaderboard", help="Schema to print")
 
 
 def schema(options: argparse.Namespace) -> int:
-    """Prints a JSON Schema."""
-    found = task_schema() if options.name == "task" else results_schema(options.name)
-    echo(json.dumps(found, indent=2))
+    """Print a JSON Schema."""
+    echo(json.dumps(task_schema() if options.name == "task" else results_schema(options.name), indent=2))
     return 0

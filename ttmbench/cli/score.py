@@ -1,4 +1,4 @@
-"""``ttmbench score``: every metric from stored scores or answers, with neither model nor dataset."""
+"""``ttmbench score``: every metric from stored scores, ranks or answers, without the model and the dataset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ttmbench._util.console import echo
-from ttmbench.cli.options import add_assertions, add_interval, add_verbosity, count
+from ttmbench.cli.options import add_assertions, add_interval, add_task_files, count
 from ttmbench.report.terminal import print_results
 from ttmbench.results.assertions import check_assertions, check_names, parse_assertion
 from ttmbench.results.document import ResultsDocument
@@ -17,28 +17,23 @@ from ttmbench.results.labels import SLASH, split_key
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench score``."""
-    parser.add_argument(
-        "scores",
-        nargs="+",
-        metavar="FILE",
-        help="Scores or ranks (JSONL, npz, npy, safetensors), or answers (JSON)",
-    )
+    """Add the options of ``ttmbench score``."""
+    files = "Scores or ranks (JSONL, npz, npy, safetensors), or answers (JSON)"
+    parser.add_argument("scores", nargs="+", metavar="FILE", help=files)
     parser.add_argument("--task", metavar="NAME", help="Task that the scores belong to (default: shape from the file)")
     parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
+    add_task_files(parser)
     parser.add_argument(
         "--limit", metavar="N", type=count, help="Number of groups in the file, from the start of the task"
     )
     add_interval(parser, default=1000)
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="Seed for the bootstrap")
     add_assertions(parser)
-    add_verbosity(parser)
 
 
 def score(options: argparse.Namespace) -> int:
-    """Checks where results go, reads, computes, prints, writes if asked, and checks what was asserted."""
+    """Compute the metrics, print and write them, and check the assertions."""
     from ttmbench.evaluator.resume import archive_existing
     from ttmbench.evaluator.score_files import score_files
     from ttmbench.evaluator.single_groups import sample_lines

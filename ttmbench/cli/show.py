@@ -1,31 +1,31 @@
-"""``ttmbench show``: everything about one task or model."""
+"""``ttmbench show``: all details of one task or model."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from difflib import get_close_matches
-from typing import Any
+
+import numpy as np
 
 from ttmbench._util.console import echo
-from ttmbench.cli.chances import chance_of
-from ttmbench.cli.options import add_verbosity
+from ttmbench.cli.options import add_task_files
 from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
+from ttmbench.results.ranks import Ranks
+from ttmbench.types import MetricSpec
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench show``."""
+    """Add the options of ``ttmbench show``."""
     parser.add_argument("name", metavar="TASK|MODEL", help="Task or model name")
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    add_verbosity(parser)
+    add_task_files(parser)
 
 
 def show(options: argparse.Namespace) -> int:
-    """Prints everything about a task or a model as JSON."""
+    """Print a task or a model as JSON."""
     registry = build_registry(options.include_path or [])
     name = options.name
     if name in registry.task_files or name.endswith((".yaml", ".yml")):
@@ -34,22 +34,40 @@ def show(options: argparse.Namespace) -> int:
         presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
         shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
         echo(json.dumps(shown, indent=2, ensure_ascii=False))
-        return 0
-    if name in registry.adapters:
+    elif name in registry.adapters:
         adapter, plugin = registry.adapters[name]
         card = None if adapter.card is None else vars(adapter.card)
         shown = {**vars(adapter), "card": card, "plugin": plugin}
-        takes = shown.pop("options")
-        if takes is not None:
-            shown["arguments"] = load_target(takes).described()
+        model_options = shown.pop("options")
+        if model_options is not None:
+            shown["arguments"] = load_target(model_options).described()
         echo(json.dumps(shown, indent=2, default=list))
-        return 0
-    known = sorted({*registry.task_files, *registry.adapters})
-    near = get_close_matches(name, known, n=2)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(known)}"
-    raise UsageError(f"no task or model is named '{name}'; {hint}")
+    else:
+        raise UsageError(registry.unknown("task or model", name, [*registry.task_files, *registry.adapters]))
+    return 0
 
 
-def _metric_row(registry: Registry, name: str, task: TaskSpec) -> dict[str, Any]:
+def _metric_row(registry: Registry, name: str, task: TaskSpec) -> dict[str, object]:
     metric = registry.metric(name) if task.kind != "groups" else metric_for(registry.metric(name), task.shape)
     return {"summary": metric.summary, "chance": chance_of(metric, task), "track": metric.track}
+
+
+def chance_of(metric: MetricSpec, spec: TaskSpec) -> float | None:
+    """The value of a metric for random scores, as a fraction.
+
+    None where it is unknown or depends on more than the task file. Where images have different numbers of captions,
+    each is taken to have the mean number, rounded down.
+    """
+    if metric.chance is None or metric.scope == "global":
+        return None
+    if spec.kind == "groups":
+        shape = (spec.shape.images, spec.shape.captions)
+        return metric.chance(*shape) if metric.defined(*shape) else None
+    images = spec.group.n_groups
+    texts = spec.group.n_captions if spec.classes is None else spec.classes.n_classes
+    if images is None or texts is None:
+        return None
+    correct = texts // images if metric.scope == "i2t" else 1
+    candidates = images if metric.scope == "t2i" else texts
+    query = np.zeros(1, np.int64)
+    return metric.chance(Ranks(query, None, None, np.full(1, correct), candidates))

@@ -1,4 +1,4 @@
-"""``ttmbench sweep``: a plan of models, tasks and settings -> a folder of documents, one a cell."""
+"""``ttmbench sweep``: one run for each cell of a plan of models, tasks and settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo, warn
-from ttmbench.cli.options import LIMIT, add_machine, add_verbosity, count, count_or_share
+from ttmbench.cli.options import LIMIT, add_machine, add_task_files, count, count_or_fraction
 from ttmbench.cli.run import terminated_like_interrupted
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench sweep``."""
+    """Add the options of ``ttmbench sweep``."""
     parser.add_argument("plan", metavar="PLAN.yaml", help="YAML file with models, tasks and settings")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Directory for results and sweep.json")
     parser.add_argument("--dry_run", action="store_true", help="List the cells with their status and exit")
@@ -34,53 +34,42 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default="continue",
         help="Continue with other cells after a failure, or start no new ones",
     )
-    workers = parser.add_argument_group("options for workers")
-    workers.add_argument(
-        "--executor",
-        metavar="local|ray",
-        choices=("local", "ray"),
-        default="local",
-        help="Local processes, or Ray workers on a cluster",
-    )
-    workers.add_argument(
-        "--executor_args",
-        metavar="K=V,...",
-        help="Settings: stall=SECONDS ends hung workers; for Ray also address, num_cpus, num_gpus, ...",
-    )
-    workers.add_argument(
-        "--workers", metavar="N", type=count, help="Number of workers (default: one per GPU, else one)"
-    )
+    add = parser.add_argument_group("options for workers").add_argument
+    kinds, where = ("local", "ray"), "Local processes, or Ray workers on a cluster"
+    add("--executor", metavar="local|ray", choices=kinds, default="local", help=where)
+    settings = "Settings: stall=SECONDS ends hung workers; for Ray also address, num_cpus, num_gpus, ..."
+    add("--executor_args", metavar="K=V,...", help=settings)
+    add("--workers", metavar="N", type=count, help="Number of workers (default: one per GPU, else one)")
     over = parser.add_argument_group("options for every cell, which override the plan")
-    over.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    over.add_argument("--limit", "-L", metavar="N", type=count_or_share, help=LIMIT)
+    add_task_files(over)
+    over.add_argument("--limit", "-L", metavar="N", type=count_or_fraction, help=LIMIT)
     over.add_argument(
         "--log_samples", action="store_true", default=None, help="Write one JSON line per group (default: yes)"
     )
     over.add_argument("--save_scores", action="store_true", default=None, help="Also write the score arrays")
     add_machine(over, over, seed="Seed for the bootstrap, and first test-time seed")
-    add_verbosity(parser)
 
 
 def sweep(options: argparse.Namespace) -> int:
-    """Runs a plan; 1 if a cell failed, 130 if interrupted."""
+    """Run a plan; exit code 1 if a cell failed, 130 if interrupted."""
     from ttmbench.sweep.plan import expand, read_plan
 
-    over = {name: value for name in RunConfig.model_fields if (value := getattr(options, name, None)) is not None}
-    over = {name: value for name, value in over.items() if name not in ("output_path", "on_error")}
+    names = RunConfig.model_fields.keys() - {"output_path", "on_error"}
+    over = {name: value for name in names if (value := getattr(options, name, None)) is not None}
     planned = expand(read_plan(Path(options.plan)), options.plan, over, ["ttmbench", *sys.argv[1:]])
     if options.cell is not None and options.cell > len(planned):
-        raise UsageError(f"--cell {options.cell}: {options.plan} has {len(planned)} cells")
+        raise UsageError(
+            f"--cell must be at most {len(planned)}, the number of cells of {options.plan}, got {options.cell}"
+        )
     if options.dry_run:
         chosen = planned if options.cell is None else [planned[options.cell - 1]]
         return _dry_run(chosen, None if options.output_path is None else Path(options.output_path))
     if options.output_path is None:
-        raise UsageError("--output_path DIR is needed: a sweep writes its documents there, and goes on from them")
+        raise UsageError("--output_path DIR is needed: a sweep writes its results there, and resumes from them")
     root = Path(options.output_path)
     if root.suffix == ".json" or root.is_file():
-        raise UsageError(f"--output_path {root}: a sweep writes to a folder")
-    if options.cell is not None:
-        return _one_cell(options, planned, root)
-    return _sweep(options, planned, root)
+        raise UsageError(f"--output_path must be a directory for a sweep, got {root}")
+    return (_sweep if options.cell is None else _one_cell)(options, planned, root)
 
 
 def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
@@ -93,38 +82,39 @@ def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Pa
         with terminated_like_interrupted(), one_driver(root):
             driver = Driver(planned, root, options.plan, options.on_error)
             if driver.left < len(planned):
-                warn(f"{len(planned) - driver.left} of {len(planned)} cells are done already")
+                warn(f"{len(planned) - driver.left} of {len(planned)} cells are already done")
             with display() as shown:
                 summary = driver.run(_executor(options, planned, root, driver.units), shown)
     except KeyboardInterrupt:
-        warn(f"interrupted; {root / SUMMARY} says how every cell stands, and the same command goes on")
+        warn(f"interrupted; {root / SUMMARY} has the status of every cell; run the same command again to resume")
         return INTERRUPTED
-    states = Counter(one.state for one in summary.cells)
+    states = Counter(cell.state for cell in summary.cells)
     echo(f"{len(planned)} cells: " + ", ".join(f"{number} {state}" for state, number in states.items()))
-    for one in summary.cells:
-        if one.state == "failed":
-            echo(f"  {one.number} {one.cell}: {one.error}")
+    for cell in summary.cells:
+        if cell.state == "failed":
+            echo(f"  {cell.number} {cell.cell}: {cell.error}")
     if summary.workers_hung:
-        echo(f"workers that hung and were ended: {summary.workers_hung}")
+        echo(f"workers stopped because they hung: {summary.workers_hung}")
     echo(f"cells: {root / SUMMARY}; `ttmbench report {root}` shows the results")
     return 1 if states["failed"] else 0
 
 
 def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
-    """One cell in this process, as ``ttmbench run`` does it."""
+    """Run one cell in this process."""
     from ttmbench.cli.run import show
-    from ttmbench.sweep.single_cell import SingleCell
+    from ttmbench.sweep.folder import stages_left
+    from ttmbench.sweep.single_cell import run_cell
 
-    cell = SingleCell(root, options.plan, planned, options.cell)
-    if cell.done:
-        echo(f"cell {options.cell} is done: {cell.document}")
+    one = planned[options.cell - 1]
+    if not stages_left(root, one):
+        echo(f"cell {options.cell} is already done: {root / one.cell.document}")
         return 0
     try:
         with terminated_like_interrupted():
-            results = cell.run()
+            results = run_cell(root, options.plan, planned, options.cell)
     except KeyboardInterrupt as stop:
         show(results_of(stop))
-        warn("interrupted; what was finished is saved, and the same command goes on")
+        warn("interrupted; finished tasks are saved; run the same command again to resume")
         return INTERRUPTED
     except Exception as error:
         show(results_of(error))
@@ -140,55 +130,55 @@ def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
     if options.executor == "ray":
         from ttmbench.sweep.ray_executor import RayExecutor
 
-        wanted = read_options(RayOptions, {"workers": options.workers, **given})
-        return RayExecutor(root, wanted, [one.cell for one in planned], units)
-    from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, desks_for
+        ray_options = read_options(RayOptions, {"workers": options.workers, **given})
+        return RayExecutor(root, ray_options, [one.cell for one in planned], units)
+    from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, worker_slots
 
     stall = read_options(LocalOptions, given).stall
-    # A cell that names a device by its number has to see all of them.
+    # A cell with a numbered device has to see all devices.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
-    return LocalExecutor(root, desks_for(options.workers, accelerators() if any_device else (), units), stall)
+    return LocalExecutor(root, worker_slots(options.workers, accelerators() if any_device else (), units), stall)
 
 
 def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
-    """Prints the cells, what there is to do, and how long it takes where documents in the folder say so."""
+    """Print the cells, the remaining work, and its duration as estimated from results in the folder."""
     from ttmbench.evaluator.unit import units_of
     from ttmbench.report.table import TableColumn, print_table
     from ttmbench.sweep.estimate import rates, seconds_of, work_of
     from ttmbench.sweep.folder import stages_left
 
-    known = {} if root is None else rates(root)
+    rate_of = {} if root is None else rates(root)
     rows, times = [], []
     for one in planned:
         stages = units_of(one.cell) if root is None else stages_left(root, one)
         work = work_of(one)
-        seconds = seconds_of(work, known.get(one.cell.model))
+        seconds = seconds_of(work, rate_of.get(one.cell.config.model_name))
         if stages:
             times.append(seconds)
-        counted = ["-" if value is None else str(value) for value in (work.groups, work.images, work.captions)]
+        counts = ["-" if value is None else str(value) for value in (work.groups, work.images, work.captions)]
         training = f"{work.iterations} x {work.epochs}" if work.iterations else "-"
-        shown = "-" if seconds is None or not stages else f"{seconds:.0f}"
-        rows.append([str(one.cell.number), one.cell.folder, *counted, training, _units(one, stages), shown])
+        duration = "-" if seconds is None or not stages else f"{seconds:.0f}"
+        rows.append([str(one.cell.number), one.cell.folder, *counts, training, _units(one, stages), duration])
     names = ("groups", "images", "captions", "TTM", "units", "seconds")
     columns = [TableColumn("cell", "key"), TableColumn("folder", "key"), *(TableColumn(one, "number") for one in names)]
-    caption = "TTM: iterations of all seeds x epochs in each. A unit is what a worker does at a time."
+    caption = "TTM: iterations over all seeds x epochs. Unit: what a worker runs at a time."
     print_table(columns, rows, caption=caption)
     timed = [seconds for seconds in times if seconds is not None]
     echo()
     echo(f"{len(planned)} cells, {len(times)} to run")
     if timed:
         echo(
-            f"about {sum(timed):.0f} s on one worker for {len(timed)} of them, by groups and epochs, from documents of "
-            f"the same models in {root}"
+            f"about {sum(timed):.0f} s on one worker for {len(timed)} of them, estimated from groups and epochs in "
+            f"results of the same models in {root}"
         )
     if len(timed) < len(times):
         where = "" if root is None else f" in {root}"
-        echo(f"no time for {len(times) - len(timed)} of them: no document of their models{where} has the times")
+        echo(f"no estimate for {len(times) - len(timed)} of them: no results of their models{where} have times")
     return 0
 
 
 def _units(one: PlannedCell, left: Sequence[Sequence[Unit]]) -> str:
-    """How many units are left of how many."""
+    """The number of remaining units, of the total."""
     from ttmbench.evaluator.unit import units_of
 
     total, count = (sum(len(stage) for stage in stages) for stages in (units_of(one.cell), left))

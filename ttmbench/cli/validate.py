@@ -1,79 +1,77 @@
-"""``ttmbench validate``: is a task file right, and its data what it says? Is a submission of results sound?"""
+"""``ttmbench validate``: checks of task files and their data, and of submitted results; one line each."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
-from collections.abc import Sequence
+import io
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.console import echo, print_traceback
-from ttmbench.cli.chances import chance_of
-from ttmbench.cli.options import DATA_DIR, OFFLINE, add_verbosity, count
-from ttmbench.cli.submissions import check_submissions, is_submission
+from ttmbench._util.console import echo, one_line, print_traceback
+from ttmbench.cli.options import OFFLINE, add_data_files, count
+from ttmbench.cli.show import chance_of
 from ttmbench.config import split_names
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data
 from ttmbench.data.paths import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
+from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.types import Group, ImageRef, Loaded
 
-SHOWN = 3
+MOST_PROBLEMS = 3  # of the data of a task
+MOST_FINDINGS = 40  # of a submission
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ttmbench validate``."""
-    parser.add_argument(
-        "tasks",
-        nargs="*",
-        metavar="TASK|FILE|RESULT",
-        help="Tasks, or results files or directories (default: every task)",
-    )
-    parser.add_argument("--include_path", metavar="DIR", action="append", help="Directory with additional task files")
-    parser.add_argument("--offline", action="store_true", help=OFFLINE)
-    parser.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
-    parser.add_argument("--limit", metavar="N", type=count, help="Read only the first N groups")
-    parser.add_argument("--schema_only", action="store_true", help="Check task files only, without reading the data")
-    parser.add_argument(
-        "--allow_unchecked",
-        action="store_true",
-        help="Also accept submitted numbers that cannot be checked",
-    )
-    add_verbosity(parser)
+    """Add the options of ``ttmbench validate``."""
+    add, names = parser.add_argument, "Tasks, or results files or directories (default: every task)"
+    add("tasks", nargs="*", metavar="TASK|FILE|RESULT", help=names)
+    add_data_files(parser)
+    add("--offline", action="store_true", help=OFFLINE)
+    add("--limit", metavar="N", type=count, help="Read only the first N groups")
+    add("--schema_only", action="store_true", help="Check task files only, without reading the data")
+    add("--allow_unchecked", action="store_true", help="Also accept submitted numbers that cannot be checked")
 
 
 def validate(options: argparse.Namespace) -> int:
-    """Prints one line a task, and one a finding of a submission; the exit code is that of the worst."""
+    """Print one line per task, and one per finding of a submission; returns the highest exit code."""
     registry = build_registry(options.include_path or [])
     given_data_folder(options.data_dir)
-    results = [word for word in options.tasks if is_submission(registry, word)]
-    worst = check_submissions(results, registry, options) if results else 0
+    results = [word for word in options.tasks if _is_submission(registry, word)]
+    worst = _check_submissions(results, registry, options) if results else 0
     tasks = [word for word in options.tasks if word not in results]
     for name in _names(registry, tasks) if tasks or not results else ():
         try:
             echo(f"{name}: {_check(registry, name, options)}", flush=True)
         except TtmbenchError as error:
-            if options.verbosity == "debug":
-                print_traceback()
-            echo(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
-            worst = max(worst, error.exit_code)
+            worst = max(worst, _print_error(name, error, options))
     return worst
 
 
-def _names(registry: Registry, asked: Sequence[str]) -> list[str]:
-    """Tasks by name, file, tag or glob, each once; what is none of them stays, so that its error gets a line."""
-    if not asked:
+def _print_error(name: str, error: TtmbenchError, options: argparse.Namespace) -> int:
+    if options.verbosity == "debug":
+        print_traceback()
+    echo(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
+    return error.exit_code
+
+
+def _names(registry: Registry, words: Sequence[str]) -> list[str]:
+    """Tasks by name, file, tag or glob, each once; an unknown name stays, so that its error gets a line."""
+    if not words:
         return sorted(registry.task_files)
-    found: dict[str, None] = {}
-    for word in (name for words in asked for name in split_names(words)):
-        if "/" in word and not (is_named(registry, word) or Path(word).exists()):
-            raise UsageError(f"{word} does not exist; name tasks, task files, results documents or folders of them")
-        found |= dict.fromkeys([word] if is_named(registry, word) else select_tasks(registry, [word]))
-    return list(found)
+    names: dict[str, None] = {}
+    for name in (name for word in words for name in split_names(word)):
+        if "/" in name and not (is_named(registry, name) or Path(name).exists()):
+            raise UsageError(f"{name} does not exist; give tasks, task files, or results files or directories")
+        names |= dict.fromkeys([name] if is_named(registry, name) else select_tasks(registry, [name]))
+    return list(names)
 
 
 def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
@@ -89,13 +87,10 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
         chance = chance_of(metric, spec)
         if chance is not None:
             chances.append(f"{metric_name} {100 * chance:.2f}")
-    data_locations(
-        registry, task, data_folder(Path(options.data_dir) if options.data_dir else None)
-    )  # the source's options
+    # Raises if the options of the source are wrong.
+    data_locations(registry, task, data_folder(Path(options.data_dir) if options.data_dir else None))
     summary = f"ok, version {spec.version}, {spec.extent}, chance in percent: {', '.join(chances) or 'none'}"
-    if options.schema_only:
-        return f"{summary}; data not read"
-    return f"{summary}; {_check_data(registry, task, options)}"
+    return f"{summary}; {'data not read' if options.schema_only else _check_data(registry, task, options)}"
 
 
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
@@ -104,30 +99,29 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
     padded: set[str] = set()
     report = audit_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated, padded))
     if padded:
-        what = "1 crop box reaches" if len(padded) == 1 else f"{len(padded)} crop boxes reach"
-        report.notes.append(f"{what} beyond the image, which is black there")
+        boxes = "1 crop box extends" if len(padded) == 1 else f"{len(padded)} crop boxes extend"
+        report.notes.append(f"{boxes} beyond the image, and the outside is black")
     if animated:
-        what = "1 image is animated: its first frame is taken"
-        report.notes.append(
-            what if len(animated) == 1 else f"{len(animated)} images are animated: first frames are taken"
-        )
+        images = "1 image is" if len(animated) == 1 else f"{len(animated)} images are"
+        report.notes.append(f"{images} animated, and the first frame is used")
+    source = _source(loaded.source)
     if report.problems:
-        count = f"{len(report.problems)} problems: " if len(report.problems) > 1 else ""
-        more = f"; and {len(report.problems) - SHOWN} more" if len(report.problems) > SHOWN else ""
-        raise DataError(f"{count}{'; '.join(report.problems[:SHOWN])}{more} (from {_source(loaded.source)})")
+        total = f"{len(report.problems)} problems: " if len(report.problems) > 1 else ""
+        more = f"; and {len(report.problems) - MOST_PROBLEMS} more" if len(report.problems) > MOST_PROBLEMS else ""
+        raise DataError(f"{total}{'; '.join(report.problems[:MOST_PROBLEMS])}{more} (from {source})")
     notes = "".join(f", {note}" for note in report.notes)
     return (
-        f"{_counted(task, loaded)}, all images decode{notes}; {report.images} images from "
-        f"{_source(loaded.source)}; first: {_shown(loaded.groups)}"
+        f"{_size(task, loaded)}, all images decode{notes}; {report.images} images from {source}; "
+        f"first: {_example(loaded.groups[0])}"
     )
 
 
-def _counted(task: TaskFile, loaded: Loaded) -> str:
-    """How much there is; of a classification task every label is looked up among the classes."""
+def _size(task: TaskFile, loaded: Loaded) -> str:
+    """The size of the data; every label of a classification task must be one of its classes."""
     spec, groups = task.spec, loaded.groups
     if "coverage" in loaded.source:
         rows = loaded.source["coverage"]["rows"]
-        return f"{len(groups)} of {rows} groups (some images are not here: {left_out(loaded.source)} are left out)"
+        return f"{len(groups)} of {rows} groups (skipped because of missing images: {left_out(loaded.source)})"
     if spec.kind == "retrieval":
         return f"{len(groups)} images with {sum(len(group.captions) for group in groups)} captions"
     if spec.kind == "classification":
@@ -138,7 +132,7 @@ def _counted(task: TaskFile, loaded: Loaded) -> str:
 
 
 def _digest(image: ImageRef, group_id: str, animated: set[str], padded: set[str]) -> str:
-    """Digest of an image as a model sees it: upright, RGB. Names of animated and of padded ones are taken down."""
+    """Digest of an image as a model sees it; adds the names of animated and padded images to the sets."""
     from ttmbench.scoring.fingerprint import open_upright  # with torch, which no `--help` should wait for
 
     opened = open_upright(image, group_id)
@@ -149,17 +143,112 @@ def _digest(image: ImageRef, group_id: str, animated: set[str], padded: set[str]
     return hashlib.sha256(f"{opened.size}".encode() + opened.tobytes()).hexdigest()
 
 
-def _source(source: dict[str, Any]) -> str:
-    """Where the groups came from, and what was tried before."""
+def _source(source: Mapping[str, Any]) -> str:
+    """Where the groups come from, and the locations that were tried before."""
     inner = source.get("data") or source
-    what = inner.get("path") or inner.get("file") or inner.get("scene") or ""
-    passed = inner.get("passed_over")
-    return f"{inner.get('kind', 'its source')} {what}".strip() + (f" (not here: {', '.join(passed)})" if passed else "")
+    path = inner.get("path") or inner.get("file") or inner.get("scene") or ""
+    skipped = inner.get("passed_over")
+    tried = f" (unavailable: {', '.join(skipped)})" if skipped else ""
+    return f"{inner.get('kind', 'its source')} {path}".strip() + tried
 
 
-def _shown(groups: Sequence[Group]) -> str:
-    first = groups[0]
+def _example(group: Group) -> str:
     from ttmbench.scoring.fingerprint import open_upright
 
-    sizes = ", ".join("x".join(map(str, open_upright(image, first.group_id).size)) for image in first.images)
-    return f"{first.group_id} ({sizes} px) {' | '.join(first.captions)}"
+    sizes = ", ".join("x".join(map(str, open_upright(image, group.group_id).size)) for image in group.images)
+    return f"{group.group_id} ({sizes} px) {' | '.join(group.captions)}"
+
+
+def _is_submission(registry: Registry, word: str) -> bool:
+    """Whether a word names results: a JSON file, or a directory with some that is not a task."""
+    if word.endswith(".json"):
+        return True
+    if not Path(word).is_dir() or next(Path(word).rglob("*.json"), None) is None:
+        return False
+    try:
+        return not select_tasks(registry, [word])
+    except TtmbenchError:
+        return True
+
+
+def _check_submissions(words: Sequence[str], registry: Registry, options: argparse.Namespace) -> int:
+    """Check results files; 3 if one is rejected, 4 if a file is not a results document."""
+    from ttmbench.reproduce.submission.check import check_submission, refuse_copies
+
+    worst = 0
+    findings: dict[str, Findings] = {}
+    for path in [path for word in words for path in _documents(Path(word))]:
+        try:
+            findings[str(path)] = check_submission(
+                path, registry, read_command, with_data=not options.schema_only, data_dir=options.data_dir
+            )
+        except TtmbenchError as error:
+            worst = max(worst, _print_error(str(path), error, options))
+    refuse_copies(findings)
+    for name, found in findings.items():
+        worst = max(worst, _print_findings(name, found, options.allow_unchecked))
+    return worst
+
+
+def read_command(command: str) -> Mapping[str, Any]:
+    """The settings of a command line that a results document states; no file that it names is read.
+
+    Args:
+        command: its words, quoted as a shell needs it.
+
+    Returns:
+        Option -> value; ``config`` is the name of the file, if there is one.
+
+    Raises:
+        ValueError: it is not a command of ttmbench that runs a model.
+    """
+    from ttmbench.cli.parser import build_parser, normalise
+    from ttmbench.cli.run import LISTINGS, settings_of
+
+    first, *rest = shlex.split(command) or [""]
+    words = normalise(rest)
+    if first != "ttmbench" or words[:1] != ["run"]:
+        raise ValueError("it must begin with ttmbench and run a model")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
+            options = build_parser("run").parse_args(words)
+    except SystemExit:
+        message = one_line(printed.getvalue(), 200).removeprefix("ttmbench run: ")
+        raise ValueError(message or "it prints the help or the version") from None
+    if options.config:
+        return {"config": options.config}
+    if options.dry_run or options.tasks in LISTINGS:
+        raise ValueError("it runs nothing")
+    return settings_of(options)
+
+
+def _documents(path: Path) -> list[Path]:
+    """The results files of a directory, without files of other kinds; a file that is named counts as it is."""
+    from ttmbench.report.load import is_something_else
+    from ttmbench.results.reader import walk_documents
+
+    if not path.is_dir():
+        return [path]
+    walked = walk_documents(path)
+    files = [file for file, document in walked if not isinstance(document, str) or not is_something_else(file)]
+    if not files:
+        raise DataError(f"{path}: has no results document")
+    return files
+
+
+def _print_findings(name: str, findings: Findings, allow_unchecked: bool) -> int:
+    """Print the findings of a submission; returns its exit code."""
+    rejecting = findings.wrong if allow_unchecked else findings.found
+    for finding in rejecting[:MOST_FINDINGS]:
+        echo(f"{name}: {finding.line}", flush=True)
+    if len(rejecting) > MOST_FINDINGS:
+        echo(f"{name}: and {len(rejecting) - MOST_FINDINGS} more findings", flush=True)
+    for note in findings.notes:
+        echo(f"{name}: note: {one_line(note)}", flush=True)
+    if rejecting:
+        return AssertionNotMet.exit_code
+    unchecked = len(findings.unchecked)
+    rest = f"; {unchecked} {'value' if unchecked == 1 else 'values'} could not be checked" if unchecked else ""
+    echo(f"{name}: ok; {findings.compared} values agree with the data they are computed from{rest}", flush=True)
+    return 0

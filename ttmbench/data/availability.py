@@ -1,8 +1,4 @@
-"""What a task needs on this machine: the places that have it, and what of it is here or can be fetched.
-
-Each module of `ttmbench.data.sources` has a function ``locations``: a request -> the places that have the data, in the
-order in which its reader tries them. `ttmbench download` and `ttmbench doctor` ask it; it never touches the network.
-"""
+"""What a task needs on this machine, for ``ttmbench download`` and ``doctor``: its locations, and what each lacks."""
 
 from __future__ import annotations
 
@@ -19,67 +15,53 @@ class DataNeed(Protocol):
 
     @property
     def name(self) -> str:
-        """What lines and messages call it; equal names are the same thing."""
+        """Name in output and messages; equal names are the same thing."""
         ...
 
     @property
     def origin(self) -> str:
-        """Where it comes from."""
+        """Address or page that it comes from."""
         ...
 
     @property
     def where(self) -> str:
-        """Where it is looked for on this machine."""
+        """Folder of this machine that it should be in."""
         ...
 
     def missing(self) -> str | None:
-        """Why it cannot be used as it is; None if it is here and whole. Never touches the network."""
+        """Why it cannot be used; None if it is here and complete. Never touches the network."""
         ...
 
     def size(self, web: Any) -> int | None:
-        """Bytes to fetch, as far as the task file or the server tells; ``web`` is a `data.download.http.Web`."""
+        """Bytes to fetch, if known; ``web`` is a `data.download.http.Web`."""
         ...
 
     def fetch(self, web: Any) -> str:
-        """Fetches it; says what came.
-
-        Raises:
-            TtmbenchError: it cannot be had, and why.
-        """
+        """Fetches it and returns a description of what came; TtmbenchError if that fails."""
         ...
 
 
 @dataclass(frozen=True)
 class DataLocation:
-    """One place that has all of a task's data.
-
-    Attributes:
-        name: what lines call it.
-        needs: everything of it that has to be here; None if only the source's reader knows.
-    """
+    """A location that has all of a task's data; ``needs`` is None if only the source's reader knows what it needs."""
 
     name: str
     needs: Sequence[DataNeed] | None
 
     def missing(self) -> dict[str, str]:
-        """What is not here -> why."""
+        """Name of each missing need -> why it is missing."""
         reasons = ((need.name, need.missing()) for need in self.needs or ())
         return {name: why for name, why in reasons if why is not None}
 
     @property
     def is_here(self) -> bool | None:
-        """Whether nothing is missing; None if that cannot be told."""
+        """Whether nothing is missing; None if unknown."""
         return None if self.needs is None else not self.missing()
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file or folder of the user's own, beside the task file or where that says.
-
-    Attributes:
-        path: of it.
-        lacking: what is not there of its content; None if nothing.
-    """
+    """A file or folder of the user's own; ``lacking`` returns what is missing of its content."""
 
     path: Path
     lacking: Callable[[], str | None] = lambda: None
@@ -96,22 +78,22 @@ class LocalFile:
         return str(self.path.parent)
 
     def missing(self) -> str | None:
-        """Whether it is there, whole."""
+        """Why it cannot be used."""
         return self.lacking() if self.path.exists() else f"it is not in {self.path.parent}"
 
-    def size(self, web: Any) -> int | None:
+    def size(self, web: object) -> int | None:
         """None: nothing is fetched."""
         return None
 
-    def fetch(self, web: Any) -> str:
-        """Cannot be fetched."""
+    def fetch(self, web: object) -> str:
+        """Raises OutOfReachError: it is not downloaded."""
         if not self.path.exists():
             raise OutOfReachError(f"{self.path} is part of the task and does not exist; put it there")
         raise OutOfReachError(f"{self.path} is part of the task and is not downloaded: {self.missing()}")
 
 
 def amount(size: int | None) -> str:
-    """Bytes as people read them.
+    """A number of bytes as text.
 
     >>> amount(815_585_330), amount(9_930), amount(12), amount(None)
     ('815.6 MB', '9.9 kB', '12 B', 'size unknown')

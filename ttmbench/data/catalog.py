@@ -1,4 +1,4 @@
-"""Tasks by name, tag, glob or file: one YAML each, in which ``include:`` shares fields between variants."""
+"""Finds and reads task files: one YAML a task, in which ``include:`` shares fields between variants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_INCLUDES = 8
 AlreadyRead = dict[str, object]
-"""Path -> what a task file held a moment ago, for tasks of one folder that include the same."""
+"""Path -> content of a task file, for tasks of one folder that include the same."""
 AnyTask = TypeVar("AnyTask", bound=TaskFile)
 
 
@@ -35,10 +35,7 @@ def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) ->
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
-    """Every registered task by name, sorted.
-
-    A wrong one of an installed plugin is left out, with a warning; UsageError naming file and key for any other.
-    """
+    """Every registered task by name, sorted; UsageError for a wrong one, but of an installed plugin only a warning."""
     tasks: dict[str, TaskFile] = {}
     read: AlreadyRead = {}
     for name in sorted(registry.task_files):
@@ -53,15 +50,14 @@ def all_tasks(registry: Registry) -> dict[str, TaskFile]:
 
 
 def is_named(registry: Registry, word: str) -> bool:
-    """Whether a word names one task or task file; if not, it is a tag or a glob."""
+    """Whether a word names one task or task file, and not a tag or a glob."""
     return word in registry.task_files or word.endswith(ENDINGS)
 
 
 def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskFile]:
-    """Tasks by name, tag, glob or file as ``--tasks`` lists them: name -> task, each once, in the order asked for.
+    """Tasks by name, tag, glob or file as ``--tasks`` lists them: name -> task, each once, in the given order.
 
-    Raises:
-        UsageError: a pattern that fits nothing, with near names; or a wrong file.
+    UsageError for a pattern that fits nothing, with near names, or a wrong file.
     """
     chosen: dict[str, TaskFile] = {}
     for pattern in patterns:
@@ -102,7 +98,7 @@ def _check_metrics(registry: Registry, task: TaskFile) -> None:
 
 
 def _checked(registry: Registry, task: TaskFile) -> TaskFile:
-    """The task, whose metrics, sources and schedules are registered."""
+    """The task; UsageError unless its metrics, sources and schedules are registered."""
     spec = task.spec
     _check_metrics(registry, task)
     for kind in _kinds(spec.source):
@@ -125,10 +121,9 @@ def _kinds(source: Mapping[str, object]) -> Iterator[str]:
 
 
 def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead | None = None) -> TaskFile:
-    """A task file, read and checked; by default ``task:`` has to equal the file's name. ``read``: `AlreadyRead`.
+    """The task of a file; by default ``task:`` must equal the file's name. ``read``: `AlreadyRead`.
 
-    Raises:
-        UsageError: the file cannot be read, is no YAML mapping, or has a wrong or unknown key; file and key are named.
+    UsageError, with file and key, if it cannot be read, is no YAML mapping, or has a wrong or unknown key.
     """
     try:
         spec = TaskSpec(**_read(path, 0, {} if read is None else read))
@@ -143,7 +138,7 @@ def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead |
 
 
 def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, object]:
-    """One file with what it includes underneath it; the including file's fields win."""
+    """The fields of a file and of those that it includes; the including file's fields win."""
     if depth > MAX_INCLUDES:
         raise UsageError(f"{path}: 'include' goes more than {MAX_INCLUDES} files deep (does a file include itself?)")
     if str(path) not in read:
@@ -165,7 +160,7 @@ def _read(path: Traversable, depth: int, read: AlreadyRead) -> dict[str, object]
 
 
 def _beside(path: Traversable, name: str) -> Traversable:
-    """A YAML of the same folder; UsageError if there is none."""
+    """A YAML file of the same folder; UsageError if there is none."""
     parent = getattr(path, "parent", None)
     file = None if parent is None or set(name) & set("/\\") else parent / name
     if file is None or not name.endswith(ENDINGS) or not file.is_file():
@@ -174,27 +169,24 @@ def _beside(path: Traversable, name: str) -> Traversable:
 
 
 def _includes(path: Traversable, value: object) -> Iterator[tuple[str, list[str]]]:
-    """File names, and the keys of each that are not taken over."""
+    """Names of included files, each with the keys to leave out."""
     for entry in value if isinstance(value, list) else [value]:
-        if isinstance(entry, str):
-            yield entry, []
-            continue
-        without = entry.get("without", []) if isinstance(entry, dict) else None
-        if (
-            not isinstance(entry, dict)
-            or set(entry) - {"file", "without"}
-            or not isinstance(entry.get("file"), str)
-            or not isinstance(without, list)
-        ):
-            raise UsageError(
-                f"{path}: 'include' should be a file name, {{file: name, without: [keys]}}, or a list of these, "
-                f"got {entry!r:.80}"
-            )
-        yield entry["file"], without
+        match entry:
+            case str():
+                yield entry, []
+            case {"file": str(name), "without": list(without), **more} if not more:
+                yield name, without
+            case {"file": str(name), **more} if not more:
+                yield name, []
+            case _:
+                raise UsageError(
+                    f"{path}: 'include' should be a file name, {{file: name, without: [keys]}}, or a list of these, "
+                    f"got {entry!r:.80}"
+                )
 
 
 def _merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Both, with mappings of its own, so that a file read once can be included again."""
+    """The fields of both; nothing is shared with either, so that a file read once can be included again."""
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, dict):

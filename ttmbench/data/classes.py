@@ -1,4 +1,4 @@
-"""Names of classes and prompts of a classification task: from its file, or read from an installed package."""
+"""Names of classes and prompts of a classification task, from its file or an installed package."""
 
 from __future__ import annotations
 
@@ -22,14 +22,7 @@ IN_FILE = "the task file"
 
 @dataclass(frozen=True)
 class Classes:
-    """What a class is called, and in which prompts.
-
-    Attributes:
-        names: of the classes, in the order of labels.
-        templates: with ``{}`` where the name goes.
-        origin_of_names: where they come from.
-        origin_of_templates: the same.
-    """
+    """Names of classes in the order of labels, prompts with ``{}`` for the name, and where both come from."""
 
     names: list[str]
     templates: list[str]
@@ -38,9 +31,10 @@ class Classes:
 
 
 def load_classes(spec: TaskSpec) -> Classes:
-    """The classes and prompts of a task; DataError if they are more or fewer than it says.
+    """The classes and prompts of a task.
 
-    UsageError if the task does not classify, or a package that it names is not installed or has no such list.
+    DataError for another number of classes than the task states; UsageError if the task does not classify, or a
+    package that it names is not installed or has no such list.
     """
     classes = spec.classes
     if classes is None:
@@ -53,10 +47,9 @@ def load_classes(spec: TaskSpec) -> Classes:
 
 
 def labels_of(spec: TaskSpec, classes: Classes, groups: Sequence[Group]) -> np.ndarray:
-    """The class of each image, int [images]: each is a group with its label, a class's number or name, as caption.
+    """The class of each image, int [images], from the caption of its group: a class's number or name.
 
-    Raises:
-        DataError: a label is neither, or a name that several classes have; the image is named.
+    DataError for any other label, or a name that several classes have; the image is named.
     """
     count = len(classes.names)
     numbers: dict[str, list[int]] = {}
@@ -75,7 +68,7 @@ def labels_of(spec: TaskSpec, classes: Classes, groups: Sequence[Group]) -> np.n
 
 
 def _resolved(spec: TaskSpec, key: str, stated: str | list[str]) -> tuple[list[str], str]:
-    """The texts that a task states itself, or names by their place in a package; and where they come from."""
+    """The texts of a task or of a package that it names, and where they come from."""
     if isinstance(stated, list):
         return list(stated), IN_FILE
     package, _, name = stated.partition(":")

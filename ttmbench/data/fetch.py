@@ -1,7 +1,7 @@
-"""Fetches what tasks and models need, so that a later run with ``--offline`` finds everything.
+"""Fetches what tasks and models need for a later run with ``--offline``.
 
-Each task has places that have its data. The first place from which all can be fetched is taken; a place that is here
-already is enough. At the end each task is read without the network: only that shows that nothing is missing.
+The first location of a task from which everything can be fetched is used, or one that is already here. At the end each
+task is read without the network, which shows that nothing is missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Status = Literal["present", "fetched", "failed", "would fetch", "ready", "missin
 
 @dataclass(frozen=True)
 class FetchLine:
-    """What became of a file, a dataset, a model or a task."""
+    """The status of a file, a dataset, a model or a task."""
 
     name: str
     status: Status
@@ -35,7 +35,7 @@ class FetchLine:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a task needs: the places that may be used, in order, and its files of further tags."""
+    """What a task needs: the locations that may be used, in order, and its files of further tags."""
 
     task: TaskFile
     places: Sequence[DataLocation]
@@ -48,21 +48,19 @@ class Plan:
 
     @property
     def needs(self) -> list[DataNeed]:
-        """Everything that any of the places needs, and the files of tags."""
+        """Everything that any of the locations needs, and the files of tags."""
         return [*(need for place in self.places for need in place.needs or ()), *self.tags]
 
     @property
     def here(self) -> DataLocation | None:
-        """The first place that has nothing missing."""
+        """The first location with nothing missing."""
         return next((place for place in self.places if place.is_here), None)
 
 
 def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alternative: int | None) -> list[Plan]:
-    """What each task needs. ``alternative``: use this place of each task alone, from 1; a task with fewer has its last.
+    """What each task needs. ``alternative``: only use this location of each task, from 1, or its last.
 
-    Raises:
-        UsageError: a source is wrong.
-        DataError: two tasks want one path from two addresses.
+    UsageError if a source is wrong; DataError if two tasks need one path from two addresses.
     """
     planned = []
     origins: dict[str, str] = {}
@@ -82,7 +80,7 @@ def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alt
 
 
 def preview(plan: Plan, web: Web) -> Iterator[FetchLine]:
-    """What would be fetched for a task, with sizes as far as task files and servers tell. Writes nothing."""
+    """What would be fetched for a task, with sizes as far as they are known. Writes nothing."""
     place = plan.here or plan.places[0]
     others = [other.name for other in plan.places if other is not place]
     sizes: list[int | None] = []
@@ -107,14 +105,7 @@ def preview(plan: Plan, web: Web) -> Iterator[FetchLine]:
 
 @dataclass
 class Downloads:
-    """Fetches for several tasks; what they share is fetched, and said, once.
-
-    Attributes:
-        registry: reads a task at the end.
-        data_dir: the data folder.
-        web: how files are fetched.
-        echo: takes each line as soon as it is known.
-    """
+    """Fetches for several tasks, shared needs once; ``echo`` gets each line as soon as it is known."""
 
     registry: Registry
     data_dir: Path
@@ -123,13 +114,13 @@ class Downloads:
     _done: dict[str, bool] = field(default_factory=dict)
 
     def fetch(self, plan: Plan) -> bool:
-        """Fetches what a task needs; True if nothing is missing at the end."""
+        """Fetches what a task needs; whether nothing is missing at the end."""
         lacking: list[str] = []
         for place in [plan.here] if plan.here else plan.places:
             if place.needs is not None:
                 lacking += self._fetch_all(place.needs)
                 here = bool(place.is_here)
-            else:  # a source that does not tell what it needs fetches it when it is read
+            else:  # a source that does not list what it needs fetches it when it is read
                 _, failed = self._read(plan, offline=False)
                 lacking += failed
                 here = not lacking
@@ -144,14 +135,14 @@ class Downloads:
             detail, lacking = self._read(plan, offline=True)
         lacking += tags
         if lacking:
-            more = f"; `ttmbench download {plan.name}` goes on when that is mended"
+            more = f"; `ttmbench download {plan.name}` resumes when that is fixed"
             self.echo(FetchLine(plan.name, "missing", f"{', '.join(dict.fromkeys(lacking))}{more}", is_task=True))
             return False
         self.echo(FetchLine(plan.name, "ready", detail, is_task=True))
         return True
 
     def _fetch_all(self, needs: Sequence[DataNeed]) -> list[str]:
-        """Fetches what is missing of these; names what is missing still."""
+        """Fetches missing needs; the names of those that are still missing."""
         return [need.name for need in needs if not self._fetch_one(need)]
 
     def _fetch_one(self, need: DataNeed) -> bool:
@@ -172,7 +163,7 @@ class Downloads:
         return self._done[need.name]
 
     def _read(self, plan: Plan, offline: bool) -> tuple[str, list[str]]:
-        """Reads a task: what came, and what is wrong."""
+        """Reads a task: a description of its data, and errors."""
         data_dir = self.data_dir if self.data_dir.is_dir() else None
         try:
             loaded = load_task_data(self.registry, plan.task, offline=offline, data_dir=data_dir)
@@ -185,14 +176,14 @@ class Downloads:
 
 
 def ask_again(planned: Sequence[Plan]) -> None:
-    """Forgets which images were lost, so that their addresses are asked again."""
+    """Forgets which images were lost, so that they are asked for again."""
     for need in (need for plan in planned for need in plan.needs):
         if isinstance(need, ListedImages):
             need.ask_again()
 
 
 def fetch_model(spec: AdapterSpec, model_args: Mapping[str, object], echo: Callable[[FetchLine], None]) -> bool:
-    """Fetches a model's files and looks at them once more without the network; whether nothing is missing."""
+    """Fetches a model's files and checks them again without the network; whether nothing is missing."""
     try:
         files = locate_files(spec, model_args, offline=False)
         if files is not None:
@@ -203,14 +194,14 @@ def fetch_model(spec: AdapterSpec, model_args: Mapping[str, object], echo: Calla
     if files is None:
         echo(FetchLine(spec.name, "failed", f"its name and --model_args name no files to fetch; it is: {spec.summary}"))
         return False
-    for found in files:
-        echo(FetchLine(found.name, "present" if found.commit is None else "fetched", _detail(found)))
+    for file in files:
+        echo(FetchLine(file.name, "present" if file.commit is None else "fetched", _detail(file)))
     echo(FetchLine(spec.name, "ready", "with --offline", is_task=True))
     return True
 
 
 def preview_model(spec: AdapterSpec, model_args: Mapping[str, object]) -> FetchLine:
-    """What would be fetched for a model, with the size where it is known. Nothing is fetched, and nothing is asked."""
+    """What would be fetched for a model, with the size where it is known. Never touches the network."""
     arguments = arguments_of(spec, model_args)
     name = str(arguments.get("pretrained") or arguments.get("model") or arguments.get("path") or spec.name)
     try:

@@ -1,4 +1,4 @@
-"""Datasets of the Hub, or folders in their place: which one a task wants, and its files in the Hub's cache."""
+"""Dataset repositories of the Hugging Face Hub, or folders in their place, and their files in the Hub's cache."""
 
 from __future__ import annotations
 
@@ -23,28 +23,21 @@ T = TypeVar("T")
 
 
 class HubOptions(BaseModel):
-    """Options that all sources of datasets of the Hub have.
-
-    Attributes:
-        path: id of a dataset repository, or the absolute path of a local folder of its files.
-        revision: commit.
-        exif: whether images are turned upright by their EXIF data.
-        also: id of the repository -> folders of the data folder that may hold its files.
-    """
+    """Options of every source of datasets on the Hub."""
 
     model_config = ConfigDict(extra="forbid")
-    path: str
-    revision: str | None = None
-    exif: Exif = "apply"
-    also: Also = {}
+    path: str  # id of a dataset repository, or the absolute path of a local folder of its files
+    revision: str | None = None  # commit
+    exif: Exif = "apply"  # whether images are turned upright by their EXIF data
+    also: Also = {}  # id of the repository -> folders of the data folder that may hold its files
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """Name in messages."""
         return where_it_is(self.path, None if is_local(self.path) else self.revision)
 
     def local_copy(self, data_dir: Path) -> Path | None:
-        """The folder of the user's own that has the data, if there is one."""
+        """The user's own folder of the data, if there is one."""
         if is_local(self.path):
             return Path(self.path)
         folders = (below(data_dir, name, "source.also") for name in self.also.get(self.path, ()))
@@ -59,26 +52,19 @@ Wanted = TypeVar("Wanted", bound=HubOptions)
 
 
 def read_hub_options(model: type[Wanted], request: SourceRequest) -> Wanted:
-    """As `read_options`; a ``path`` that is a folder is made absolute."""
+    """The options of a source, as `read_options`; a ``path`` that is a folder is made absolute."""
     options = read_options(model, request)
     return options.model_copy(update={"path": local_path(options.path, request.folder or Path())})
 
 
 @dataclass(frozen=True)
 class HubRepository:
-    """Files of a dataset repository, as a `DataNeed`.
+    """Files of a dataset repository, as a `DataNeed`."""
 
-    Attributes:
-        options: which repository.
-        patterns: of the files to fetch; None for all.
-        lacking: given a folder of them, why it cannot be used; None if it is whole.
-        damaged: given a folder, the files of it to fetch once more.
-    """
-
-    options: HubOptions
-    patterns: list[str] | None = None
-    lacking: Callable[[Path], str | None] = lambda folder: None
-    damaged: Callable[[Path], Iterable[str]] = lambda folder: ()
+    options: HubOptions  # which repository
+    patterns: list[str] | None = None  # of the files to fetch; None for all
+    lacking: Callable[[Path], str | None] = lambda folder: None  # folder -> why it cannot be used; None if complete
+    damaged: Callable[[Path], Iterable[str]] = lambda folder: ()  # folder -> its files to fetch again
 
     @property
     def name(self) -> str:
@@ -98,11 +84,11 @@ class HubRepository:
         return str(constants.HF_HUB_CACHE)
 
     def planned(self) -> list[str] | None:
-        """Patterns of the files to fetch, without fetching any."""
+        """Patterns of the files to fetch."""
         return self.patterns
 
     def missing(self) -> str | None:
-        """Whether they are in the Hub's cache, whole."""
+        """Why they cannot be used; None if they are complete in the Hub's cache."""
         try:
             folder = snapshot(self.options.path, self.options.revision, self.patterns, offline=True)
         except OutOfReachError:
@@ -110,7 +96,7 @@ class HubRepository:
         return self.lacking(folder)
 
     def size(self, web: Web) -> int | None:
-        """Bytes of the files that are not in the cache yet, as the Hub says."""
+        """Bytes of the files that are not cached yet, as the Hub states."""
         from huggingface_hub import snapshot_download
 
         path, revision = self.options.path, self.options.revision
@@ -122,11 +108,11 @@ class HubRepository:
                     path, repo_type="dataset", revision=revision, allow_patterns=self.planned(), dry_run=True
                 )
             return sum(file.file_size or 0 for file in files if file.will_download)
-        except Exception:  # the size is a courtesy: whatever is wrong is told when the dataset is fetched
+        except Exception:  # the size is a courtesy: fetching the dataset reports what is wrong
             return None
 
     def fetch(self, web: Web) -> str:
-        """Fetches them, those that are damaged once more; says what came."""
+        """Fetches them, and damaged ones again."""
         folder = snapshot(self.options.path, self.options.revision, self.patterns, offline=False)
         damaged = list(self.damaged(folder))
         if damaged:
@@ -135,24 +121,20 @@ class HubRepository:
 
 
 def content_of(folder: Path) -> str:
-    """How many files a snapshot has, and their size."""
+    """Number and size of the files of a snapshot, as text."""
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"
 
 
 def where_it_is(path: str, revision: str | None) -> str:
-    """What messages call a dataset.
-
-    >>> where_it_is("MMVP/MMVP_VLM", None)
-    'dataset MMVP/MMVP_VLM'
-    """
+    """The name of a dataset in messages."""
     return f"dataset {path}" + (f" at revision {revision}" if revision else "")
 
 
 def snapshot(path: str, revision: str | None, patterns: list[str] | None, offline: bool, again: bool = False) -> Path:
-    """The folder of a dataset repository in the Hub's cache, fetched if need be; OutOfReachError if it cannot be had.
+    """The folder of a dataset repository in the Hub's cache, fetched if needed; OutOfReachError if that fails.
 
-    ``patterns`` of the files to fetch, None for all; ``again``: also fetch files that are in the cache.
+    ``patterns`` of the files to fetch, None for all; ``again``: also fetch cached files.
     """
     from huggingface_hub import snapshot_download
 
@@ -171,7 +153,7 @@ def snapshot(path: str, revision: str | None, patterns: list[str] | None, offlin
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit that a folder of the Hub's cache holds; None for any other folder.
+    """The commit of a folder of the Hub's cache; None for any other folder.
 
     >>> commit_of(Path("hub/datasets--a--b/snapshots/" + "0" * 40)) == "0" * 40, commit_of(Path("/mine/snapshot"))
     (True, None)
@@ -186,7 +168,7 @@ def roots_of(folder: Path) -> list[Path]:
 
 
 def list_files(path: str, revision: str | None) -> list[str]:
-    """Names of all files of a dataset repository, from the Hub; OutOfReachError if it cannot be reached."""
+    """Names of all files of a repository, from the Hub; OutOfReachError if it cannot be reached."""
     from huggingface_hub import HfApi
 
     def fetch() -> list[str]:
@@ -198,7 +180,7 @@ def list_files(path: str, revision: str | None) -> list[str]:
 
 
 def reach(where: str, path: str, offline: bool, fetch: Callable[[], T]) -> T:
-    """Calls a function of the Hub's libraries, again where the Hub is busy; what goes wrong is told in one line."""
+    """The result of a function of the Hub's libraries, retried where the Hub is busy; errors have one line."""
     try:
         with quiet_hub(offline=offline, fetches=True):
             return fetch() if offline else patiently(fetch)

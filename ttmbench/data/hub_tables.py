@@ -1,4 +1,4 @@
-"""The tables of a dataset of the Hub: which files hold the wanted split, fetched, found whole, and opened."""
+"""Tables of a dataset on the Hub: the files of the wanted split, fetched, checked and opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
@@ -23,11 +23,13 @@ from ttmbench.data.hub_datasets import (
     roots_of,
     snapshot,
 )
-from ttmbench.data.parquet import check_decoded
 from ttmbench.data.paths import check_folder, inside, is_local
+from ttmbench.data.row_files import check_decoded
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from ttmbench.data.download.http import Web
 
 SAVED = ("README.md", "*.arrow", "*.json")
@@ -38,21 +40,13 @@ _SHARD = re.compile(
 
 
 class HuggingfaceOptions(HubOptions):
-    """Options of ``kind: huggingface``.
+    """Options of ``kind: huggingface``."""
 
-    Attributes:
-        split: of the dataset.
-        name: configuration of the dataset.
-        data_files: as in ``datasets.load_dataset``; a mapping of splits to their files fetches no other split.
-        drop_captions: true caption of a group to leave out -> why.
-        saved: its files are what ``save_to_disk`` writes, and no tables of the Hub; as folders under ``also`` are.
-    """
-
-    split: str = "test"
-    name: str | None = None
-    data_files: str | list[str] | dict[str, str | list[str]] | None = None
-    drop_captions: dict[str, str] = Field(default_factory=dict)
-    saved: bool = False
+    split: str = "test"  # of the dataset
+    name: str | None = None  # configuration of the dataset
+    data_files: str | list[str] | dict[str, str | list[str]] | None = None  # as in ``datasets.load_dataset``
+    drop_captions: dict[str, str] = Field(default_factory=dict)  # true caption of a group to leave out -> why
+    saved: bool = False  # its files are what ``save_to_disk`` writes, as in folders under ``also``, not parquet
 
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder holds the dataset as ``save_to_disk`` writes it."""
@@ -60,15 +54,15 @@ class HuggingfaceOptions(HubOptions):
 
 
 class Table(NamedTuple):
-    """A split as the library ``datasets`` gives it, the folder of its files if it is one, and the commit if known."""
+    """A split of the library ``datasets``, the folder of its files if it has one, and the commit if known."""
 
-    rows: Any
+    rows: Dataset
     folder: Path | None
     revision: str | None
 
 
 class HubTables(HubRepository):
-    """The tables of a dataset, as a `DataNeed`; a dataset without any is left to the library ``datasets``."""
+    """The tables of a dataset, as a `DataNeed`; the library ``datasets`` fetches one without tables."""
 
     options: HuggingfaceOptions
 
@@ -78,7 +72,7 @@ class HubTables(HubRepository):
         return super().name + (f", {self.options.split}" if self.options.data_files else "")
 
     def missing(self) -> str | None:
-        """Whether the tables of its split are in the Hub's cache, or all of it in that of the library ``datasets``."""
+        """Why it cannot be used: neither the Hub's cache has its tables nor the library ``datasets`` the dataset."""
         with suppress(OutOfReachError):
             patterns = tables_of(self.options, offline=True)
             folder = snapshot(self.options.path, self.options.revision, patterns, offline=True)
@@ -90,7 +84,7 @@ class HubTables(HubRepository):
         return None if _in_datasets_cache(self.options) else "it is not in the cache"
 
     def fetch(self, web: Web) -> str:
-        """Fetches its tables; says what came."""
+        """Fetches its tables."""
         patterns = tables_of(self.options, offline=False)
         folder = snapshot(self.options.path, self.options.revision, patterns, offline=False)
         if not has_tables(self.options, folder):
@@ -99,24 +93,18 @@ class HubTables(HubRepository):
         return content_of(folder)
 
     def planned(self) -> list[str]:
-        """As `tables_of`, from the list of files alone: nothing is written, also where a card knows better."""
-        options = self.options
-        if options.saved:
-            return list(SAVED)
-        chosen = _declared(options)
-        if chosen is None:
-            chosen = files_of_split(list_files(options.path, options.revision), {}, options.split, options.name)
-        return [CARD, *(["*.parquet"] if chosen is None else chosen)]
+        """As `tables_of`, but without writing anything."""
+        return tables_of(self.options, offline=False, reads_card=False)
 
 
 def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Table:
     """Opens the wanted split of a dataset; ``data_dir`` may have a copy.
 
-    The files of a repository are fetched into the Hub's cache at their revision and read from there. The library's own
-    cache, which knows neither revisions nor chosen files once the network is gone, is asked only if they are not there.
+    Files are fetched into the Hub's cache at their revision and read from there. The cache of ``datasets``, which
+    offline knows neither revisions nor chosen files, is only used if they are not there.
 
     Raises:
-        OutOfReachError: the dataset is neither in a cache nor to be fetched, or a part of it is missing.
+        OutOfReachError: the dataset is neither cached nor downloadable, or a part of it is missing.
         DataError: it cannot be read.
     """
     check_folder(options.path)
@@ -150,29 +138,29 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
     return Table(rows, None, options.revision if len(options.revision or "") == 40 else None)
 
 
-def tables_of(options: HuggingfaceOptions, offline: bool) -> list[str]:
-    """Patterns of the files to fetch: the card, and the tables of the wanted split as far as they can be told.
+def tables_of(options: HuggingfaceOptions, offline: bool, reads_card: bool = True) -> list[str]:
+    """Patterns of the files to fetch: the card, and the tables of the wanted split, or all if these are unknown.
 
-    Offline, what is in the cache decides; OutOfReachError if the repository is neither there nor to be reached.
+    Offline, the cache decides; OutOfReachError if the repository is neither cached nor reachable.
     """
     if options.saved:
         return list(SAVED)
-    chosen = _declared(options)
-    if chosen is None:
+    chosen, card = _declared(options), dict[str, object]()
+    if chosen is None and reads_card:
         folder = snapshot(options.path, options.revision, [CARD], offline)
-        chosen = _chosen(options, folder)
-        if not offline and chosen is None and "configs" not in _card(folder):
-            with suppress(OutOfReachError):  # the cache may have it all; if not, fetching says why
-                files = list_files(options.path, options.revision)
-                chosen = files_of_split(files, {}, options.split, options.name)
+        chosen, card = _chosen(options, folder), _card(folder)
+    if chosen is None and not offline and "configs" not in card:
+        with suppress(OutOfReachError):  # the cache may have it all; if not, fetching says why
+            files = list_files(options.path, options.revision)
+            chosen = files_of_split(files, {}, options.split, options.name)
     if chosen is None:
         return [CARD, "*.parquet"]
-    # For the hub, unlike for the library, "**/" stands for one folder at least.
+    # For the Hub, unlike for the library, "**/" is at least one folder.
     return [CARD, *chosen, *(pattern.removeprefix("**/") for pattern in chosen if pattern.startswith("**/"))]
 
 
 def incomplete(options: HuggingfaceOptions, folder: Path) -> list[str]:
-    """Files of the wanted split that a folder lacks."""
+    """Names of the files of the wanted split that a folder lacks."""
     if options.saved:
         if not has_tables(options, folder):
             return [f"{options.split}/state.json"]
@@ -187,12 +175,12 @@ def incomplete(options: HuggingfaceOptions, folder: Path) -> list[str]:
 
 
 def has_tables(options: HuggingfaceOptions, folder: Path) -> bool:
-    """Whether a snapshot holds tables of the kind that the task reads."""
+    """Whether a snapshot holds tables in the format that the task reads."""
     return any(path.is_file() for path in folder.rglob("state.json" if options.saved else "*.parquet"))
 
 
 def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
-    """Whether the library ``datasets`` has prepared this dataset before; its cache does not tell revisions apart."""
+    """Whether the cache of ``datasets``, which does not distinguish revisions, has this dataset."""
     from datasets import config
     from datasets.naming import camelcase_to_snakecase
 
@@ -204,7 +192,7 @@ def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
 
 
 def _split_of(options: HuggingfaceOptions, folder: Path) -> Path:
-    """The folder of the wanted split in what ``save_to_disk`` wrote; of a dataset without splits, its own."""
+    """The folder of the wanted split as ``save_to_disk`` writes it; of a dataset without splits, its own."""
     splits = sorted(path.parent for path in folder.rglob("state.json"))
     named = [split for split in splits if split.name == options.split]
     chosen = named or (splits if len(splits) == 1 and not options.is_copy(folder) else [])
@@ -215,7 +203,6 @@ def _split_of(options: HuggingfaceOptions, folder: Path) -> Path:
 
 
 def _files_of_split(split: Path) -> list[str]:
-    """Names of the files that hold a saved split."""
     try:
         state = json.loads((split / "state.json").read_text(encoding="utf-8"))
         return [str(file["filename"]) for file in state["_data_files"]]
@@ -223,13 +210,13 @@ def _files_of_split(split: Path) -> list[str]:
         raise DataError(f"{split} cannot be read ({type(error).__name__}: {error})") from None
 
 
-def _check_whole(options: HuggingfaceOptions, missing: list[str], mend: str) -> None:
+def _check_whole(options: HuggingfaceOptions, missing: list[str], remedy: str) -> None:
     if missing:
-        raise OutOfReachError(f"{options.where} is incomplete: {missing[0]} is missing; {mend}")
+        raise OutOfReachError(f"{options.where} is incomplete: {missing[0]} is missing; {remedy}")
 
 
 def _declared(options: HuggingfaceOptions) -> list[str] | None:
-    """The patterns that the task file states for the wanted split; UsageError if it states others alone."""
+    """The patterns in the task file for the wanted split; UsageError if it only has other splits."""
     files = options.data_files
     if isinstance(files, dict):
         if options.split not in files:
@@ -239,12 +226,12 @@ def _declared(options: HuggingfaceOptions) -> list[str] | None:
 
 
 def _chosen(options: HuggingfaceOptions, folder: Path) -> list[str] | None:
-    """The patterns of the wanted split, from the task file, else from the card or the names of the files there."""
+    """The patterns of the wanted split, from the task file, else from the card or the names of the files."""
     return _declared(options) or files_of_split(_tables(folder), _card(folder), options.split, options.name)
 
 
 def _tables(folder: Path) -> list[str]:
-    """Parquet files that are really there: a link of the cache may have lost its file."""
+    """Names of the parquet files; a link of the cache without its file is none."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet") if path.is_file())
 
 
@@ -259,19 +246,19 @@ def _matching(folder: Path, patterns: list[str]) -> list[str]:
 def _card(folder: Path) -> dict[str, object]:
     try:
         return _metadata((folder / CARD).read_text(encoding="utf-8"))
-    except Exception:  # there is none, or the library that reads the tables says properly what is wrong
+    except Exception:  # there is none, or the library that reads the tables reports what is wrong
         return {}
 
 
 @lru_cache(maxsize=16)
 def _metadata(card: str) -> dict[str, object]:
-    """Of a card's text: read again and again while a dataset is looked for, and long where it lists classes."""
+    """The metadata in a card's text; cached, since cards that list classes are long and read repeatedly."""
     from huggingface_hub import RepoCard
 
     return RepoCard(card, ignore_metadata_errors=True).data.to_dict()  # type: ignore[no-untyped-call]
 
 
-def _load(options: HuggingfaceOptions, path: str, chosen: list[str] | None, offline: bool, **more: Any) -> Any:
+def _load(options: HuggingfaceOptions, path: str, chosen: list[str] | None, offline: bool, **more: object) -> Dataset:
     import datasets
 
     if Path(path).is_dir():
@@ -283,8 +270,8 @@ def _load(options: HuggingfaceOptions, path: str, chosen: list[str] | None, offl
     return _quietly(options, partial(datasets.load_dataset, path, options.name, **more), offline)
 
 
-def _load_split(options: HuggingfaceOptions, split: Path, folder: Path) -> Any:
-    """A saved split of a folder; its list of files may not lead out of it, and the Hub's cache is made of links."""
+def _load_split(options: HuggingfaceOptions, split: Path, folder: Path) -> Dataset:
+    """A saved split; its list of files may not lead out of the folder, except by the links of the Hub's cache."""
     import datasets
 
     for name in _files_of_split(split):
@@ -293,7 +280,7 @@ def _load_split(options: HuggingfaceOptions, split: Path, folder: Path) -> Any:
     return _quietly(options, partial(datasets.load_from_disk, str(split)), offline=True)
 
 
-def _quietly(options: HuggingfaceOptions, fetch: Callable[[], Any], offline: bool) -> Any:
+def _quietly(options: HuggingfaceOptions, fetch: Callable[[], Dataset], offline: bool) -> Dataset:
     import datasets
 
     shown = not datasets.are_progress_bars_disabled()
@@ -309,8 +296,8 @@ def _quietly(options: HuggingfaceOptions, fetch: Callable[[], Any], offline: boo
 def files_of_split(files: Sequence[str], card: Mapping[str, object], split: str, name: str | None) -> list[str] | None:
     """The files or patterns that hold a split; None if any file of the repository may hold it.
 
-    The configuration ``name`` of the card decides where it has any. Without them, all tables have to be shards of
-    splits by their names (``data/test-00000-of-00001.parquet``), in one folder.
+    A card with configurations decides by the one called ``name``. Without them, all tables must be named as shards of
+    splits (``data/test-00000-of-00001.parquet``) in one folder.
 
     >>> names = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet", "images.zip"]
     >>> files_of_split(names, {}, "test", None)
@@ -332,8 +319,8 @@ def files_of_split(files: Sequence[str], card: Mapping[str, object], split: str,
 
 
 def _of_configs(configs: Sequence[Mapping[str, object]], split: str, name: str | None) -> list[str] | None:
-    named = [one for one in configs if one.get("config_name") == (name or "default")]
-    default = [one for one in configs if one.get("default") is True] if name is None else []
+    named = [config for config in configs if config.get("config_name") == (name or "default")]
+    default = [config for config in configs if config.get("default") is True] if name is None else []
     chosen = default or named or (list(configs) if name is None and len(configs) == 1 else [])
     entries = chosen[0].get("data_files") if len(chosen) == 1 and "data_dir" not in chosen[0] else None
     if isinstance(entries, Mapping):
@@ -341,12 +328,12 @@ def _of_configs(configs: Sequence[Mapping[str, object]], split: str, name: str |
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         return None
     paths = [entry.get("path") for entry in entries if entry.get("split") == split]
-    found = [one for path in paths for one in ([path] if isinstance(path, str) else path or ())]
-    return found if found and all(isinstance(path, str) for path in found) else None
+    patterns = [pattern for path in paths for pattern in ([path] if isinstance(path, str) else path or ())]
+    return patterns if patterns and all(isinstance(pattern, str) for pattern in patterns) else None
 
 
 def missing_shards(files: Iterable[str], split: str | None = None) -> list[str]:
-    """Shards, of one split or all, that are not among the files although others of the same set are, by name.
+    """Names of the shards, of one split or all, that are missing although others of the same set exist.
 
     >>> missing_shards(["data/test-00000-of-00002.parquet", "data/train-00000-of-00002.parquet"], "test")
     ['data/test-00001-of-00002.parquet']

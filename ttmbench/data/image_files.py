@@ -1,4 +1,4 @@
-"""Files of rows beside images, the same wherever they come from: their options, and groups made of them."""
+"""Files of rows beside images, wherever they come from: their options, and groups made of them."""
 
 from __future__ import annotations
 
@@ -19,63 +19,38 @@ from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
 
-_ABSENT = "absent"  # what tells an image that is not there, until its group is left out
+_ABSENT = "absent"  # marks a missing image until its group is left out
 
 
 class RowFile(PathOrMapping):
-    """One of several files of rows.
-
-    Attributes:
-        cells: further cells of all of its rows.
-    """
+    """One of several files of rows; ``cells`` are further cells of all of its rows."""
 
     cells: dict[str, str] = Field(default_factory=dict)
 
 
 class JoinedFile(PathOrMapping):
-    """A file whose rows stand beside those of another, row by row.
-
-    Attributes:
-        same: columns that have to agree in both files.
-    """
+    """A file that is joined with another row by row; the columns ``same`` must agree in both."""
 
     same: list[str] = Field(default_factory=list)
 
 
 class FileOptions(BaseModel):
-    """Options of files of rows beside images, the same wherever the files come from.
-
-    Attributes:
-        file: JSON, JSON lines, CSV or TSV of the rows.
-        files: in its place, name -> one of several such files; ids of groups begin with the name.
-        join: name -> a file with as many rows as ``file``, whose cells are further ones: ``name.column``.
-        images: folder that image names start from, or folders in which an image is looked for one after the other.
-        strip: left off the beginning of image names.
-        fields: names of the cells, where rows are JSON lists.
-        nested: rows lie in lists, and these in objects of any depth, whose keys become parts of ids.
-        literals: columns whose texts are lists as Python or JSON writes them.
-        rows_per_group: consecutive rows that make one group.
-        exif: whether images are turned upright by their EXIF data.
-        npy: order of the colours in images that are ``.npy`` arrays.
-        missing: what becomes of a group with an image that is not there: it is an error (``refuse``), or it is left out
-            and counted (``leave_out``).
-        addresses: columns of the images' addresses, in the order of ``group.images``; for ``listed`` folders.
-    """
+    """Options of files of rows beside images."""
 
     model_config = ConfigDict(extra="forbid")
-    file: str | None = None
-    files: dict[str, RowFile] = {}
-    join: dict[str, JoinedFile] = {}
-    images: str | list[str] = "."
-    strip: str = ""
-    fields: tuple[str, ...] = ()
-    nested: bool = False
-    literals: tuple[str, ...] = ()
-    rows_per_group: int = Field(1, ge=1)
-    exif: Exif = "apply"
-    npy: Colors = "rgb"
-    missing: Literal["refuse", "leave_out"] = "refuse"
-    addresses: tuple[str, ...] = ()
+    file: str | None = None  # JSON, JSON lines, CSV or TSV of the rows
+    files: dict[str, RowFile] = {}  # in its place, name -> one of several such files; ids of groups begin with the name
+    join: dict[str, JoinedFile] = {}  # name -> file with as many rows as ``file``; its cells are ``name.column``
+    images: str | list[str] = "."  # folder that image names start from, or several, searched in this order
+    strip: str = ""  # prefix to remove from image names
+    fields: tuple[str, ...] = ()  # names of the cells, where rows are JSON lists
+    nested: bool = False  # rows lie in lists, and these in objects of any depth, whose keys become parts of ids
+    literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
+    rows_per_group: int = Field(1, ge=1)  # consecutive rows that make one group
+    exif: Exif = "apply"  # whether images are turned upright by their EXIF data
+    npy: Colors = "rgb"  # order of the colours in images that are ``.npy`` arrays
+    missing: Literal["refuse", "leave_out"] = "refuse"  # refuse, or skip and count, groups without images
+    addresses: tuple[str, ...] = ()  # columns of image addresses, in the order of ``group.images``; for ``listed``
 
     @model_validator(mode="after")
     def _has_rows(self) -> FileOptions:
@@ -103,7 +78,7 @@ class FileOptions(BaseModel):
         return [self.images] if isinstance(self.images, str) else self.images
 
     def moved(self, paths: Mapping[str, str]) -> Self:
-        """The same files and folders under other paths: path -> its new one."""
+        """The same options with other paths: path -> new path."""
         files = {name: part.model_copy(update={"file": paths[part.file]}) for name, part in self.files.items()}
         join = {name: part.model_copy(update={"file": paths[part.file]}) for name, part in self.join.items()}
         file = None if self.file is None else paths[self.file]
@@ -118,14 +93,14 @@ def read_files(
     roots: Sequence[Path] = (),
     hint: Callable[[str], str] = lambda name: "",
 ) -> Loaded:
-    """Groups from a file of rows beside images, with file and digest as their source.
+    """Groups from files of rows beside images, with files and digests as their source.
 
     Args:
         base: folder that the paths of the options start from.
-        options: the paths, and how rows are read. If groups without images are left out, ``coverage`` says which.
+        options: the paths, and how rows are read. If groups without images are left out, ``coverage`` lists them.
         request: columns, shape and limit.
         roots: where links of image files may lead; the images folder by default.
-        hint: how to mend a missing image, by its name.
+        hint: name of a missing image -> remedy, as the end of a message.
 
     Raises:
         DataError: the file or an image is not what it should be; file and group are named.
@@ -142,11 +117,13 @@ def read_files(
             if not path.is_file():
                 if leave_out:
                     return ImageRef(name, partial(open_image, path), variant=_ABSENT)
-                raise DataError(f"{cell.where}: image {name} of group {cell.group_id} is not in {where}{hint(name)}")
+                raise DataError(
+                    f"{cell.row.where}: image {name} of group {cell.group_id} is not in {where}{hint(name)}"
+                )
             present[name] = path
         return stored_image(name, present[name], options.exif, options.npy)
 
-    # How much of the data is here is known only of all rows.
+    # The coverage is that of all rows, whatever the limit.
     groups = list(_groups(base, options, replace(request, limit=None) if leave_out else request, image))
     record: dict[str, object] = {}
     if leave_out:
@@ -166,16 +143,16 @@ def read_files(
 def missing_images(
     base: Path, options: FileOptions, request: SourceRequest, roots: Sequence[Path] = ()
 ) -> dict[str, ImageCell]:
-    """Name of each image that rows name and that is not there -> the first cell that names it; as for `read_files`."""
+    """Name of each missing image -> the first cell that names it; arguments as for `read_files`."""
     folders = _folders(base, options)
-    present: dict[str, bool] = {}
     missing: dict[str, ImageCell] = {}
+    checked: set[str] = set()
 
     def image(cell: ImageCell) -> ImageRef:
         name = cell.name.removeprefix(options.strip)
-        if name not in present:
-            present[name] = _path(cell, name, folders, roots).is_file()
-            if not present[name]:
+        if name not in checked:
+            checked.add(name)
+            if not _path(cell, name, folders, roots).is_file():
                 missing[name] = cell
         return ImageRef(name, partial(open_image, Path(name)))
 
@@ -188,12 +165,11 @@ def _groups(
     base: Path, options: FileOptions, request: SourceRequest, image: Callable[[ImageCell], ImageRef]
 ) -> Iterable[Group]:
     files = {name: (below(base, part.file, "source.file"), part.cells) for name, part in options.parts.items()}
-    where = str(next(iter(files.values()))[0]) if options.file else f"{len(files)} files in {base}"
     rows = rows_of_files(files, options.fields, options.literals, options.nested)
     if options.join:
         others = {name: (below(base, part.file, "source.join"), part.same) for name, part in options.join.items()}
         rows = joined(rows, others, options.fields)
-    return groups_from_rows(rows, request, where, image, options.rows_per_group)
+    return groups_from_rows(rows, request, image, options.rows_per_group)
 
 
 def _folders(base: Path, options: FileOptions) -> list[Path]:
@@ -201,10 +177,9 @@ def _folders(base: Path, options: FileOptions) -> list[Path]:
 
 
 def _path(cell: ImageCell, name: str, folders: Sequence[Path], roots: Sequence[Path]) -> Path:
-    """Where an image lies: in the first of several folders that has it; what later ones have is not looked at."""
-    what = f"{cell.where}: '{cell.column}' of group {cell.group_id}"
-    first = inside(folders[0], name, what, roots)
+    """The path of an image in the first of several folders that has it; later ones are not looked at."""
+    first = inside(folders[0], name, cell.where, roots)
     if first.is_file():
         return first
-    others = (inside(folder, name, what, roots) for folder in folders[1:])
+    others = (inside(folder, name, cell.where, roots) for folder in folders[1:])
     return next((path for path in others if path.is_file()), first)

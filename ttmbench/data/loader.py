@@ -1,4 +1,4 @@
-"""A task's data, read through its source and checked; and what it needs on this machine."""
+"""Reads a task's data through its source, checks them, and lists what they need on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.availability import DataLocation, DataNeed
 from ttmbench.data.origin import TagFile
 from ttmbench.data.paths import below, given_data_folder, is_local
-from ttmbench.data.task_file import COLUMN_KEYS, Defect, TaskFile, TaskSpec
+from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry, load_target
@@ -31,7 +31,7 @@ def load_task_data(
     offline: bool = False,
     data_dir: str | Path | None = None,
 ) -> Loaded:
-    """Reads a task's data through its source and checks number and shape.
+    """The groups of a task in its source's order, of the right number and shape, and where they came from.
 
     Args:
         registry: where sources are looked up.
@@ -39,9 +39,6 @@ def load_task_data(
         limit: read no more groups than this.
         offline: never touch the network.
         data_dir: folder of files that users fetch themselves; see `ttmbench.data.paths.data_folder`.
-
-    Returns:
-        The groups in the source's order, and where they came from.
 
     Raises:
         DataError: data out of reach, or not what the task file says.
@@ -68,7 +65,7 @@ def load_task_data(
 
 
 def left_out(source: Mapping[str, Any]) -> int:
-    """How many groups a source knows and does not give, because their images are not there."""
+    """Number of groups that a source skipped because their images are missing."""
     coverage = source.get("coverage")
     return len(coverage["missing"]) if coverage else 0
 
@@ -85,13 +82,9 @@ def load_groups(
 
 
 def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[DataLocation], list[DataNeed]]:
-    """What a task needs on this machine; nothing is fetched.
+    """The locations of a task's data in the order in which they are tried, and its files of further tags.
 
-    Returns:
-        The places that have its data, in the order in which they are tried; and its files of further tags.
-
-    Raises:
-        UsageError: the source is unknown or its options are wrong.
+    Nothing is fetched. UsageError if the source is unknown or its options are wrong.
     """
     from ttmbench.data.download.files import DataFile
 
@@ -101,8 +94,8 @@ def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[
 
 def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceRequest:
     spec = task.spec
-    columns = spec.group.model_dump(include=set(COLUMN_KEYS))
-    if spec.group.label is not None:  # to sources, the label of an image stands in the place of its caption
+    columns = spec.group.model_dump(include=Columns.model_fields.keys() - {"label"})
+    if spec.group.label is not None:  # sources read the label of an image as its caption
         columns["captions"] = [spec.group.label]
     return SourceRequest(
         options={},
@@ -118,7 +111,7 @@ def _request(registry: Registry, task: TaskFile, data_dir: Path) -> SourceReques
 
 
 def _locations(registry: Registry, source: Mapping[str, object], request: SourceRequest) -> list[DataLocation]:
-    """The places of one source mapping; sources that combine others come back here for each of them."""
+    """The locations of one source mapping; sources that combine others call this for each of them."""
     spec, request = _with_options(registry, source, request)
     if not spec.needs:
         return [DataLocation(f"source '{spec.kind}'", None)]
@@ -138,7 +131,7 @@ def _with_options(
 
 
 def _read_source(registry: Registry, source: Mapping[str, object], request: SourceRequest) -> Loaded:
-    """Reads one source mapping; sources that combine others come back here for each of them."""
+    """The data of one source mapping; sources that combine others call this for each of them."""
     spec, request = _with_options(registry, source, request)
     reader, plugin = load_target(spec.target), registry.sources[spec.kind][1]
     what = f"source '{spec.kind}' of plugin '{plugin}'"
@@ -149,24 +142,21 @@ def _read_source(registry: Registry, source: Mapping[str, object], request: Sour
     strange = [group for group in groups if not isinstance(group, Group)]
     if strange:
         raise DataError(f"{what} gave a {type(strange[0]).__name__} in place of a group")
-    if plugin != BUILTIN:
-        groups = _read_by_plugin(registry, spec.kind, groups)
-    # A reader that names its kind has told everything; of others the options are told.
+    if plugin != BUILTIN:  # images state the code that reads them
+        code = digests_of_modules(registry.modules_of(registry.sources, spec.kind))
+        name = None if None in code.values() else ",".join(f"{name} {digest}" for name, digest in code.items())
+        groups = [
+            replace(group, images=tuple(replace(image, reader=name) for image in group.images)) for group in groups
+        ]
+    # The record of a reader that names its kind is complete; others get the options.
     return Loaded(groups, loaded.source if "kind" in loaded.source else {**source, **loaded.source})
-
-
-def _read_by_plugin(registry: Registry, kind: str, groups: list[Group]) -> list[Group]:
-    """Groups of a plugin's source, whose images state the code that reads them."""
-    code = digests_of_modules(registry.modules_of(registry.sources, kind))
-    reader = None if None in code.values() else ",".join(f"{name} {digest}" for name, digest in code.items())
-    return [replace(group, images=tuple(replace(image, reader=reader) for image in group.images)) for group in groups]
 
 
 def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str, TagFile], data_dir: Path) -> Loaded:
     """Adds tags to every group: the same for all, and those of files in the data folder by the groups' ids.
 
-    A file is a JSON object, group id -> tag or list of tags; one that is not there adds nothing. The record names each
-    with its digest, or None if it was not there. DataError if a file is not what it should be.
+    A file is a JSON object, group id -> tag or list of tags; a missing file adds nothing. The record has the digest of
+    each file, or None. DataError if a file is wrong.
     """
     if not constant and not tag_files:
         return loaded
@@ -182,7 +172,7 @@ def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str
 
 
 def _tags_in(file: Path) -> dict[str, str]:
-    """Group id -> tags joined by a comma; the empty string for none."""
+    """Group id -> tags joined by a comma."""
     from ttmbench.data.row_files import read_json
 
     content = read_json(file, str(file))
@@ -198,7 +188,7 @@ def _tags_in(file: Path) -> dict[str, str]:
 
 
 def check_count(spec: TaskSpec, found: int, what: str) -> None:
-    """Raises DataError if the task file promises another number of groups; it tells why, where that is known."""
+    """DataError if the task file states another number of groups, with the reason where it is known."""
     if spec.group.n_groups is not None and found != spec.group.n_groups:
         why = spec.group.wrong_sizes.get(found)
         raise DataError(
@@ -208,16 +198,9 @@ def check_count(spec: TaskSpec, found: int, what: str) -> None:
 
 
 def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = None, left_out: int = 0) -> None:
-    """Checks number, shape, captions and ids of a task's groups.
+    """DataError for the first wrong number, shape, caption or id of a task's groups.
 
-    Args:
-        spec: the task.
-        groups: as its source gave them.
-        limit: the source was asked for no more than this.
-        left_out: how many groups the source knows and does not give.
-
-    Raises:
-        DataError: the first thing that is wrong.
+    ``limit``: the source was asked for no more groups than this; ``left_out``: how many groups it skipped.
     """
     task = f"task '{spec.task}'"
     whole = limit is None or (spec.group.n_groups is not None and limit >= spec.group.n_groups)
@@ -241,7 +224,7 @@ def check_groups(spec: TaskSpec, groups: Sequence[Group], limit: int | None = No
 
 
 def _check_group(spec: TaskSpec, group: Group) -> None:
-    """Ids, captions and names are texts that a file can hold, of bearable length; the shape is right."""
+    """DataError unless the shape is right and ids, captions and names are texts that a file can hold."""
     most = limit("caption_characters")
     for what, text in (
         ("the id", group.group_id),
@@ -270,13 +253,7 @@ def _check_group(spec: TaskSpec, group: Group) -> None:
 
 @dataclass
 class DataReport:
-    """What a look at every group and image found.
-
-    Attributes:
-        images: number of distinct images, by name.
-        problems: what makes numbers wrong or impossible; each names its group.
-        notes: what a reader should know.
-    """
+    """The result of `audit_groups`: number of distinct images, problems that make numbers wrong, and notes."""
 
     images: int = 0
     problems: list[str] = field(default_factory=list)
@@ -291,12 +268,9 @@ _KNOWN: dict[Defect, str] = {
 
 
 def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[ImageRef, str], str]) -> DataReport:
-    """Decodes every image and looks for what can only tie or counts twice.
+    """Decodes every image and looks for groups that can only tie or count twice.
 
-    Args:
-        spec: the task.
-        groups: as its source gave them, of the right number and shape.
-        digest_of: (image, group id) -> digest of its decoded content.
+    ``digest_of``: (image, group id) -> digest of its decoded content.
     """
     report, known = DataReport(), Counter[Defect]()
     digests: dict[str, str | None] = {}  # None for an image that cannot be decoded
@@ -331,6 +305,6 @@ def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[I
 
 
 def _repeated(values: Iterable[str | None]) -> int:
-    """How many of the values, None apart, are equal to an earlier one."""
+    """Number of values other than None that are equal to an earlier one."""
     present = [value for value in values if value is not None]
     return len(present) - len(set(present))

@@ -1,4 +1,4 @@
-"""Tasks in memory: images and captions that a program holds, as a task like any other."""
+"""Tasks in memory, made of a program's own images and captions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 from pydantic import ValidationError
@@ -30,14 +30,22 @@ Tags: TypeAlias = Mapping[str, Sequence[object]] | Sequence[Mapping[str, object]
 """Tag -> its value for every group; or, for every group, tag -> value."""
 
 
+class TaskFields(TypedDict, total=False):
+    """Further fields of a task in memory, described at `Task.from_groups`."""
+
+    metrics: Sequence[str] | None
+    matching: Literal["group", "global"]
+    true_captions: int
+    version: int
+    license: str
+    description: str
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Task(TaskFile):
     """A task whose data are in memory; made by `from_groups` or `from_dataset`, given to ``simple_evaluate``.
 
-    Images are held as they were given and decoded when a run needs them: what changes them changes the data.
-
-    Attributes:
-        groups: the data.
+    Images are not copied and are decoded when a run needs them: changing them changes the data.
     """
 
     groups: tuple[Group, ...] = ()
@@ -51,12 +59,7 @@ class Task(TaskFile):
         name: str,
         ids: Sequence[str | int] | None = None,
         tags: Tags = (),
-        metrics: Sequence[str] | None = None,
-        matching: Literal["group", "global"] = "group",
-        true_captions: int = 1,
-        version: int = 0,
-        license: str = "",
-        description: str = "",
+        **fields: Unpack[TaskFields],
     ) -> Task:
         """A task of images and captions, group by group.
 
@@ -67,19 +70,14 @@ class Task(TaskFile):
             name: of the task, in results and names of files.
             ids: of the groups, all different; by default their numbers from 0.
             tags: to break numbers down by: tag -> a value for every group, or a mapping for every group.
-            metrics: names; by default those of the built-in tasks that are defined for the shape.
-            matching: how TTM matches: inside groups, or over all images and captions at once.
-            true_captions: t, how many captions are true for each image: the first t of the first image, and so on.
-            version: raise it whenever numbers can change.
-            license: of the data, for the results.
-            description: one or two sentences.
-
-        Returns:
-            The task.
+            fields: ``metrics``: names; by default those of the built-in tasks that are defined for the shape.
+                ``matching`` of TTM: inside groups ("group"), or over all images and captions at once ("global").
+                ``true_captions``: t, how many captions are true for each image: the first t of the first image, and
+                so on. ``version``: raise it whenever numbers can change. ``license`` of the data; ``description``.
 
         Raises:
-            DataError: groups of several shapes, an empty caption, an id that is there twice, or what is no image.
-            UsageError: a name or a shape that no task can have.
+            DataError: groups of several shapes, an empty caption, a duplicate id, or a value that is not an image.
+            UsageError: an invalid name or shape.
 
         >>> black, white = (np.full((8, 8, 3), grey, dtype=np.uint8) for grey in (0, 255))
         >>> Task.from_groups([[black, white]], [["a dark square", "a light square"]], name="squares")
@@ -105,8 +103,7 @@ class Task(TaskFile):
             )
             for label, row, texts, group_tags in zip(labels, images, captions, every_tag, strict=True)
         ]
-        about = {"version": version, "license": license, "description": description, "matching": matching}
-        return cls._of(name, groups, metrics, true_captions, **about)
+        return cls._of(name, groups, fields)
 
     @classmethod
     def from_dataset(
@@ -118,12 +115,7 @@ class Task(TaskFile):
         name: str,
         id: str | None = None,
         tags: Sequence[str] = (),
-        metrics: Sequence[str] | None = None,
-        matching: Literal["group", "global"] = "group",
-        true_captions: int = 1,
-        version: int = 0,
-        license: str = "",
-        description: str = "",
+        **fields: Unpack[TaskFields],
     ) -> Task:
         """A task of the rows of a ``datasets.Dataset``, or of any sequence of mappings; one row is one group.
 
@@ -134,19 +126,11 @@ class Task(TaskFile):
             name: of the task.
             id: column of the groups' ids; by default they are the numbers of the rows.
             tags: columns to break numbers down by.
-            metrics: as for `from_groups`, like everything that follows.
-            matching: inside groups, or over all images and captions at once.
-            true_captions: how many captions are true for each image.
-            version: raise it whenever numbers can change.
-            license: of the data.
-            description: one or two sentences.
-
-        Returns:
-            The task.
+            fields: as for `from_groups`.
 
         Raises:
-            DataError: a column is not there, or a row is not like the others.
-            UsageError: a name or a shape that no task can have.
+            DataError: a column is missing, or a row is not like the others.
+            UsageError: an invalid name or shape.
         """
         where = f"task '{name}'"
         if len(dataset) == 0:
@@ -166,16 +150,18 @@ class Task(TaskFile):
         columns = {"id": id, "images": images, "captions": captions, "tags": list(tags)}
         request = SourceRequest({}, columns, shape)
         texts = dataset.remove_columns(image_columns) if lazy else dataset
-        rows = (Row(str(index), texts[index], index) for index in range(len(dataset)))
-        groups = list(groups_from_rows(rows, request, where, image))
-        about = {"version": version, "license": license, "description": description, "matching": matching}
-        return cls._of(name, groups, metrics, true_captions, **about)
+        rows = (Row(str(index), texts[index], index, where) for index in range(len(dataset)))
+        groups = list(groups_from_rows(rows, request, image))
+        return cls._of(name, groups, fields)
 
     @classmethod
-    def _of(
-        cls, name: str, groups: Sequence[Group], metrics: Sequence[str] | None, true_captions: int, **about: Any
-    ) -> Task:
-        """The task of groups that are read, with everything checked that can be without a model."""
+    def _of(cls, name: str, groups: Sequence[Group], fields: TaskFields) -> Task:
+        """The task of groups, checked as far as that needs no model."""
+        unknown = fields.keys() - TaskFields.__annotations__.keys()
+        if unknown:
+            raise TypeError(
+                f"task '{name}': unknown argument '{min(unknown)}'; known: {', '.join(TaskFields.__annotations__)}"
+            )
         if not groups:
             raise DataError(f"task '{name}': there is no group")
         shape = (len(groups[0].images), len(groups[0].captions))
@@ -185,15 +171,17 @@ class Task(TaskFile):
                     f"task '{name}': group {group.group_id} has {len(group.images)} images and {len(group.captions)} "
                     f"captions, group {groups[0].group_id} has {shape[0]} and {shape[1]}; one task has one shape"
                 )
+        metrics = fields.pop("metrics", None)
         if metrics is None:
             more_images = {"text_score", "individual_match"} if shape[0] > shape[1] else set()
             undefined = {"image_score"} if shape[0] == 1 else more_images
             metrics = [metric for metric in USUAL_METRICS if metric not in undefined]
-            metrics += ["global_assignment_accuracy"] if about["matching"] == "global" else []
-        tags = list(groups[0].tags)
-        columns = {"shape": shape, "true_captions": true_captions, "n_groups": len(groups), "tags": tags}
+            metrics += ["global_assignment_accuracy"] if fields.get("matching") == "global" else []
+        columns = {"shape": shape, "n_groups": len(groups), "tags": list(groups[0].tags)}
+        columns["true_captions"] = fields.pop("true_captions", 1)
+        stated = {"task": name, "version": 0, "source": {"kind": KIND}, "group": columns, "metrics": list(metrics)}
         try:
-            spec = TaskSpec(task=name, source={"kind": KIND}, group=columns, metrics=list(metrics), **about)
+            spec = TaskSpec.model_validate({**stated, **fields})
         except ValidationError as error:
             raise UsageError(f"task '{name}': {describe(error, TaskSpec)}") from None
         check_groups(spec, groups)
@@ -205,7 +193,7 @@ class Task(TaskFile):
         return self.spec.task
 
     def with_source(self, changes: Mapping[str, Any]) -> TaskFile:
-        """The task itself: there is nothing to change about how it is read; UsageError if that is asked for."""
+        """The task itself; UsageError if there are changes, since no source is read."""
         if changes:
             raise UsageError(f"task '{self.name}' is in memory, so task_args mean nothing for it; run it by itself")
         return self
@@ -219,16 +207,16 @@ class Task(TaskFile):
 
 
 class _Images:
-    """References to images, of which each is one however often it is given."""
+    """References to images: the same object or file is always the same image."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._names: dict[int | Path, str] = {}
         self._taken: dict[str, int | Path] = {}
-        self._held: list[object] = []  # so that no two of them can have one identity
+        self._held: list[object] = []  # so that identities stay unique
 
     def of(self, image: object, name: str, group_id: str) -> ImageRef:
-        """A reference to an image; a file goes by its path, everything else by ``name``."""
+        """A reference to an image, named by the path of its file, or ``name``."""
         key: int | Path = id(image)
         if isinstance(image, str | os.PathLike):
             key = Path(image)
@@ -236,7 +224,7 @@ class _Images:
         self._held.append(image)
         name = self._names.setdefault(key, name)
         if self._taken.setdefault(name, key) != key:
-            raise DataError(f"{self._where}: two images of group {group_id} and others go by the name {name!r}")
+            raise DataError(f"{self._where}: two images of group {group_id} and others have the name {name!r}")
         return _reference(image, name, f"{self._where}: image {name!r:.80} of group {group_id}")
 
 
@@ -262,10 +250,9 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
 
 
 def _check_nested(where: str, what: str, nested: Sequence[Any], labels: Sequence[str]) -> None:
-    """Every group has a sequence of its own, of which each caption is a text."""
+    """DataError unless every group has a sequence, of captions that are texts."""
     for label, row in zip(labels, nested, strict=True):
-        single = isinstance(row, str | os.PathLike) or not hasattr(row, "__len__") or getattr(row, "ndim", 9) == 0
-        if single:
+        if isinstance(row, str | os.PathLike) or not hasattr(row, "__len__") or getattr(row, "ndim", 9) == 0:
             raise DataError(
                 f"{where}: the {what} of group {label} are a {type(row).__name__}; expected a list, also of one"
             )
@@ -275,7 +262,6 @@ def _check_nested(where: str, what: str, nested: Sequence[Any], labels: Sequence
 
 
 def _tags_of(where: str, tags: Tags, count: int) -> list[dict[str, str]]:
-    """For every group, tag -> value as a text."""
     if isinstance(tags, Mapping):
         for tag, values in tags.items():
             if isinstance(values, str) or len(values) != count:
@@ -287,7 +273,7 @@ def _tags_of(where: str, tags: Tags, count: int) -> list[dict[str, str]]:
 
 
 def _is_hub_dataset(dataset: object) -> bool:
-    """Whether it is a ``datasets.Dataset``; if that library was not imported, nothing is one."""
+    """Whether it is a ``datasets.Dataset``, without importing that library."""
     library = sys.modules.get("datasets")
     return library is not None and isinstance(dataset, library.Dataset)
 
@@ -295,7 +281,6 @@ def _is_hub_dataset(dataset: object) -> bool:
 def _shape_of(
     row: Mapping[str, object], images: str | Sequence[str], captions: str | Sequence[str], where: str
 ) -> GroupShape:
-    """The shape that the first row has."""
     counts = []
     for columns in (images, captions):
         for column in [columns] if isinstance(columns, str) else columns:

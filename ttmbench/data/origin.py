@@ -8,19 +8,19 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Origin(BaseModel):
-    """What ``get:`` says of one path. An address alone may be written as a string.
+    """The entry of one path in ``get:``. An address alone may be written as a string.
 
     Attributes:
-        url: http or https address of the file, or of the archive.
-        page: where a person gets it, if no address can be fetched without asking.
-        name: what its owner calls the file, where the address does not tell.
+        url: http or https address of the file or archive.
+        page: where a human gets it, if no address can be fetched without asking.
+        name: what its owner calls the file, where the address does not show it.
         unpack: the address is an archive (zip, tar, tar.gz, ...) whose content becomes the path.
         member: file or folder of the archive that becomes the path; without it all of the archive, less the folders
             that hold everything.
-        each: the path is a folder of images, and each has an address: this one and its name.
-        listed: the path is a folder of images, and the rows have the address of each (``addresses`` of the source).
-        sha256: of what the address gives, where its owner states it.
-        bytes: size of what the address gives, where its owner states it.
+        each: the path is a folder of images, each at this address followed by its name.
+        listed: the path is a folder of images, whose addresses are in the rows (``addresses`` of the source).
+        sha256: of the downloaded file, where its owner states it.
+        bytes: size of the downloaded file, where its owner states it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,13 +71,13 @@ class Origin(BaseModel):
         if self.listed:
             return "the addresses in its rows"
         drive = f"Google Drive id {self.drive_id}" if self.drive_id else None
-        known = ", ".join(one for one in (self.name, drive) if one)
+        known = ", ".join(text for text in (self.name, drive) if text)
         each = " (each image by its name)" if self.each else ""
         return f"{self.url or self.page}{each}{' (unpacked)' if self.unpack else ''}{f' [{known}]' if known else ''}"
 
 
 class PathOrMapping(BaseModel):
-    """A file with what is said of it. Its path alone may be written as a string."""
+    """A file with options. Its path alone may be written as a string."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -90,11 +90,6 @@ class PathOrMapping(BaseModel):
 
 
 class TagFile(PathOrMapping):
-    """A file of further tags in the data folder. Its path alone may be written as a string.
-
-    Attributes:
-        file: path below the data folder.
-        get: where it comes from.
-    """
+    """A file of further tags below the data folder, and where it comes from."""
 
     get: Origin | None = None

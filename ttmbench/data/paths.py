@@ -1,4 +1,4 @@
-"""Where data lie: the data folder, paths that never leave their folder, and the options of sources that name them."""
+"""The data folder, paths that never leave their folder, and options of sources that name paths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ HUB_KINDS = ("huggingface", "hub_files", "webdataset")  # of sources whose path 
 DATA_VARIABLE = "TTMBENCH_DATA"
 Options = TypeVar("Options", bound=BaseModel)
 Also = dict[str, tuple[str, ...]]
-"""A path of the documented layout -> folders of the data folder that may stand in its place: names of other people's
-code, and of archives unpacked by hand. The documented path is looked for first."""
+"""A path of the documented layout -> folders of the data folder that may replace it, as other code and archives name
+them. The documented path is looked for first."""
 
 _LOCAL = ("./", "../", "~", "/", ".\\", "..\\")
 
 
 def data_folder(given: Path | None = None) -> Path:
-    """The data folder: as given, else the environment variable TTMBENCH_DATA, else one in the user's cache folder."""
+    """The data folder: as given, else of the environment variable TTMBENCH_DATA, else in the user's cache folder."""
     if given is not None:
         return Path(given).expanduser()
     if os.environ.get(DATA_VARIABLE):
@@ -35,14 +35,14 @@ def data_folder(given: Path | None = None) -> Path:
 
 
 def given_data_folder(given: str | Path | None) -> Path:
-    """As `data_folder`, for commands that read: UsageError if the folder that was asked for does not exist."""
+    """As `data_folder`, for commands that read: UsageError if a given folder does not exist."""
     if given is not None and not Path(given).expanduser().is_dir():
         raise UsageError(f"--data_dir {given} is no folder; `ttmbench download TASKS --data_dir {given}` makes it")
     return data_folder(Path(given) if given is not None else None)
 
 
 def read_options(model: type[Options], request: SourceRequest) -> Options:
-    """The options of a source, checked by a model; UsageError names an unknown, missing or wrong one."""
+    """The options of a source; UsageError names an unknown, missing or wrong one."""
     try:
         return model(**request.options)
     except ValidationError as error:
@@ -50,19 +50,19 @@ def read_options(model: type[Options], request: SourceRequest) -> Options:
 
 
 def is_local(path: str) -> bool:
-    """Whether a source's ``path`` is a folder of this machine by its form, and no id of a dataset on the Hub.
+    """Whether a source's ``path`` has the form of a folder of this machine, not of a dataset id of the Hub.
 
-    >>> [is_local(one) for one in ("./mine", "../mine", "~/mine", "/data/mine", "mine", "owner/mine")]
+    >>> [is_local(path) for path in ("./mine", "../mine", "~/mine", "/data/mine", "mine", "owner/mine")]
     [True, True, True, True, False, False]
     """
     return path in (".", "..") or path.startswith(_LOCAL) or Path(path).is_absolute()
 
 
 def local_path(path: str, base: Path) -> str:
-    """A source's ``path``: the absolute path of a folder of this machine, or the id of a dataset on the Hub as it is.
+    """A source's ``path``: the absolute path of a folder, or the unchanged id of a dataset on the Hub.
 
-    A relative folder starts from ``base``, that of the task file. UsageError if ``path`` is an id by its form, and
-    beside the task file there is a folder of that name.
+    A relative folder starts from ``base``, the task file's folder. UsageError for an id if the task file's folder has a
+    folder of that name.
     """
     if is_local(path):
         return os.path.abspath(base / Path(path).expanduser())  # noqa: PTH100 - links on the way stay what they are
@@ -75,7 +75,7 @@ def local_path(path: str, base: Path) -> str:
 
 
 def check_folder(path: str) -> None:
-    """OutOfReachError if ``path`` is the absolute path of a folder and the folder does not exist."""
+    """OutOfReachError if ``path`` is a folder that does not exist."""
     if is_local(path) and not Path(path).is_dir():
         raise OutOfReachError(
             f"source.path: the folder {path} does not exist (relative paths start from the folder of the task file)"
@@ -94,16 +94,9 @@ def below(base: Path, relative: str, what: str) -> Path:
 
 
 def inside(base: Path, relative: str, what: str, roots: Sequence[Path] = ()) -> Path:
-    """A path that data name below a folder, links followed; anything else is refused.
+    """A path from data below the folder ``base``, links followed; DataError, with ``what``, if it leaves the folder.
 
-    Args:
-        base: the folder that the path starts from.
-        relative: the path.
-        what: names the place, for the message.
-        roots: where links may lead: one of these folders or anything below it. The base itself by default.
-
-    Raises:
-        DataError: the path leaves its folder.
+    Links may lead into one of ``roots``, by default the base itself.
     """
     path = base / relative
     # Before links are followed: with wider roots, ".." must not reach what lies beside the base.
@@ -122,13 +115,13 @@ def inside(base: Path, relative: str, what: str, roots: Sequence[Path] = ()) -> 
 
 
 def _is_below(path: str, folder: str) -> bool:
-    """Whether an absolute path without ``..`` is a folder or something in it; text, since images are many."""
+    """Whether an absolute path without ``..`` is a folder or in it; texts, since `Path` is slow for many images."""
     path, folder = os.path.normcase(path), os.path.normcase(folder)
     return path == folder or path.startswith(os.path.join(folder, ""))  # noqa: PTH118
 
 
 def names_of(path: str, also: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A path, and what may stand in its place, in the order in which they are looked for.
+    """A path and its other names, in the order in which they are looked for.
 
     >>> list(names_of("whatsup/a.json", {"whatsup": ["whatsup_a_raw", "."]}))
     ['whatsup/a.json', 'whatsup_a_raw/a.json', 'a.json']

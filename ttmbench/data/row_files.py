@@ -1,4 +1,4 @@
-"""Files of rows: JSON, JSON lines, CSV and TSV, recognised by suffix, read with errors that name file and row."""
+"""Rows of JSON, JSON lines, CSV and TSV files, with errors that name file and row; unpacked sizes of parquet files."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttmbench._util import text as textfile
-from ttmbench._util.limits import limit
+from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import read_json_lines
-from ttmbench.data.cells import Row, cell
+from ttmbench.data.cells import Row
 from ttmbench.errors import DataError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
+    from pyarrow import Array
+    from pyarrow.parquet import FileMetaData
 
+_ROWS = 16  # of parquet files, decoded at a time
 NAME = "_file"  # cell of the name of a row's file, where there are several
 
 
-def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None, nested: bool = False) -> Iterator[Row]:
+def read_rows(file: Path, fields: Sequence[str] = (), nested: bool = False) -> Iterator[Row]:
     """The rows of a file, in order.
 
     ``.csv`` and ``.tsv`` have a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys
-    name them; its items are taken as they come, so a gap in the keys is no row. Anything else is JSON lines.
+    name them. Anything else is JSON lines.
 
     Args:
         file: the file.
         fields: names of the cells, where rows are JSON lists instead of objects.
-        name: what messages call the file; its path by default.
         nested: the items of lists are rows, and objects around them are levels: ``{"v1": {"s2": [row]}}`` has the row
             ``v1/s2/0``.
 
     Raises:
         DataError: the file cannot be read, or a row is not what it should be.
     """
-    name = name or str(file)
+    name = str(file)
     _refuse_parquet(file, name)
     suffix = file.suffix.lower()
     if suffix in (".csv", ".tsv"):
@@ -50,7 +52,7 @@ def read_rows(file: Path, fields: Sequence[str] = (), name: str | None = None, n
         yield from _json(dict(_leaves(value, "", name)) if nested else value, fields, name)
     else:
         for index, (_, cells) in enumerate(read_json_lines(file)):
-            yield Row(str(index), cells, index)
+            yield Row(str(index), cells, index, name)
 
 
 def rows_of_files(
@@ -62,31 +64,25 @@ def rows_of_files(
     """The rows of several files, one after the other, each with the name of its file, which is also its cell ``_file``.
 
     Args:
-        files: name -> file, and further cells of all of its rows; one file alone has the empty name.
+        files: name -> file, and further cells of all of its rows; a single file has the empty name.
         fields: as for `read_rows`, like ``nested`` and errors.
         literals: columns whose texts are lists as Python or JSON writes them.
-        nested: see there.
+        nested: as for `read_rows`.
     """
     for name, (file, cells) in files.items():
         for row in read_rows(file, fields, nested=nested):
             every = {**({NAME: name} if name else {}), **cells, **row.cells}
-            for column in literals:
-                every[column] = _listed(cell(row, column, str(file)), column, row, str(file))
-            yield Row(row.key, every, row.index, name)
+            every |= {column: _listed(row, column) for column in literals}
+            yield replace(row, cells=every, file=name)
 
 
 def joined(
     rows: Iterable[Row], others: Mapping[str, tuple[Path, Sequence[str]]], fields: Sequence[str]
 ) -> Iterator[Row]:
-    """Rows of a file, each with a mapping of the cells of the row beside it under the name of every other file.
+    """Rows joined with those of other files by position; the cells of each other file are a mapping under its name.
 
-    Args:
-        rows: of the file.
-        others: name -> a file with as many rows, and the columns that have to agree.
-        fields: names of the cells, where rows are JSON lists.
-
-    Raises:
-        DataError: a file cannot be read or has another number of rows, or a column does not agree; the row is named.
+    ``others``: name -> a file with as many rows, and the columns that must agree. DataError if a file cannot be read
+    or has another number of rows, or a column does not agree; the row is named.
     """
     beside = {name: read_rows(file, fields) for name, (file, _) in others.items()}
     for row in rows:
@@ -97,7 +93,7 @@ def joined(
             if other is None:
                 raise DataError(f"{file}: has no row {row.index}, and '{name}' should have one beside every row")
             for column in same:
-                here, there = cell(row, column, str(file)), cell(other, column, str(file))
+                here, there = row.cell(column), other.cell(column)
                 if here != there:
                     raise DataError(
                         f"{file}: '{column}' of row {row.index} is {there!r:.80}, and {here!r:.80} in the row that it "
@@ -110,18 +106,19 @@ def joined(
             raise DataError(f"{others[name][0]}: has more rows than the file that '{name}' should stand beside")
 
 
-def _listed(value: object, column: str, row: Row, where: str) -> object:
-    """A list that was written as a text; what is a list already stays."""
+def _listed(row: Row, column: str) -> object:
+    """The list in a cell, also if it is written as a text."""
+    value, where = row.cell(column), f"{row.where}: '{column}' of row {row.index}"
     if not isinstance(value, str):
         return value
     if len(value) > limit("caption_characters"):
-        raise DataError(f"{where}: '{column}' of row {row.index} has {len(value)} characters, too many for a list")
+        raise DataError(f"{where} has {len(value)} characters, too many for a list")
     try:
         items = ast.literal_eval(value.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         items = None
     if not isinstance(items, list | tuple):
-        raise DataError(f"{where}: '{column}' of row {row.index} is {value!r:.80}, which is no list")
+        raise DataError(f"{where} is {value!r:.80}, which is no list")
     return list(items)
 
 
@@ -142,13 +139,12 @@ def read_json(file: Path, name: str) -> object:
 
 
 def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
-    """Rows of a table with a header, whose cells commas or tabs part.
+    """The rows of a CSV or TSV table with a header.
 
-    Of a table with tabs, a cell that begins with a quote has to be quoted as a whole: otherwise it would swallow what
-    follows it. DataError if a row has another number of cells than the header, or a column is named twice.
+    In TSV, a cell that begins with a quote must be quoted as a whole, or it would swallow what follows. DataError
+    if a row has another number of cells than the header, or a column is named twice.
     """
-    dialect: Any = {"delimiter": "\t", "strict": True} if tabs else {}
-    reader = csv.DictReader(io.StringIO(text, newline=""), **dialect)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if tabs else ",", strict=tabs)
     try:
         names = list(reader.fieldnames or ())
         doubled = next((column for column in names if names.count(column) > 1), None)
@@ -157,7 +153,7 @@ def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
         for index, cells in enumerate(reader):
             if None in cells or None in cells.values():
                 raise DataError(f"{name}: row {index} (line {reader.line_num}) has not as many cells as the header")
-            yield Row(str(index), cells, index)
+            yield Row(str(index), cells, index, name)
     except csv.Error as error:
         why = str(error).replace("\t", "\\t")
         why = f"TSV ({why}); quote a cell that begins with a quote, and double its quotes" if tabs else f"CSV ({why})"
@@ -166,11 +162,11 @@ def csv_rows(text: str, name: str, tabs: bool = False) -> Iterator[Row]:
 
 def _refuse_parquet(file: Path, name: str) -> None:
     """DataError for a parquet file, which another kind of source reads."""
-    is_parquet = False
+    magic = b""
     if file.is_file():
-        with suppress(OSError), file.open("rb") as opened:  # its reader says so
-            is_parquet = opened.read(4) == b"PAR1"
-    if is_parquet:
+        with suppress(OSError), file.open("rb") as opened:  # its reader reports the error
+            magic = opened.read(4)
+    if magic == b"PAR1":
         raise DataError(
             f"{name}: is a parquet file; rows are read from JSON lines, JSON or CSV here. Use `source: {{kind: "
             "huggingface, path: FOLDER, split: NAME}`, where FOLDER holds the file and its name begins with that of "
@@ -203,4 +199,53 @@ def _json(value: object, fields: Sequence[str], name: str) -> Iterator[Row]:
             row = dict(zip(fields, row, strict=True))
         if not isinstance(row, dict):
             raise DataError(f"{name}: row {key} is {type(row).__name__}, not an object with named cells")
-        yield Row(str(key), row, index)
+        yield Row(str(key), row, index, name)
+
+
+def check_decoded(files: Iterable[Path]) -> None:
+    """DataError if parquet files unpack to more than ``table_ratio`` times their size and ``table_bytes``.
+
+    Repeated values are stored once, so a file of some hundred kB may hold gigabytes. The header bounds the unpacked
+    size of a column; only columns that could be too large are read, some rows at a time.
+    """
+    import pyarrow.parquet as parquet
+    from pyarrow import ArrowException
+
+    for path in files:
+        most = max(limit("table_bytes"), limit("table_ratio") * path.stat().st_size)
+        try:
+            with parquet.ParquetFile(path) as table:
+                suspects = _suspects(table.metadata, most)
+                total = 0
+                for batch in table.iter_batches(_ROWS, columns=suspects) if suspects else ():
+                    total += sum(map(_decoded_bytes, batch.columns))
+                    if total > most:
+                        raise DataError(
+                            f"{path} has {path.stat().st_size} bytes and unpacks to more than {most}; "
+                            f"{raised_by('table_bytes')}"
+                        )
+        except (ArrowException, OSError):  # damaged: the library that reads it says so
+            continue
+
+
+def _suspects(metadata: FileMetaData, most: int) -> list[str]:
+    """Columns that may unpack to more than ``most`` bytes."""
+    bounds: dict[str, int] = {}
+    for group in (metadata.row_group(number) for number in range(metadata.num_row_groups)):
+        for chunk in (group.column(number) for number in range(group.num_columns)):
+            name = chunk.path_in_schema.split(".", 1)[0]
+            fixed = chunk.physical_type not in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+            widest = 16 if fixed else chunk.total_uncompressed_size  # a value is no wider than all pages of its chunk
+            bounds[name] = bounds.get(name, 0) + chunk.num_values * widest
+    return [name for name, bound in bounds.items() if bound > most]
+
+
+def _decoded_bytes(column: Array) -> int:
+    """Bytes of a column without repeated values stored once."""
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):
+        return int(column.dictionary_decode().nbytes)
+    if types.is_struct(column.type):
+        return sum(_decoded_bytes(column.field(number)) for number in range(column.type.num_fields))
+    return _decoded_bytes(column.flatten()) if types.is_list(column.type) else int(column.nbytes)

@@ -1,4 +1,4 @@
-"""Rows with named cells -> groups: what files and hub datasets have in common. Every cell that is used is checked."""
+"""Groups made of rows with named cells, wherever the rows come from. Every cell that is used is checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.images import Colors, as_rgb, check_size, open_array, open_image
-from ttmbench.data.cells import Row, cell, fill, id_of, kept_rows, tags_of, value_of
+from ttmbench.data.cells import Row, kept_rows
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
@@ -25,20 +25,22 @@ SPREAD = "*"  # before the name of a column: all items of the list in it
 
 @dataclass(frozen=True)
 class ImageCell:
-    """An image as a row names it: which row and column, and which item where the column holds a list."""
+    """An image as a row names it; ``item``: its position where the column holds a list."""
 
     row: Row
     column: str
     item: int | None
     group_id: str
-    where: str
+
+    @property
+    def where(self) -> str:
+        """File, column and group, for messages."""
+        return _named(self.row, self.column, self.group_id)
 
     @property
     def value(self) -> Any:
-        """The cell itself; a column with braces is a template that is filled from the row's cells."""
-        if "{" in self.column:
-            return fill(self.column, self.row, self.where)
-        value = cell(self.row, self.column, self.where)
+        """The cell itself, or the text of a template."""
+        value = self.row.value(self.column)
         return value if self.item is None or not isinstance(value, list) else value[self.item]
 
     @property
@@ -46,142 +48,131 @@ class ImageCell:
         """The image's file name; DataError if the cell holds none."""
         value = self.value
         if not isinstance(value, str) or not value:
-            raise DataError(
-                f"{self.where}: '{self.column}' of group {self.group_id} should name an image file, got {value!r}"
-            )
+            raise DataError(f"{self.where} should name an image file, got {value!r}")
         return value
 
 
 def stored_image(name: str, path: Path, exif: Exif, npy: Colors) -> ImageRef:
-    """An image in a file of its own; a ``.npy`` file is an array with its colours in the order that ``npy`` tells."""
+    """An image in its own file; ``npy`` is the order of the colours in a ``.npy`` array."""
     if path.suffix.lower() != ".npy":
         return ImageRef(name, partial(open_image, path), path, path.read_bytes, exif)
     return ImageRef(name, partial(open_array, path, npy), None, path.read_bytes, exif, f"npy {npy};")
 
 
 def groups_from_rows(
-    rows: Iterable[Row],
-    request: SourceRequest,
-    where: str,
-    image: Callable[[ImageCell], ImageRef],
-    rows_per_group: int = 1,
+    rows: Iterable[Row], request: SourceRequest, image: Callable[[ImageCell], ImageRef], rows_per_group: int = 1
 ) -> Iterator[Group]:
     """Makes groups of rows, one after the other.
 
     Args:
         rows: the raw data, in order.
         request: shape, columns and limit.
-        where: names the data, for messages.
         image: makes an image of a cell.
-        rows_per_group: how many consecutive rows are one group; each brings its share of images and captions.
+        rows_per_group: how many consecutive rows are one group; each brings its part of images and captions.
 
     Raises:
         DataError: a cell is missing, empty or of the wrong kind; file and group are named.
         UsageError: the columns do not fit the shape.
     """
-    per_row = _share(request, rows_per_group)
+    per_row = _per_row(request, rows_per_group)
     _check_columns(per_row, request, rows_per_group)
     wanted = None if request.limit is None else request.limit * rows_per_group
     pending: list[Row] = []
-    for row in islice(kept_rows(rows, request.columns, where), wanted):
+    for row in islice(kept_rows(rows, request.columns), wanted):
         pending.append(row)
         if len(pending) == rows_per_group:
-            yield _group(pending, request, where, image, per_row)
+            yield _group(pending, request, image, per_row)
             pending = []
     if pending:
         raise DataError(
-            f"{where}: {rows_per_group} rows make a group, but {len(pending)} are left over at the end, from row "
-            f"{pending[0].index}"
+            f"{pending[0].where}: {rows_per_group} rows make a group, but {len(pending)} are left over at the end, "
+            f"from row {pending[0].index}"
         )
 
 
 def _group(
     rows: Sequence[Row],
     request: SourceRequest,
-    where: str,
     image: Callable[[ImageCell], ImageRef],
     per_row: tuple[int, int | None],
 ) -> Group:
     columns = request.columns
-    group_id = "-".join(id_of(row, columns.get("id"), where) for row in rows)
+    group_id = "-".join(row.group_id(columns.get("id")) for row in rows)
     if request.kind == "classification":
-        captions = [_label(rows[0], columns["captions"][0], where, group_id)]
+        captions = [_label(rows[0], columns["captions"][0], group_id)]
     else:
-        captions = [text for row in rows for text in _captions(row, columns["captions"], where, group_id, per_row[1])]
+        captions = [text for row in rows for text in _captions(row, columns["captions"], group_id, per_row[1])]
     images: list[ImageRef] = []
     for row in rows:
-        whole = [image(cell) for cell in _images(row, columns["images"], where, group_id, per_row[0])]
-        box = box_of(row, columns["crop"], where, group_id) if columns.get("crop") else None
-        images += whole if box is None else [cropped(reference, box) for reference in whole]
-    tags = [tags_of(row, columns.get("tags", ()), where) for row in rows]
+        references = [image(cell) for cell in _images(row, columns["images"], group_id, per_row[0])]
+        if columns.get("crop"):
+            box = box_of(row, columns["crop"], group_id)
+            references = [cropped(reference, box) for reference in references]
+        images += references
+    tags = [row.tags(columns.get("tags", ())) for row in rows]
     for column, value in (item for other in tags[1:] for item in other.items()):
         if value != tags[0][column]:
             raise DataError(
-                f"{where}: rows {rows[0].index} to {rows[-1].index} should be one group, but their '{column}' differs: "
-                f"{tags[0][column]!r} and {value!r}"
+                f"{rows[0].where}: rows {rows[0].index} to {rows[-1].index} should be one group, but their '{column}' "
+                f"differs: {tags[0][column]!r} and {value!r}"
             )
     return Group(group_id, tuple(images), tuple(captions), tags[0])
 
 
-def _label(row: Row, column: str, where: str, group_id: str) -> str:
+def _named(row: Row, column: str, group_id: str) -> str:
+    return f"{row.where}: '{column}' of group {group_id}"
+
+
+def _label(row: Row, column: str, group_id: str) -> str:
     """The class of an image as text: a number, or a name."""
-    value = value_of(row, column, where)
+    value = row.value(column)
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
-        raise DataError(
-            f"{where}: '{column}' of group {group_id} should be the number or the name of a class, got {value!r:.80}"
-        )
+        where = _named(row, column, group_id)
+        raise DataError(f"{where} should be the number or the name of a class, got {value!r:.80}")
     return str(value)
 
 
-def _captions(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int | None) -> list[str]:
+def _captions(row: Row, columns: str | Sequence[str], group_id: str, count: int | None) -> list[str]:
     """The captions of one column's list, or of several columns; of ``*column``, all captions of the list in it."""
+    named: list[tuple[str, object]] = []
+    for column in [SPREAD + columns] if isinstance(columns, str) else columns:
+        name = column.removeprefix(SPREAD)
+        value = row.cell(name)
+        if name == column:
+            named.append((name, value))
+        elif not isinstance(value, list):
+            where = _named(row, name, group_id)
+            raise DataError(f"{where} should hold a list of captions, got {value!r:.80}")
+        else:
+            named += [(f"{name}[{index}]", text) for index, text in enumerate(value)]
     if isinstance(columns, str):
-        values = _listed(row, columns, where, group_id, count, "captions")
-        named = [(f"{columns}[{index}]", value) for index, value in enumerate(values)]
-    else:
-        named = []
-        for column in columns:
-            name = column.removeprefix(SPREAD)
-            value = cell(row, name, where)
-            if name == column:
-                named.append((name, value))
-            elif not isinstance(value, list):
-                raise DataError(
-                    f"{where}: '{name}' of group {group_id} should hold a list of captions, got {value!r:.80}"
-                )
-            else:
-                named += [(f"{name}[{index}]", text) for index, text in enumerate(value)]
-        if len(named) != count:
-            raise DataError(f"{where}: group {group_id} has {len(named)} captions, but {count} are needed")
+        _check_length(len(named), row, columns, group_id, count, "captions")
+    elif len(named) != count:
+        raise DataError(f"{row.where}: group {group_id} has {len(named)} captions, but {count} are needed")
     for column, value in named:
         if not isinstance(value, str) or not value.strip():
-            raise DataError(f"{where}: caption '{column}' of group {group_id} is empty or no text")
-    return [value for _, value in named]
+            raise DataError(f"{row.where}: caption '{column}' of group {group_id} is empty or no text")
+    return [str(value) for _, value in named]
 
 
-def _images(row: Row, columns: str | Sequence[str], where: str, group_id: str, count: int) -> list[ImageCell]:
+def _images(row: Row, columns: str | Sequence[str], group_id: str, count: int) -> list[ImageCell]:
     if not isinstance(columns, str):
-        return [ImageCell(row, column, None, group_id, where) for column in columns]
-    if columns in row.cells and isinstance(row.cells[columns], list):
-        _listed(row, columns, where, group_id, count, "images")
+        return [ImageCell(row, column, None, group_id) for column in columns]
+    value = row.cells.get(columns)
+    if isinstance(value, list):
+        _check_length(len(value), row, columns, group_id, count, "images")
     elif columns in row.cells and count > 1:
-        raise DataError(f"{where}: '{columns}' of group {group_id} should hold {count} images in a list")
-    return [ImageCell(row, columns, index, group_id, where) for index in range(count)]
+        raise DataError(f"{_named(row, columns, group_id)} should hold {count} images in a list")
+    return [ImageCell(row, columns, index, group_id) for index in range(count)]
 
 
-def _listed(row: Row, column: str, where: str, group_id: str, count: int | None, what: str) -> list[Any]:
-    values = cell(row, column, where)
-    if not isinstance(values, list):
-        raise DataError(f"{where}: '{column}' of group {group_id} should hold a list of {what}, got {values!r:.80}")
-    if len(values) != (count or max(1, len(values))):
-        raise DataError(
-            f"{where}: '{column}' of group {group_id} holds {len(values)} {what}, but {count or 'some'} are needed"
-        )
-    return values
+def _check_length(length: int, row: Row, column: str, group_id: str, count: int | None, what: str) -> None:
+    if length != (count or max(1, length)):
+        raise DataError(f"{_named(row, column, group_id)} holds {length} {what}, but {count or 'some'} are needed")
 
 
-def _share(request: SourceRequest, rows_per_group: int) -> tuple[int, int | None]:
-    """Images and captions that each row brings; None for any number of captions."""
+def _per_row(request: SourceRequest, rows_per_group: int) -> tuple[int, int | None]:
+    """Images and captions of each row; None for any number of captions."""
     shape = request.shape
     if request.kind != "groups":
         if rows_per_group > 1:
@@ -199,7 +190,7 @@ def _check_columns(per_row: tuple[int, int | None], request: SourceRequest, rows
         if not captions or (not isinstance(images, str) and len(images) != 1):
             raise UsageError(f"group.images should name one column, and group.{what} is needed (kind: {request.kind})")
         return
-    lists = isinstance(captions, str) or any(column.startswith(SPREAD) for column in captions)  # a list tells how many
+    lists = isinstance(captions, str) or any(column.startswith(SPREAD) for column in captions)
     if (not isinstance(images, str) and len(images) != per_row[0]) or (not lists and len(captions) != per_row[1]):
         counts = ("a list in one" if isinstance(names, str) else str(len(names)) for names in (images, captions))
         share = f"; each of {rows_per_group} rows brings {per_row[0]} and {per_row[1]}" if rows_per_group > 1 else ""
@@ -209,31 +200,31 @@ def _check_columns(per_row: tuple[int, int | None], request: SourceRequest, rows
         )
 
 
-def box_of(row: Row, columns: Sequence[str], where: str, group_id: str) -> Box:
-    """The box that a row tells: left, upper, right and lower edge. It may reach beyond the image.
+def box_of(row: Row, columns: Sequence[str], group_id: str) -> Box:
+    """The crop box of a row: left, upper, right and lower edge in pixels. It may reach beyond the image.
 
-    ``columns`` hold its left edge, upper edge, width and height in pixels, rounded as Pillow does. DataError if a cell
+    ``columns`` hold its left edge, upper edge, width and height, which are rounded as Pillow does. DataError if a cell
     holds no number, or the box holds no pixel.
     """
     numbers = []
     for column in columns:
-        value = cell(row, column, where)
+        value = row.cell(column)
         try:
             number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
             number = math.nan
         if not abs(number) <= _FARTHEST:
-            raise DataError(f"{where}: '{column}' of group {group_id} is {value!r:.80}, no number of pixels")
+            raise DataError(f"{_named(row, column, group_id)} is {value!r:.80}, no number of pixels")
         numbers.append(number)
     left, top, width, height = numbers
     box = (round(left), round(top), round(left + width), round(top + height))
     if box[2] <= box[0] or box[3] <= box[1]:
-        raise DataError(f"{where}: the crop box of group {group_id} is {width:g}x{height:g} pixels, so it holds none")
+        raise DataError(f"{row.where}: the crop box of group {group_id} is {width:g}x{height:g} pixels, so it is empty")
     return box
 
 
 def cropped(image: ImageRef, box: Box) -> ImageRef:
-    """The part of an image inside a box, with a name of its own. What lies outside the image is black.
+    """The part of an image inside a box, under its own name; outside the image it is black.
 
     The box is in pixels of the image as it is read: turned upright, unless its EXIF data are ignored.
     """

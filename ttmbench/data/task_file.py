@@ -22,7 +22,6 @@ from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
 from ttmbench.types import Group, GroupShape
 
-COLUMN_KEYS = ("id", "images", "captions", "tags", "crop", "where", "first_rows")  # of group: what sources are told
 Tags = list[str] | dict[str, str | PathPart]
 Defect = Literal["equal_captions", "equal_images", "equal_groups"]
 Fact = Literal["groups", "format", "pairs", "aggregation"]
@@ -32,9 +31,6 @@ OF_EACH_SOURCE = ("revision", "exif")  # options that --task_args reaches inside
 OneOrMany = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 Kind = Literal["groups", "retrieval", "classification"]
-"""What is asked of a model: to tell things apart inside groups, to find a caption's image and an image's captions among
-all, or to name an image's class."""
-
 SCOPES: dict[str, tuple[str, ...]] = {
     "groups": ("group", "global", "captions"),
     "retrieval": ("i2t", "t2i"),
@@ -49,10 +45,9 @@ class ClassSpec(BaseModel):
     """The classes of a classification task, and the prompts that name them.
 
     Attributes:
-        names: of the classes, the label of an image being a place in this list or a name of it; or ``open_clip:NAME``,
-            a list of the installed package.
+        names: class names, by position the labels of images; or ``open_clip:NAME``, a list of the installed package.
         templates: prompts with ``{}`` where the name goes; or ``open_clip:NAME``.
-        count: how many classes there are, where the list is not here.
+        count: number of classes, where ``names`` is not a list.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,39 +76,26 @@ class ClassSpec(BaseModel):
 
     @property
     def n_classes(self) -> int:
-        """How many classes there are; those of one name count apart."""
+        """Number of classes; classes of the same name count separately."""
         return len(self.names) if isinstance(self.names, list) else self.count or 0
 
 
-class GroupSpec(BaseModel):
-    """Shape and number of groups, and the columns of the raw data that hold them.
+class Columns(BaseModel):
+    """The columns of the raw data that hold groups, and which rows are read.
 
     Attributes:
-        shape: images and captions in a group; for tasks of kind ``groups`` alone.
-        true_captions: how many captions are true for each image.
-        n_groups: number of groups; for other kinds, of images.
-        n_captions: of a retrieval task, all captions together.
-        wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
         id: column of the group's id.
         images: columns of the images; or one column that holds them all in a list.
         captions: columns of the captions; or one column that holds them all in a list.
         label: column of an image's class, in a classification task.
         tags: columns to keep with each group; or tag -> column, template of columns, or part of a path.
         crop: columns of left edge, upper edge, width and height of the part of each image that is used.
-        where: column -> what its cell has to be for the row to be read.
-        first_rows: how many rows of each file are read, of those that ``where`` keeps.
-        known_defects: what data are known to have, so that the check of a task counts it and does not refuse it.
-        constant_tags: tags that are the same for all groups.
-        tag_files: tag -> JSON file in the data folder, group id -> tag or tags; and where it comes from.
+        where: column -> the condition that its cell must meet for the row to be read.
+        first_rows: how many rows of each file are read, of those that meet ``where``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    shape: tuple[int, int] | None = None
-    true_captions: int = Field(1, ge=1)
-    n_groups: int | None = Field(None, ge=1)
-    n_captions: int | None = Field(None, ge=1)
-    wrong_sizes: dict[int, str] = {}
     id: str | None = None
     images: str | list[str] = []
     captions: str | list[str] = []
@@ -122,6 +104,27 @@ class GroupSpec(BaseModel):
     crop: Crop | None = None
     where: Where = {}
     first_rows: int | None = Field(None, ge=1)
+
+
+class GroupSpec(Columns):
+    """Shape and number of groups, and the columns of the raw data that hold them.
+
+    Attributes:
+        shape: images and captions in a group; for tasks of kind ``groups`` alone.
+        true_captions: how many captions are true for each image.
+        n_groups: number of groups; for other kinds, of images.
+        n_captions: of a retrieval task, all captions together.
+        wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
+        known_defects: defects that the data are known to have: ``validate`` counts them instead of refusing the task.
+        constant_tags: tags that are the same for all groups.
+        tag_files: tag -> JSON file in the data folder, group id -> tag or tags; and where it comes from.
+    """
+
+    shape: tuple[int, int] | None = None
+    true_captions: int = Field(1, ge=1)
+    n_groups: int | None = Field(None, ge=1)
+    n_captions: int | None = Field(None, ge=1)
+    wrong_sizes: dict[int, str] = {}
     known_defects: list[Defect] = []
     constant_tags: dict[str, str] = {}
     tag_files: dict[str, TagFile] = {}
@@ -142,30 +145,26 @@ class TaskSpec(BaseModel):
     Attributes:
         task: name; equals the file's name without ending.
         version: raised whenever the task's numbers can change.
-        description: one or two sentences.
-        reference: address of the paper or page.
-        citation: BibTeX.
-        license: of the data.
-        label_errors: what is known to be wrong with the labels, and what is done about it.
-        images_from: names of the image collections that the images are of, as models state what they were trained on.
-        images_needed: which images a run needs, and how large they are, for people.
+        description: one or two sentences; ``reference``: address of the paper or page; ``citation``: BibTeX;
+            ``license``: of the data.
+        label_errors: known errors of the labels, and what is done about them.
+        images_from: names of the image collections, as models state what they were trained on.
+        images_needed: which images a run needs, and how large they are, for humans.
         evidence: how each fact of the data is known: counted in the real ``file``, computed from published
             ``scores``, ``stated`` by their owner, ``inferred``, or ``unknown``.
         gated: whether the data's owner asks for a login or an agreement.
         aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
-        parts: the ``aggregate`` of the tasks that have this task's groups by their tags: stored scores that state tags
-            are scored for each of them, too.
+        parts: the ``aggregate`` of the tasks whose groups are this task's groups of one tag each; stored scores with
+            tags are scored for each of them, too.
         tag: labels by which ``--tasks`` selects several tasks.
-        kind: what is asked of the model.
+        kind: groups (matching inside groups), retrieval (image <-> caption among all) or classification.
         source: ``kind`` of reader, and its options.
-        classes: of a classification task.
-        rerank_k: of a retrieval task, how many candidates a model that scores pairs is given of each query.
-        group: shape, number and columns.
+        rerank_k: of a retrieval task, the number of candidates of each query that a model scores pair by pair.
         matching: inside groups, or one assignment over all images and captions.
         metrics: names, in the order of tables.
         means: name -> a mean of means over values of tags, beside the mean over all groups.
         ttm: TTM settings: ``defaults`` for every model, and presets by model name.
-        noise_images: from how many noise images a generative model's P(t) is taken, if the model is not told.
+        noise_images: from how many noise images a generative model's P(t) is taken, unless the model says.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -221,18 +220,14 @@ class TaskSpec(BaseModel):
 
     @property
     def shape(self) -> GroupShape:
-        """Images, captions and true captions in each group.
-
-        Raises:
-            UsageError: the task is of another kind.
-        """
+        """Images, captions and true captions in each group; UsageError for a task of another kind."""
         if self.group.shape is None:
             raise UsageError(f"task '{self.task}' is of kind {self.kind}: it has no groups, which this needs")
         return GroupShape(*self.group.shape, self.group.true_captions)
 
     @property
     def extent(self) -> str:
-        """The shape in words: of a group, or how many images meet how many captions or classes."""
+        """The shape as text: of a group, or number of images x number of captions or classes."""
         if self.kind == "groups":
             return str(self.shape)
         others = self.group.n_captions if self.classes is None else self.classes.n_classes
@@ -270,7 +265,7 @@ def _check_kind(spec: TaskSpec) -> None:
 
 @dataclass(frozen=True)
 class TaskFile:
-    """A task and the folder its file lies in (None inside a package archive); the groups of one that is in memory."""
+    """A task and its file's folder (None inside a package archive); ``groups`` of a task in memory."""
 
     spec: TaskSpec
     folder: Path | None
@@ -299,20 +294,19 @@ class TaskFile:
 
 
 def describe_error(error: ValidationError) -> str:
-    """What is wrong with a task, in a sentence; with the keys that are known where the culprit stands."""
-    return describe(error, _model_at(error))
-
-
-def _model_at(error: ValidationError) -> type[BaseModel]:
-    """The keys that are known where the culprit stands; of unions and deeper places none are told."""
-    place = tuple(str(part) for part in first_error(error)["loc"])
-    if len(place) < 2:
-        return TaskSpec
-    if place[0] in ("group", "classes") and len(place) == 2:
-        return GroupSpec if place[0] == "group" else ClassSpec
-    if place[0] == "means" and len(place) == 3:
-        return TagMean
-    return Condition if place[:2] == ("group", "where") and len(place) == 4 else BaseModel
+    """What is wrong with a task, in a sentence, with the known keys of the model that is wrong."""
+    match tuple(map(str, first_error(error)["loc"])):
+        case () | (_,):
+            return describe(error, TaskSpec)
+        case ("group", _):
+            return describe(error, GroupSpec)
+        case ("classes", _):
+            return describe(error, ClassSpec)
+        case ("means", _, _):
+            return describe(error, TagMean)
+        case ("group", "where", _, _):
+            return describe(error, Condition)
+    return describe(error)
 
 
 def task_schema() -> dict[str, Any]:

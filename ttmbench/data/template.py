@@ -1,4 +1,4 @@
-"""A task of one's own, to start from: a commented task file, a file of groups, and an example of each that runs."""
+"""A new task to start from: a commented task file, a file of groups and images, ready to run."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ metrics: [text_score, image_score, group_score, group_match, individual_match]
 
 
 def new_task(name: str, folder: Path) -> list[str]:
-    """Writes a new folder with a task that validates and runs as it is; returns commands to go on with.
+    """Writes a new folder with a task that validates and runs; returns the next commands.
 
-    Raises:
-        UsageError: the name is none, the folder is not empty, or it cannot be written.
+    UsageError if the name is invalid, the folder is not empty, or it cannot be written.
     """
     if not _NAME.fullmatch(name) or name.endswith((".yaml", ".yml")):
         raise UsageError(f"'{name}' is no name of a task: letters, digits, '_', '.' and '-', a letter or digit first")
@@ -53,7 +52,6 @@ def new_task(name: str, folder: Path) -> list[str]:
 
 
 def _write(name: str, folder: Path) -> None:
-    """Task file, groups and images."""
     from ttmbench.data.rendered.scenes import make_groups, render
 
     (folder / "images").mkdir(parents=True)

@@ -20,7 +20,7 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import Registry, arguments_of, load_target
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
-from ttmbench.scoring.capabilities import Capabilities, Model, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.types import ModelFiles
 
 RECORD = "ttmbench_finetune.json"
@@ -131,7 +131,7 @@ def name_of_adapter(adapter: Model, written: bool) -> str:
     kind, own = type(adapter).__name__, getattr(adapter, "model_name", None)
     if isinstance(own, str) and own.strip():
         return own
-    declared = model_info(capabilities_of(adapter))["fingerprint"]
+    declared = model_info(Capabilities(adapter))["fingerprint"]
     if declared:
         return f"{kind}-{hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:8]}"
     if written:

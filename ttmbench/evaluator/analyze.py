@@ -22,7 +22,7 @@ from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry, metric_for
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
-from ttmbench.scoring.capabilities import Capabilities, capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
 
@@ -75,7 +75,7 @@ def _analyses(
     registry = build_registry(config.include_path)
     tasks = tasks_of(registry, config)
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-    model = capabilities_of(adapter)
+    model = Capabilities(adapter)
     _check(analysis, config, model)
     for remark in remarks(adapter):
         warn(remark)
@@ -191,7 +191,7 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
     if len(tasks) < 2:
         raise UsageError(f"'{TRANSFER}' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-    if capabilities_of(adapter).loss is None:
+    if Capabilities(adapter).loss is None:
         raise UsageError(f"model {config.model} cannot be adapted, so '{TRANSFER}' says nothing of it")
     whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
     document = run(whole, adapter=adapter, command=command).typed

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.files import file_digest
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.results.comparison import adjust_for_several, check_same, compare_runs
 from ttmbench.results.document import ResultsDocument
@@ -32,29 +33,25 @@ class Baseline:
     sha256: str
 
     @classmethod
-    def read(cls, path: Path) -> Baseline:
+    def read(cls, path: Path, tasks: Mapping[str, TaskFile]) -> Baseline:
         """Reads a results document, and the samples beside it if there are some.
 
         Args:
             path: the document.
+            tasks: of this run, by name.
 
         Returns:
             The baseline.
 
         Raises:
             DataError: a file is absent or damaged.
-        """
-        return cls(read_run(path, need_samples=False), file_digest(path))
-
-    def check_tasks(self, versions: Mapping[str, int]) -> None:
-        """Refuses what is known to be something else before anything is loaded.
-
-        Args:
-            versions: of this run's tasks.
-
-        Raises:
             UsageError: the baseline has none of the tasks, or another version of one.
         """
+        baseline = cls(read_run(path, need_samples=False), file_digest(path))
+        baseline._check_tasks({name: task.spec.version for name, task in tasks.items()})
+        return baseline
+
+    def _check_tasks(self, versions: Mapping[str, int]) -> None:
         if not any(task in self.run.document.results for task in versions):
             raise UsageError(f"--baseline {self.run.path}: has none of this run's tasks ({', '.join(versions)})")
         for task, version in versions.items():

@@ -1,9 +1,7 @@
 """One run on several devices: this process works on the first, and a worker process on each of the others.
 
-They are workers as a sweep has them on this machine, and do the same units: blocks of pair scores, and seeds of the
-test-time stage. What they leave is what a stopped run leaves to the next, and then this process goes through
-everything, finds it, and does what is missing. So the run is one run with one document, and a process that dies costs
-time and no number.
+The workers do units as in a sweep: blocks of pair scores, and seeds of the test-time stage. They leave what a stopped
+run leaves; this process then finds it and does what is missing, so a worker that dies costs time and no number.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,8 +23,8 @@ from ttmbench.data.memory import Task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.determinism import conditions
 from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
-from ttmbench.evaluator.local_executor import LocalExecutor, desk_on
-from ttmbench.evaluator.plan import Run
+from ttmbench.evaluator.local_executor import LocalExecutor, device_slot
+from ttmbench.evaluator.plan import Ahead, Run
 from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.results.files import RunFiles
 from ttmbench.scoring.capabilities import Model
@@ -50,9 +47,6 @@ def several_devices(
         plugins: plugins that were given as objects.
         cache: the run's.
 
-    Yields:
-        The devices.
-
     Raises:
         UsageError: the run cannot be divided.
     """
@@ -70,7 +64,7 @@ def several_devices(
     if config.ttm_also:
         raise UsageError(f"--ttm_also measures on one device, and --device has {len(names)}; leave one of them out")
     before = torch.get_num_threads()
-    threads = max(1, before // max(1, names.count("cpu")))  # processes on the processor share its threads
+    threads = max(1, before // max(1, names.count("cpu")))  # processes on the CPU share its threads
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="ttmbench-") as folder:
         devices = Devices(config, names, Path(folder), threads, cache)
@@ -89,13 +83,9 @@ class Devices:
     Args:
         config: the run.
         names: of the devices; the first is this process's.
-        folder: one that lasts as long as the run.
+        folder: a temporary folder for the run.
         threads: of each process.
         cache: the run's; without one it is in ``folder``, since processes leave scores there for each other.
-
-    Attributes:
-        cache: see above.
-        executor: of the other processes.
     """
 
     def __init__(
@@ -103,18 +93,18 @@ class Devices:
     ) -> None:
         exact = conditions(config.batch_size) if config.deterministic else None
         self.cache = ScoreCache(folder / "cache", exact) if cache is None else cache
-        self.executor = LocalExecutor(folder, [desk_on(name, threads) for name in names[1:]])
+        self.executor = LocalExecutor(folder, [device_slot(name, threads) for name in names[1:]])
         self._names, self._document = names, folder / "results.json"
         self._config = config.model_copy(update={"track": [], "use_cache": str(self.cache.folder)})
-        self._workers: dict[str, str] = {}
-        self._given_up = False
+        self._workers: dict[str, str] = {}  # name -> device
+        self._cancelled = False
 
     def state(self, task: str) -> Path:
         """Folder of a task's checkpoints for a run without an output path."""
         return RunFiles.of(str(self._document), self._config.model_name, "").state_of(task)
 
-    def joined(self, run: Run, document: Path | None) -> Run:
-        """The run with what divides its work; waits until every process has its model.
+    def join(self, run: Run, document: Path | None) -> Ahead:
+        """Returns what divides the work of the run; waits until every process has its model.
 
         Args:
             run: as it is on one device.
@@ -122,7 +112,7 @@ class Devices:
 
         Raises:
             UsageError: a server's model cannot be divided.
-            TtmbenchError: a process has no model.
+            TtmbenchError: a process cannot load the model.
         """
         if document is not None:
             self._document = document.absolute()
@@ -142,57 +132,55 @@ class Devices:
                 elif isinstance(event, Finished | WorkerLost):
                     why = event.result.error if isinstance(event, Finished) else event.why
                     raise TtmbenchError(f"device {self._workers[event.worker]}: {why}")
-        return replace(run, ahead=self._ahead)
+        return self._ahead
 
     def _cell(self, task: str) -> Cell:
-        config, of = self._config, len(self._names)
-        return Cell(1, task, config.model_name, task, "", config, of, path=str(self._document))
+        return Cell(1, task, task, "", self._config, len(self._names), path=str(self._document))
 
-    def _ahead(self, kind: Literal["groups", "seed"], task: str, do: Callable[[Unit], object]) -> list[Unit]:
-        """Deals out the units of a kind in turn, the first to this process; a `ttmbench.evaluator.plan.Ahead`."""
+    def _ahead(self, kind: Literal["groups", "seed"], task: str, do: Callable[[int, int], object]) -> list[int]:
+        """Divides the units of a kind, the first to this process; a `ttmbench.evaluator.plan.Ahead`."""
         cell = self._cell(task)
-        units = [
-            Unit(cell, kind, part) for part in (range(cell.shards) if kind == "groups" else self._config.run_seeds)
-        ]
+        parts = range(cell.shards) if kind == "groups" else self._config.run_seeds
+        units = [Unit(cell, kind, part) for part in parts]
         count = len(self._workers) + 1
-        dealt = {worker: deque(units[place::count]) for place, worker in enumerate(self._workers, 1)}
+        left = {worker: deque(units[index::count]) for index, worker in enumerate(self._workers, 1)}
         with ThreadPoolExecutor(1) as pool:
-            others = pool.submit(self._give_out, {worker: left for worker, left in dealt.items() if left})
+            others = pool.submit(self._run_others, {worker: part for worker, part in left.items() if part})
             try:
                 for unit in units[::count]:
-                    do(unit)
+                    do(unit.part, cell.shards)
             except BaseException:
-                self._given_up = True
+                self._cancelled = True
                 raise
             try:
                 others.result()
-            except TtmbenchError as error:  # lost ones cannot be replaced
+            except TtmbenchError as error:  # lost workers cannot be replaced
                 warn(f"the other devices did not do their part ({error}); {self._names[0]} does it")
                 self._workers.clear()
-        return [unit for place, unit in enumerate(units) if place % count]
+        return [unit.part for index, unit in enumerate(units) if index % count]
 
-    def _give_out(self, dealt: dict[str, deque[Unit]]) -> None:
-        """Gives the other processes their units, in a thread; what one cannot do is done here later, and said."""
-        for worker, left in dealt.items():
-            self.executor.submit(worker, left[0])
-        while dealt and not self._given_up:
+    def _run_others(self, left: dict[str, deque[Unit]]) -> None:
+        """Has the other processes do their units; what one cannot do is done here later. Runs in a thread."""
+        for worker, units in left.items():
+            self.executor.submit(worker, units[0])
+        while left and not self._cancelled:
             for event in self.executor.wait(0.2):
                 if isinstance(event, WorkerLost):
-                    self._say(event.worker, event.why)
+                    self._warn(event.worker, event.why)
                     del self._workers[event.worker]
-                    dealt.pop(event.worker, None)
+                    left.pop(event.worker, None)
                 elif isinstance(event, WorkerJoined):
-                    self._workers[event.worker] = event.place  # in place of a lost one, from the next task on
+                    self._workers[event.worker] = event.place  # replaces a lost one, from the next task on
                 elif isinstance(event, Finished):
-                    left = dealt[event.worker]
-                    left.popleft()
+                    units = left[event.worker]
+                    units.popleft()
                     if event.result.state != "done":
-                        self._say(event.worker, event.result.error or "it failed")
-                        left.clear()
-                    if left:
-                        self.executor.submit(event.worker, left[0])
+                        self._warn(event.worker, event.result.error or "it failed")
+                        units.clear()
+                    if units:
+                        self.executor.submit(event.worker, units[0])
                     else:
-                        del dealt[event.worker]
+                        del left[event.worker]
 
-    def _say(self, worker: str, why: str) -> None:
+    def _warn(self, worker: str, why: str) -> None:
         warn(f"device {self._workers[worker]} did not do its part ({why}); {self._names[0]} does it")

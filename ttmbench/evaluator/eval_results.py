@@ -10,7 +10,7 @@ from typing import Any
 
 from ttmbench._annotations import pd
 from ttmbench.evaluator.single_groups import groups_by_task
-from ttmbench.evaluator.task_result import TaskResult
+from ttmbench.evaluator.task_result import Scored, TaskResult
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import numbers_elsewhere, numbers_of, to_frame
 from ttmbench.results.stored_runs import TaskGroups, Values, stored_groups
@@ -108,7 +108,7 @@ class EvalResults(Mapping[str, Any]):
         They are float32, of stored scores float64 where these are. There are none of results that were read back, of
         tasks that an earlier run of the same command had done; those of ranks and of forced choices are empty.
         """
-        return {name: result.scored.scores for name, result in self.tasks.items()}
+        return {name: result.scores if isinstance(result, Scored) else {} for name, result in self.tasks.items()}
 
     @property
     def results(self) -> dict[str, dict[str, float | None]]:

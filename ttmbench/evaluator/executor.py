@@ -1,7 +1,7 @@
-"""What starts workers, gives them units and hears of them: processes of this machine, or Ray; and which of them hang.
+"""The executor interface - what starts workers, gives them units and reports events - and detection of hung workers.
 
-How long a step may honestly take - a model that is loaded from a slow disk, one forward of a large one - only who gives
-the command knows. So nothing is ended unless a limit was given; without one it is said, once for each unit.
+Only the user knows how long a step of work may take, so a worker is ended only if a limit was given; without a limit,
+long silence is reported once for each unit.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from ttmbench._util.console import warn
 from ttmbench.evaluator.unit import Unit, UnitResult
 
 START = 600.0  # seconds that a worker may take to start, at least: the limit is for what it does once it is ready
-SAID_AFTER = 1800.0  # seconds of silence after which it is said where nobody gave a limit
-_BLINK = 5.0  # the most that one look adds: a driver that was stopped itself, or a machine that slept, saw nothing
+REPORTED_AFTER = 1800.0  # seconds of silence that are reported where no limit was given
+_MAX_TICK = 5.0  # the most that one check adds: a suspended driver or machine received no signs
 
 
 @dataclass(frozen=True)
 class WorkerJoined:
-    """A worker is there and has nothing to do.
+    """A worker is idle for the first time.
 
     Attributes:
-        worker: its name, which no other has or has had.
-        place: what it shares with others - a machine, a node. What failed for want of something in one place is tried
-            again in another.
+        worker: its name, never used twice.
+        place: the machine or node it shares with others; a unit that lacked something in one place is tried in another.
     """
 
     worker: str
@@ -35,14 +34,7 @@ class WorkerJoined:
 
 @dataclass(frozen=True)
 class WorkerLost:
-    """A worker is gone.
-
-    Attributes:
-        worker: its name.
-        unit: that it was at; None if it was at none.
-        why: one line for a person.
-        hung: the executor has ended it, since it gave no sign of progress.
-    """
+    """A worker ended; ``unit`` is what it was working on, and ``hung`` says that the executor ended it for silence."""
 
     worker: str
     unit: Unit | None
@@ -52,7 +44,7 @@ class WorkerLost:
 
 @dataclass(frozen=True)
 class Finished:
-    """A worker is done with a unit, well or not, and can take another."""
+    """A unit ended, successfully or not; its worker can take another."""
 
     worker: str
     unit: Unit
@@ -61,7 +53,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a worker is doing right now, as a short line."""
+    """A short line on what a worker is doing."""
 
     worker: str
     line: str
@@ -71,103 +63,86 @@ Event: TypeAlias = WorkerJoined | WorkerLost | Finished | Progress
 
 
 class Executor(Protocol):
-    """Starts workers, gives them units, and says what became of these. One thread calls it.
+    """Starts workers, gives each one unit at a time, and reports what happens. One thread calls it.
 
-    A worker has one unit at a time. Ending those that hang and replacing lost ones is the executor's matter: a new one
-    comes as `WorkerJoined`. It retries nothing: which unit goes where is for the scheduler.
+    It ends hung workers and replaces lost ones, which join as new workers. It retries nothing: the scheduler decides
+    which unit goes where.
     """
 
     def start(self) -> None:
-        """Starts the workers, which join as they are there.
-
-        Raises:
-            TtmbenchError: there can be none; one line says why.
-        """
+        """Starts the workers; each joins when it is ready. TtmbenchError if there can be none."""
         ...
 
     def submit(self, worker: str, unit: Unit) -> None:
-        """Gives a unit to a worker that has none. That the worker is gone comes as an event, not as an error."""
+        """Gives a unit to an idle worker. That the worker is gone is reported as an event, not as an error."""
         ...
 
     def wait(self, timeout: float) -> list[Event]:
-        """What has happened since the last call, in order; waits up to so many seconds for the first."""
+        """Events since the last call, in order; waits up to ``timeout`` seconds for the first."""
         ...
 
     def stop(self, at_once: bool) -> None:
-        """Ends all workers, if any were started: idle ones, or at once those at work too, within seconds.
-
-        Units under way are interrupted, so that they keep where they stand.
-        """
+        """Ends all workers within seconds; ``at_once`` interrupts units under way, which save their state."""
         ...
 
 
 @dataclass
 class _Silence:
-    what: str
+    activity: str
     at_least: float = 0.0
     seconds: float = 0.0
-    said: bool = False
+    reported: bool = False
 
 
 class Watch:
-    """The silence of workers that are at work.
-
-    Args:
-        limit: seconds after which one is hung; None for none ever.
-    """
+    """Measures the silence of workers that are at work; ``limit`` is in seconds, None for no limit."""
 
     def __init__(self, limit: float | None = None) -> None:
         self._limit = limit
         self._silent: dict[str, _Silence] = {}
-        self._looked = time.monotonic()
+        self._checked = time.monotonic()
 
-    def begin(self, worker: str, what: str, at_least: float = 0.0) -> None:
-        """Starts the clock of a worker; ``what`` says to a person what it does, ``at_least`` raises a lower limit."""
-        self._silent[worker] = _Silence(what, at_least)
+    def begin(self, worker: str, activity: str, at_least: float = 0.0) -> None:
+        """Starts the clock of a worker; ``activity`` is for messages, ``at_least`` raises a lower limit."""
+        self._silent[worker] = _Silence(activity, at_least)
 
     def heard(self, worker: str) -> None:
-        """It has given a sign."""
-        silence = self._silent.get(worker)
-        if silence is not None:
-            silence.seconds = 0.0
+        """The worker gave a sign of progress."""
+        if worker in self._silent:
+            self._silent[worker].seconds = 0.0
 
     def end(self, worker: str) -> None:
-        """It is not at work any more, or gone."""
+        """The worker is idle or gone."""
         self._silent.pop(worker, None)
 
     def hung(self) -> dict[str, str]:
-        """Workers to end, each with the reason in a line; to be asked now and then, after all signs were passed on."""
+        """Workers to end, each with the reason in a line; to be called regularly, after all signs were passed on."""
         now = time.monotonic()
-        passed, self._looked = min(now - self._looked, _BLINK), now
-        found = {}
+        passed, self._checked = min(now - self._checked, _MAX_TICK), now
+        reasons = {}
         for worker, silence in self._silent.items():
             silence.seconds += passed
             limit = None if self._limit is None else max(self._limit, silence.at_least)
             if limit is not None and silence.seconds > limit:
-                found[worker] = f"it hung: no sign of progress for {limit:g} s"
-            elif self._limit is None and silence.seconds > SAID_AFTER and not silence.said:
-                silence.said = True
+                reasons[worker] = f"it hung: no sign of progress for {limit:g} s"
+            elif self._limit is None and silence.seconds > REPORTED_AFTER and not silence.reported:
+                silence.reported = True
                 warn(
-                    f"{worker} has given no sign of progress for {SAID_AFTER / 60:.0f} minutes, at {silence.what}; "
-                    "--executor_args stall=SECONDS would end it and have this done by another"
+                    f"{worker} has given no sign of progress for {REPORTED_AFTER / 60:.0f} minutes, at "
+                    f"{silence.activity}; --executor_args stall=SECONDS would end it and have this done by another"
                 )
-        return found
+        return reasons
 
 
 class Signs:
-    """Passes on that steps of work end, now and then; called in any thread.
+    """Calls ``send`` when a step of work ends, at most once in ``every`` seconds; used from any thread."""
 
-    Args:
-        tell: says it.
-        every: seconds between two times, at least.
-    """
-
-    def __init__(self, tell: Callable[[], object], every: float) -> None:
-        self._tell, self._every, self._told = tell, every, -1e9
+    def __init__(self, send: Callable[[], object], every: float) -> None:
+        self._send, self._every, self._sent = send, every, -1e9
 
     def __call__(self) -> None:
         """A step has ended."""
         now = time.monotonic()
-        if now - self._told >= self._every:
-            self._told = now
-            self._tell()
+        if now - self._sent >= self._every:
+            self._sent = now
+            self._send()

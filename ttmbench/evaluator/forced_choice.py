@@ -7,16 +7,16 @@ from typing import Any
 
 from ttmbench.evaluator.plan import Run, TaskPlan
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.evaluator.task_result import Data, TaskResult, answered_result
+from ttmbench.evaluator.task_result import Answered, Data
 from ttmbench.protocols import ChoiceStyle
-from ttmbench.scoring.forced_choice.arrays import unread_notes
+from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
 from ttmbench.scoring.forced_choice.ask import Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
 
 
-def run_choice_task(plan: TaskPlan, run: Run) -> TaskResult:
+def ask_task(plan: TaskPlan, run: Run) -> Answered:
     """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
-    spec, config, clock = plan.spec, run.config, time.perf_counter()
+    config, clock = run.config, time.perf_counter()
     adapter = run.capabilities.choice_scorer
     assert adapter is not None, "the plan says so"
     loaded = load_data(run.registry, config, plan.task, run.samples)
@@ -48,10 +48,15 @@ def run_choice_task(plan: TaskPlan, run: Run) -> TaskResult:
         )
     if config.save_scores:
         notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
-    data = Data(groups, loaded.source, answered.fingerprint, answered.clusters)
-    resampling = config.bootstrap_iters, config.seed, config.interval
-    return answered_result(
-        spec, run.registry.metric, data, answered.choices, orders, record, resampling, notes, seconds, answers
+    return Answered(
+        spec=plan.spec,
+        metrics=[run.registry.metric(name) for name in choice_values(answered.choices)],
+        data=Data(groups, loaded.source, answered.fingerprint, answered.clusters),
+        notes=notes,
+        seconds=seconds,
+        choices=answered.choices,
+        record=record,
+        answers=answers,
     )
 
 

@@ -1,4 +1,4 @@
-"""The workers of one machine: processes that are told what to do by lines of JSON."""
+"""The local executor: worker processes on this machine, which exchange lines of JSON with this one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ from pydantic import TypeAdapter
 from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import START, Event, Finished, Progress, Watch, WorkerJoined, WorkerLost
-from ttmbench.evaluator.unit import Said, Unit
+from ttmbench.evaluator.unit import UNIT, Unit, UnitResult
 
 OWN = ".sweep"
-"""Below a sweep's folder: what the sweep keeps for itself."""
-PLACE = "this machine"
-WHERE: signal.Signals | None = getattr(signal, "SIGUSR1", None)
-"""At this signal a worker writes to its log where each of its threads stands."""
+"""Below a sweep's folder: the sweep's own files."""
+STACKS: signal.Signals | None = getattr(signal, "SIGUSR1", None)
+"""At this signal a worker writes the stack of each thread to its log."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _BEGIN = """
@@ -35,23 +34,30 @@ sys.path[:] = json.loads(sys.argv[1])
 from ttmbench.evaluator.worker_process import main
 main()
 """
-_STILLBORN = 3  # processes in a row that end before they begin: the next one would too
+_MAX_FAILED_STARTS = 3  # in a row; the next process would fail too
 _STOP = 6.0  # seconds for a process to end, more than it gives its unit
-_SAID = TypeAdapter(Said)
-_LAST_WORDS = 0.2  # seconds for one that hangs to write down where it stands
+_STACKS_SECONDS = 0.2  # for a hung process to write its stacks
 
 
 @dataclass(frozen=True)
-class Desk:
-    """What a worker process has for itself, and its replacement after it.
-
-    Attributes:
-        environment: its variables.
-        device: on which it loads models in place of what their runs say; None to leave that.
-    """
+class WorkerSlot:
+    """The environment variables of a worker process and its replacements, and a device instead of the runs' own."""
 
     environment: Mapping[str, str]
     device: str | None = None
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A line from a worker process: it is ready, a step of work ended, what it is doing, or its unit's result."""
+
+    ready: bool = False
+    step: bool = False
+    progress: str | None = None
+    result: UnitResult | None = None
+
+
+_MESSAGE = TypeAdapter(_Message)
 
 
 @dataclass(eq=False)
@@ -59,7 +65,7 @@ class _Process:
     """A worker process, and the thread that listens to it."""
 
     name: str
-    desk: Desk
+    slot: WorkerSlot
     process: subprocess.Popen[bytes]
     log: Path
     orders: IO[bytes]
@@ -80,40 +86,40 @@ class LocalExecutor:
 
     Args:
         root: the sweep's folder.
-        desks: one for each process.
-        stall: seconds without a sign of progress at a unit after which a process is ended; None for none ever.
+        slots: one for each process.
+        stall: seconds without a sign of progress at a unit after which a process is ended; None for no limit.
     """
 
-    def __init__(self, root: Path, desks: Sequence[Desk], stall: float | None = None) -> None:
-        self._root, self._desks = root, desks
+    def __init__(self, root: Path, slots: Sequence[WorkerSlot], stall: float | None = None) -> None:
+        self._root, self._slots = root, slots
         self._processes: dict[str, _Process] = {}
-        self._said: queue.SimpleQueue[tuple[_Process, Said | None]] = queue.SimpleQueue()
-        self._started = self._stillborn = 0
+        self._messages: queue.SimpleQueue[tuple[_Process, _Message | None]] = queue.SimpleQueue()
+        self._started = self._failed_starts = 0
         self._watch = Watch(stall)
 
     def start(self) -> None:
-        """Starts the processes; each joins once it listens."""
-        for desk in self._desks:
-            self._begin(desk)
+        """Starts the processes; each joins when it listens."""
+        for slot in self._slots:
+            self._begin(slot)
 
     def submit(self, worker: str, unit: Unit) -> None:
-        """Gives a unit to a process; one that has just died says so in the next events."""
+        """Gives a unit to a process; one that has just died is reported in the next events."""
         process = self._processes[worker]
         process.unit = unit
         self._watch.begin(worker, unit.name)
-        self._tell(process, {"unit": unit.to_json()})
+        self._send(process, {"unit": UNIT.dump_python(unit, mode="json")})
 
     def wait(self, timeout: float) -> list[Event]:
-        """What the processes have said; TtmbenchError if none can be started."""
-        events = [event for said in self._heard(timeout) if (event := self._event(*said)) is not None]
+        """Events of the processes; TtmbenchError if none can be started."""
+        events = [event for received in self._received(timeout) if (event := self._event(*received)) is not None]
         for name, why in self._watch.hung().items():
             self._kill(self._processes[name], why)
         return events
 
     def stop(self, at_once: bool) -> None:
-        """Ends all processes; units under way are interrupted and keep their state."""
+        """Ends all processes; units under way are interrupted and save their state."""
         for process in self._processes.values():
-            self._tell(process, {"stop": at_once})
+            self._send(process, {"stop": at_once})
             with suppress(OSError):
                 process.orders.close()
         for process in self._processes.values():
@@ -124,13 +130,13 @@ class LocalExecutor:
             process.close()
         self._processes.clear()
 
-    def _heard(self, timeout: float) -> Iterator[tuple[_Process, Said | None]]:
+    def _received(self, timeout: float) -> Iterator[tuple[_Process, _Message | None]]:
         with suppress(queue.Empty):
-            yield self._said.get(timeout=timeout)
+            yield self._messages.get(timeout=timeout)
             while True:
-                yield self._said.get_nowait()
+                yield self._messages.get_nowait()
 
-    def _begin(self, desk: Desk) -> None:
+    def _begin(self, slot: WorkerSlot) -> None:
         self._started += 1
         name = f"worker-{self._started}"
         log = self._root / OWN / "logs" / f"{name}.log"
@@ -141,80 +147,80 @@ class LocalExecutor:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                env={**os.environ, **desk.environment},
-                start_new_session=True,  # Ctrl-C is for the driver, which tells its workers
+                env={**os.environ, **slot.environment},
+                start_new_session=True,  # Ctrl-C is for the driver, which stops its workers
             )
         assert process.stdin is not None and process.stdout is not None
-        begun = _Process(name, desk, process, log, process.stdin, process.stdout)
-        begun.listener = threading.Thread(target=self._hear, args=(begun,), daemon=True)
+        begun = _Process(name, slot, process, log, process.stdin, process.stdout)
+        begun.listener = threading.Thread(target=self._listen, args=(begun,), daemon=True)
         self._processes[name] = begun
         self._watch.begin(name, "its start", START)
-        self._tell(begun, {"root": str(self._root), "device": desk.device})
+        self._send(begun, {"root": str(self._root), "device": slot.device})
         begun.listener.start()
 
-    def _hear(self, process: _Process) -> None:
-        """Passes on what a process says, and that it has ended; a thread of its own."""
+    def _listen(self, process: _Process) -> None:
+        """Queues the messages of a process, then None when it has ended; runs in a thread."""
         for line in process.answers:
             try:
-                self._said.put((process, _SAID.validate_json(line)))
-            except ValueError:  # the half of a line, of a process that was killed
+                self._messages.put((process, _MESSAGE.validate_json(line)))
+            except ValueError:  # half a line, of a process that was killed
                 break
         process.process.wait()
-        self._said.put((process, None))
+        self._messages.put((process, None))
 
-    def _tell(self, process: _Process, order: Mapping[str, object]) -> None:
-        with suppress(OSError, ValueError):  # it is gone, which its thread says
+    def _send(self, process: _Process, order: Mapping[str, object]) -> None:
+        with suppress(OSError, ValueError):  # it is gone, which its thread reports
             process.orders.write(json.dumps(order).encode() + b"\n")
             process.orders.flush()
 
     def _kill(self, process: _Process, why: str) -> None:
-        """Ends a process that hangs, which its thread then says; first it writes down where it stands, if it can."""
+        """Ends a hung process, which writes its stacks first if it can; its thread reports the end."""
         process.hung = f"{why}; {process.log} has where it stood"
         self._watch.end(process.name)
-        if WHERE is not None:
-            process.process.send_signal(WHERE)
-            process.listener.join(_LAST_WORDS)
+        if STACKS is not None:
+            process.process.send_signal(STACKS)
+            process.listener.join(_STACKS_SECONDS)
         process.process.kill()
 
-    def _event(self, process: _Process, said: Said | None) -> Event | None:
+    def _event(self, process: _Process, message: _Message | None) -> Event | None:
         name = process.name
-        if said is None:
+        if message is None:
             return self._lost(process)
         self._watch.heard(name)
-        if said.ready:
-            process.ready, self._stillborn = True, 0
+        if message.ready:
+            process.ready, self._failed_starts = True, 0
             self._watch.end(name)
-            return WorkerJoined(name, process.desk.device or PLACE)
-        if said.progress is not None:
-            return Progress(name, said.progress)
-        if said.result is None:
+            return WorkerJoined(name, process.slot.device or "this machine")
+        if message.progress is not None:
+            return Progress(name, message.progress)
+        if message.result is None:
             return None
         self._watch.end(name)
         unit, process.unit = process.unit, None
         assert unit is not None, "a result is of a unit"
-        return Finished(name, unit, said.result)
+        return Finished(name, unit, message.result)
 
     def _lost(self, process: _Process) -> Event | None:
-        """A process has ended by itself: another one takes its place."""
+        """Replaces a process that has ended."""
         del self._processes[process.name]
         self._watch.end(process.name)
         process.close()
         why = process.hung or _why(process.process.returncode, process.log)
         if not process.ready:
-            self._stillborn += 1
-            if self._stillborn >= _STILLBORN:
+            self._failed_starts += 1
+            if self._failed_starts >= _MAX_FAILED_STARTS:
                 raise TtmbenchError(f"worker processes end before they begin: {why}; see {process.log}")
-        self._begin(process.desk)
+        self._begin(process.slot)
         return WorkerLost(process.name, process.unit, why, process.hung is not None) if process.ready else None
 
 
-def desks_for(workers: int | None, devices: Sequence[str], most: int) -> list[Desk]:
-    """Desks of the workers of a sweep, which share out accelerators and threads.
+def worker_slots(workers: int | None, devices: Sequence[str], most: int) -> list[WorkerSlot]:
+    """Slots for the workers of a sweep, among which accelerators and threads are divided.
 
     Args:
-        workers: how many; None for one a device.
+        workers: how many; None for one per device.
         devices: names of accelerators as CUDA numbers them, one of which each process sees; none to leave that.
-        most: no more than this, whatever else is said: there are no more units.
+        most: the number of units, of which each worker needs at least one.
     """
     count = max(1, min(workers or len(devices), most))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -222,13 +228,13 @@ def desks_for(workers: int | None, devices: Sequence[str], most: int) -> list[De
     for name in _THREADS if count > 1 else ():
         given, share = os.environ.get(name, ""), max(1, cores // count)
         threads[name] = str(min(share, int(given)) if given.isdecimal() and int(given) else share)
-    seen = [{_VISIBLE: devices[place % len(devices)]} if devices else {} for place in range(count)]
-    return [Desk({**threads, **variables}) for variables in seen]
+    visible = [{_VISIBLE: devices[number % len(devices)]} if devices else {} for number in range(count)]
+    return [WorkerSlot({**threads, **variables}) for variables in visible]
 
 
-def desk_on(device: str, threads: int) -> Desk:
-    """The desk of a worker on one of the devices that this process sees."""
-    return Desk(dict.fromkeys(_THREADS, str(threads)), device)
+def device_slot(device: str, threads: int) -> WorkerSlot:
+    """The slot of a worker on one of the devices that this process sees."""
+    return WorkerSlot(dict.fromkeys(_THREADS, str(threads)), device)
 
 
 def accelerators() -> list[str]:

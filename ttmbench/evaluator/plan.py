@@ -1,42 +1,30 @@
-"""What a run does with a task, decided once: here, and nowhere after, the model is asked what it can do.
-
-What the steps of a run pass on is here, too: what its tasks share, a plan, and a task with its scores.
-"""
+"""The context that the tasks of a run share, and the plan of each task: the model is asked here what it can do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.task_result import Data
-from ttmbench.evaluator.transfer_eval import Elsewhere
+from ttmbench.evaluator.task_result import Resampling
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import Debiasable
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
-from ttmbench.scoring.debiasing import Likelihoods, prior_for
-from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.types import MetricSpec, Scores
-
-if TYPE_CHECKING:
-    from ttmbench.evaluator.unit import Unit
-
-    Ahead: TypeAlias = Callable[[Literal["groups", "seed"], str, Callable[[Unit], object]], Sequence[Unit]]
-    """Does the units of a kind of a task on all devices of a run, each leaving what the run finds; called with what
-    does one here, and gives those that others were given."""
-
-Folders = Mapping[tuple[str, int], Path]
-"""(task, seed) -> where the adapted model goes."""
+from ttmbench.scoring.debiasing import prior_for
+from ttmbench.types import MetricSpec
 
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
 """How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
 dual encoder or a model that is adapted; or images are opened as their pairs come."""
+
+Ahead = Callable[[Literal["groups", "seed"], str, Callable[[int, int], object]], Sequence[int]]
+"""Does a task's parts (of the groups that need scores, or its seeds) on all devices of a run, each leaving files that
+the run finds. Called with what does one part of how many here; returns the parts that other devices were given."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +38,6 @@ class Run:
         cache: of raw scores; None for a run without one.
         key: digest of the command (`ttmbench.evaluator.run_key.RunKey`); checkpoints are for it alone.
         samples: ids of the groups to use; None for all.
-        folders: where adapted models go; empty if they are not saved.
-        elsewhere: the other tasks that adapted models are measured on; None without any.
-        ahead: divides what can be done ahead between several devices; None for a run on one.
     """
 
     registry: Registry
@@ -61,9 +46,6 @@ class Run:
     cache: ScoreCache | None = None
     key: str = ""
     samples: set[str] | None = None
-    folders: Folders = field(default_factory=dict)
-    elsewhere: Elsewhere | None = None
-    ahead: Ahead | None = None
     _sizer: BatchSizer | None = None
 
     def __post_init__(self) -> None:
@@ -76,6 +58,11 @@ class Run:
     def adapter(self) -> Model:
         """The model."""
         return self.capabilities.adapter
+
+    @property
+    def resampling(self) -> Resampling:
+        """How intervals are made."""
+        return self.config.bootstrap_iters, self.config.seed, self.config.interval
 
     @property
     def sizer(self) -> BatchSizer:
@@ -97,7 +84,6 @@ class TaskPlan:
         needs_inputs: whether prepared inputs are wanted even if the scores are there: for the test-time stage.
         prior: where log P(t) comes from; None if it is not taken off.
         enlarge: also keep the images so many times as large, for augmentation.
-        blind: whether the model never sees an image.
     """
 
     task: TaskFile
@@ -108,37 +94,11 @@ class TaskPlan:
     needs_inputs: bool
     prior: Debiasable | None
     enlarge: float | None
-    blind: bool
 
     @property
     def spec(self) -> TaskSpec:
         """The task."""
         return self.task.spec
-
-
-@dataclass(frozen=True)
-class ScoredTask:
-    """A task with its data and the model's scores.
-
-    Attributes:
-        plan: the task, and what was decided about it.
-        data: groups in the order of the scores; clusters are not known of stored features.
-        raw: scores of the model as it is.
-        stage: what the test-time stage works on; None for a model that scores pair by pair, unless the run adapts it.
-        seconds: step -> wall time.
-        parts: of scores that were debiased.
-        notes: what a reader should know of the scores.
-        from_store: which scores an earlier run cached: key and date of an entry, or blocks; None for none.
-    """
-
-    plan: TaskPlan
-    data: Data
-    raw: Scores
-    stage: PreparedTask | None
-    seconds: dict[str, float]
-    parts: Likelihoods | None
-    notes: list[str]
-    from_store: dict[str, Any] | None
 
 
 def plan_task(
@@ -190,7 +150,6 @@ def plan_task(
         needs_inputs=adapts or with_inputs,
         prior=prior_for(can.debiasable, spec.noise_images, with_parts) if way == "pairs" else None,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
-        blind=can.blind is not None and can.blind.blind,
     )
 
 

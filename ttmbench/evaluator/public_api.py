@@ -22,8 +22,8 @@ from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.score_files import results_of, score_files
-from ttmbench.evaluator.stored_scores import first_groups, metrics_of_scores, spec_of_scores, stored_result
+from ttmbench.evaluator.score_files import evaluated, score_files
+from ttmbench.evaluator.stored_scores import first_groups, metrics_of_scores, scored_task, spec_of_scores
 from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import adjust_for_several, compare_runs
 from ttmbench.results.coverage import STORED_SCORES
@@ -164,8 +164,7 @@ def score(
         )
     if task is None and limit is not None:
         raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
-    started, clock = datetime.now().astimezone(), time.perf_counter()
-    registry = build_registry(include_path)
+    started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
     array = _checked(np.asarray(scores))
     found: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
     spec = spec_of_scores(array, registry) if found is None else found.spec
@@ -184,11 +183,9 @@ def score(
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     stored = StoredScores({RAW: [Scores(array, pairs)]}, [str(index) for index in range(len(array))], "array")
     source = {"kind": STORED_SCORES, "file": None, "format": "array", "sha256": digest}
-    metrics = metrics_of_scores(spec, registry)
-    result = stored_result(spec, stored, metrics, source, (bootstrap_iters, seed, interval))
-    return results_of(
-        model_name or "scores", {"scores": None, "task": spec.task, **common}, (), started, clock, [result]
-    )
+    read = scored_task(spec, stored, metrics_of_scores(spec, registry), source)
+    config = {"scores": None, "task": spec.task, **common}
+    return evaluated(model_name or "scores", config, (), started, clock, [read], (bootstrap_iters, seed, interval))
 
 
 def list_tasks(*patterns: str, include_path: Sequence[str] = ()) -> list[str]:

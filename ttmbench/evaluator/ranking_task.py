@@ -6,28 +6,27 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ttmbench._util.option_values import groups_of
 from ttmbench.cache.scores import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.plan import Run
-from ttmbench.evaluator.reranking import RetrievalPool, first_stage, rank_pairs
-from ttmbench.evaluator.score_task import load_data
+from ttmbench.evaluator.reranking import RetrievalPool, first_stage, rank_pairs, score_pool
+from ttmbench.evaluator.score_task import feature_limit, load_data
 from ttmbench.evaluator.stored_pool import pool_ranks, stored_pool
-from ttmbench.evaluator.task_result import Data, TaskResult, ranked_result
+from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
 from ttmbench.scoring.debiasing import declared_prior, prior_for
 from ttmbench.scoring.dual_encoder import (
     Features,
     caption_scores,
-    encode_captions,
     encode_classes,
     encode_images,
     encode_stored,
@@ -39,7 +38,7 @@ _COUNTS = {"retrieval": ("strict", "as_topk", "above", "true"), "classification"
 """What the cache has of ranks."""
 
 
-def run_ranking(run: Run, task: TaskFile) -> TaskResult:
+def rank_task(run: Run, task: TaskFile) -> Ranked:
     """Ranks a task of kind retrieval or classification; errors as for `ttmbench.evaluator.task.run_task`.
 
     A dual encoder ranks all candidates. A model that scores pairs does so in retrieval where there are few, and else
@@ -58,131 +57,112 @@ def run_ranking(run: Run, task: TaskFile) -> TaskResult:
     else:
         result = (_retrieval if spec.kind == "retrieval" else _classification)(run, task)
     if spec.kind == "retrieval" and spec.group.n_groups not in (None, result.n_groups):
-        result.notes.append(
-            "a part of the images is a smaller pool to search: these numbers are higher than those of the whole task"
-        )
+        note = "a part of the images is a smaller pool to search: these numbers are higher than those of the whole task"
+        return replace(result, notes=[*result.notes, note])
     return result
 
 
-def _retrieval(run: Run, task: TaskFile) -> TaskResult:
-    can, spec, seconds = run.capabilities, task.spec, {}
-    adapter = can.dual_encoder
+def _retrieval(run: Run, task: TaskFile) -> Ranked:
+    can, spec, clock = run.capabilities, task.spec, time.perf_counter()
     with phase("load"):
-        clock = time.perf_counter()
         loaded = load_data(run.registry, run.config, task, run.samples)
-        groups = loaded.groups
-        seconds["load"] = time.perf_counter() - clock
-    truncated = count_truncated(can.truncating, groups)
+        groups, loading = loaded.groups, time.perf_counter() - clock
+    notes = truncated_notes(count_truncated(can.truncating, groups))
     pool = RetrievalPool(groups)
     with phase("model"):
         first = first_stage(run, spec, pool)
     about = {} if first is None else {"rerank": first.about}
     prior = prior_for(can.debiasable, spec.noise_images)
-    taken_off = None if prior is None else declared_prior(prior)
-    cache = RankCache(run.cache, can, spec, groups, also=[about, taken_off])
-    every = np.arange(pool.n_images)
+    cache = RankCache(run.cache, can, spec, groups, also=[about, None if prior is None else declared_prior(prior)])
+    images, clock = np.arange(pool.n_images), time.perf_counter()
     with phase("score"):
-        clock = time.perf_counter()
         shapes = {I2T: (pool.n_images, pool.n_captions), T2I: (pool.n_captions, pool.n_images)}
         ranks = _cached(cache, spec.kind, shapes)
-        if ranks is None and adapter is not None:
-            sizer = run.sizer
-            images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
-            captions = encode_captions(adapter, pool.captions, sizer, cache.blocks)
-            features = Features(images, captions)
-            by_image, by_caption = image_scores(adapter, features), caption_scores(adapter, features)
-            ranks = pool_ranks(spec.kind, by_image, by_caption, every, pool.owner)
+        if ranks is None and can.dual_encoder is not None:
+            by_image, by_caption = score_pool(can.dual_encoder, run.sizer, pool, cache)
+            ranks = pool_ranks(spec.kind, by_image, by_caption, images, pool.owner)
         elif ranks is None:
             chosen = None if first is None else first.choose(run, spec, pool)
             first = None  # its weights are not needed beside those of the model
             ranks = rank_pairs(run, prior, pool, cache, chosen)
-        seconds["score"] = time.perf_counter() - clock
-    data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
-    of_query, notes = {I2T: every, T2I: pool.owner}, list(truncated_notes(truncated))
-    return _result(run, spec, data, cache, ranks, of_query, (pool.n_images, pool.n_captions), notes, seconds, about)
+    return Ranked(
+        spec=spec,
+        metrics=[run.registry.metric(name) for name in spec.metrics],
+        data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of)),
+        notes=notes,
+        seconds={"load": loading, "score": time.perf_counter() - clock},
+        from_store=_keep(run, spec, cache, ranks),
+        ranks=ranks,
+        of_query={I2T: images, T2I: pool.owner},
+        pool=(pool.n_images, pool.n_captions),
+        about=about,
+    )
 
 
-def _classification(run: Run, task: TaskFile) -> TaskResult:
+def _classification(run: Run, task: TaskFile) -> Ranked:
     """Every image is ranked against a feature vector for each class, made of prompts."""
-    adapter, spec, seconds = run.capabilities.dual_encoder, task.spec, {}
+    adapter, spec, sizer, clock = run.capabilities.dual_encoder, task.spec, run.sizer, time.perf_counter()
     if adapter is None:
         raise UsageError(
             f"model {run.config.model} scores pair by pair; task '{spec.task}' needs a model that encodes images "
             "and captions, since a class is a mean of encoded prompts"
         )
     with phase("load"):
-        clock = time.perf_counter()
         classes = load_classes(spec)
         loaded = load_data(run.registry, run.config, task, run.samples)
-        groups = loaded.groups
-        labels = labels_of(spec, classes, groups)
-        seconds["load"] = time.perf_counter() - clock
+        groups, labels = loaded.groups, labels_of(spec, classes, loaded.groups)
+        loading = time.perf_counter() - clock
     about = {"classes": describe_classes(classes)}
     cache = RankCache(run.cache, run.capabilities, spec, groups, also=about)
-    shape = len(groups), len(classes.names)
+    pool, clock = (len(groups), len(classes.names)), time.perf_counter()
     with phase("score"):
-        clock = time.perf_counter()
-        ranks = _cached(cache, spec.kind, {CLASS: shape})
+        ranks = _cached(cache, spec.kind, {CLASS: pool})
         if ranks is None:
-            sizer, named = run.sizer, [(group.group_id, group.images[0]) for group in groups]
+            named = [(group.group_id, group.images[0]) for group in groups]
             images = encode_images(adapter, named, sizer, cache.data, cache.prepared, cache.blocks)
             weights = encode_classes(adapter, classes.names, classes.templates, sizer, cache.blocks)
             by_image = image_scores(adapter, Features(images, weights))
             ranks = pool_ranks(spec.kind, by_image, None, labels, np.arange(len(classes.names)))
-        seconds["score"] = time.perf_counter() - clock
-    data = Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of))
-    of_query, notes = {CLASS: np.arange(len(groups))}, _notes_on_classes(classes, labels)
-    return _result(run, spec, data, cache, ranks, of_query, shape, notes, seconds, about)
+    return Ranked(
+        spec=spec,
+        metrics=[run.registry.metric(name) for name in spec.metrics],
+        data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of)),
+        notes=_notes_on_classes(classes, labels),
+        seconds={"load": loading, "score": time.perf_counter() - clock},
+        from_store=_keep(run, spec, cache, ranks),
+        ranks=ranks,
+        of_query={CLASS: np.arange(len(groups))},
+        pool=pool,
+        about=about,
+    )
 
 
-def _from_features(run: Run, spec: TaskSpec) -> TaskResult:
+def _from_features(run: Run, spec: TaskSpec) -> Ranked:
     """Features from a file in place of images, captions and classes."""
-    can, config, clock = run.capabilities, run.config, time.perf_counter()
+    can, clock = run.capabilities, time.perf_counter()
     adapter, stored = can.dual_encoder, can.stored_features
     assert adapter is not None and stored is not None, "this is what such models are"
     with phase("score"):
-        if config.samples is not None:
-            raise UsageError("--samples names images by id, and stored features have none; use --limit")
-        limit = groups_of(config.limit, spec.group.n_groups)
-        if limit is None and config.limit is not None:
-            raise UsageError(
-                f"--limit {config.limit}: task '{spec.task}' states no number of images to take a share of"
-            )
-        pool, stay, fingerprint = stored_pool(stored, spec, limit)
-        features = encode_stored(adapter, stored, len(pool.images), stay, run.sizer)
+        pool, is_used, fingerprint = stored_pool(stored, spec, feature_limit(run, spec, "images"))
+        features = encode_stored(adapter, stored, len(pool.images), is_used, run.sizer)
         by_image, by_other = image_scores(adapter, features), caption_scores(adapter, features)
         ranks = pool_ranks(spec.kind, by_image, by_other, pool.images, pool.others)
-    every = np.arange(len(pool.images))
-    of_query = {I2T: every, T2I: pool.others} if spec.kind == "retrieval" else {CLASS: every}
-    data, seconds = Data([], {"kind": "stored_features"}, fingerprint), {"score": time.perf_counter() - clock}
-    return _result(run, spec, data, None, ranks, of_query, pool.shape, [], seconds, {})
-
-
-def _result(
-    run: Run,
-    spec: TaskSpec,
-    data: Data,
-    cache: RankCache | None,
-    ranks: dict[str, Ranks],
-    of_query: dict[str, np.ndarray],
-    shape: tuple[int, int],
-    notes: list[str],
-    seconds: dict[str, float],
-    about: dict[str, Any],
-) -> TaskResult:
-    """The numbers of a task that was ranked; what the cache did not have goes there."""
-    config, from_store = run.config, None
-    if cache is not None:
-        arrays = {scope: np.stack([getattr(one, name) for name in _COUNTS[spec.kind]]) for scope, one in ranks.items()}
-        from_store = cache.keep(arrays, config.model_name)
-    clock = time.perf_counter()
-    metrics = [run.registry.metric(name) for name in spec.metrics]
-    resampling = config.bootstrap_iters, config.seed, config.interval
-    result = ranked_result(
-        spec, metrics, data, ranks, of_query, shape, resampling, notes, seconds, about=about, from_store=from_store
+    images = np.arange(len(pool.images))
+    return Ranked(
+        spec=spec,
+        metrics=[run.registry.metric(name) for name in spec.metrics],
+        data=Data([], {"kind": "stored_features"}, fingerprint),
+        seconds={"score": time.perf_counter() - clock},
+        ranks=ranks,
+        of_query={I2T: images, T2I: pool.others} if spec.kind == "retrieval" else {CLASS: images},
+        pool=pool.shape,
     )
-    seconds["count"] = time.perf_counter() - clock
-    return result
+
+
+def _keep(run: Run, spec: TaskSpec, cache: RankCache, ranks: Mapping[str, Ranks]) -> dict[str, Any] | None:
+    """Caches ranks that are new; returns what an earlier run had cached."""
+    arrays = {scope: np.stack([getattr(of, name) for name in _COUNTS[spec.kind]]) for scope, of in ranks.items()}
+    return cache.keep(arrays, run.config.model_name)
 
 
 def _cached(cache: RankCache, kind: str, shapes: dict[str, tuple[int, int]]) -> dict[str, Ranks] | None:

@@ -1,32 +1,38 @@
-"""What a run learns, and how the results document lays it out."""
+"""What a run learns, laid out as the results document, and the files that the document is written to."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from ttmbench._util import digests
 from ttmbench._util import redact as secrets
-from ttmbench._util.console import one_line
+from ttmbench._util.console import one_line, warn
 from ttmbench._util.third_party_errors import describe, error_line
-from ttmbench.config import RunConfig
-from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.adapters import finetuning_shown, fits_note, model_info
-from ttmbench.evaluator.run_key import RunKey, groups_digest
-from ttmbench.evaluator.single_groups import sample_lines
-from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
+from ttmbench.errors import TtmbenchError, carry, phase, phase_of
+from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, model_info
+from ttmbench.evaluator.baseline import Baseline
+from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.resume import RunDirectory
+from ttmbench.evaluator.run_key import DataNow, RunKey, groups_digest
+from ttmbench.evaluator.task_result import Scored, TaskResult
 from ttmbench.protocols import Reporting
 from ttmbench.results.breakdown import aggregates, shared_images_note
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
-from ttmbench.results.files import SCHEMA_VERSION, RunFiles
-from ttmbench.results.labels import CHOICE, TRACK_ORDER, TTM, supervised_tracks
+from ttmbench.results.files import SCHEMA_VERSION
+from ttmbench.results.labels import CHOICE, TRACK_ORDER, supervised_tracks
+from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
@@ -34,10 +40,18 @@ _RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_m
 
 
 class RunRecord:
-    """Collects what a run learns and lays it out as the results document.
+    """Collects what a run learns, and writes it as the results document while the run goes on.
 
-    ``datasets`` names the tasks of each dataset whose mean is reported once all of them are there; ``tasks`` are those
-    that the run is to do, and ``key`` says which command it is (`ttmbench.evaluator.run_key.RunKey`).
+    Args:
+        model_name: what results call the model.
+        config: of the run, as JSON values.
+        command: the command line.
+        started: when the run began.
+        tasks: that the run is to do.
+        datasets: dataset -> its tasks, whose mean is reported once all of them are there.
+        key: which command it is.
+        place: where the run writes; None for a run without an output path.
+        clock: when the run began, by ``time.perf_counter``; None if it begins now.
     """
 
     def __init__(
@@ -46,45 +60,177 @@ class RunRecord:
         config: Mapping[str, Any],
         command: Sequence[str],
         started: datetime,
-        datasets: Mapping[str, Sequence[str]] | None = None,
         tasks: Sequence[str] = (),
+        datasets: Mapping[str, Sequence[str]] | None = None,
         key: RunKey | None = None,
+        place: RunDirectory | None = None,
+        clock: float | None = None,
     ) -> None:
-        self._datasets = datasets or {}
-        self._tasks, self._key = list(tasks), key
-        self._earlier: dict[str, dict[str, Any]] = {}
-        self._earlier_seconds = 0.0
-        self._earlier_usage: dict[str, Any] = {}
+        self._tasks, self._datasets, self._key, self._place = list(tasks), datasets or {}, key, place
         self._secrets = secrets.secrets_of(dict(config))
         self.config = secrets.redact_values(dict(config))
-        self._model_name = model_name
+        self._model_name, self._date = model_name, started
+        self._command = secrets.redact([shlex.join(command)])
+        self._clock = time.perf_counter() if clock is None else clock
+        self._git_hash, self._packages = digests.git_hash(), digests.packages()
         self.results: dict[str, TaskResult] = {}
         self.errors: list[dict[str, Any]] = []
         self.model_info: dict[str, Any] = {}
-        self._reporting: Reporting | None = None
         self.baseline: dict[str, Any] | None = None
-        self._command = secrets.redact([shlex.join(command)])
-        self._started = started
-        self._git_hash, self._packages = digests.git_hash(), digests.packages()
+        self._reporting: Reporting | None = None
+        self._earlier: dict[str, dict[str, Any]] = {}
+        self._earlier_seconds = 0.0
+        self._earlier_usage: dict[str, Any] = {}
+        self.is_new = place is None or place.previous is None  # else the document is still an earlier run's
+        self._task: str | None = None  # under way
+        self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
+        self._states: list[Path] = []  # checkpoints of tasks that are done
+        self._document: ResultsDocument | None = None  # as last saved
 
-    def describe_model(
-        self, model: Capabilities, trained_on: Sequence[str] | None = None, finetuning: Mapping[str, Any] | None = None
-    ) -> None:
-        """Takes down what the adapter states about itself; what it has used is asked for with every document.
+    def describe_model(self, model: Capabilities, trained_on: Sequence[str] | None) -> None:
+        """Records what the adapter states about itself; what it has used is asked for with every document.
 
         Args:
             model: what it is and can do.
             trained_on: image collections that it was trained on; None if that is unknown.
-            finetuning: the record of the finetuning that made its weights; None if there was none.
         """
         collections = None if trained_on is None else list(trained_on)
         self.model_info = {**model_info(model), "trained_on": collections}
+        finetuning, self._reporting = finetuned(model.adapter), model.reporting
         if finetuning is not None:
             self.model_info["finetuned"] = finetuning_shown(finetuning)
-        self._reporting = model.reporting
 
-    def fail(self, task: str | None, stage: str, error: BaseException) -> None:
-        """Takes down a failure, without secrets."""
+    def resume(self, data_of: Callable[[str], DataNow | None]) -> list[str]:
+        """Takes over what an earlier run of the same command has done, and returns these tasks.
+
+        Args:
+            data_of: task -> its data as they are now; None if they are out of reach.
+        """
+        place, done = self._place, list[str]()
+        if place is not None and place.previous is not None:
+            done = place.keep_completed(self.model_info["fingerprint"], data_of)
+            document = place.previous
+            if document is not None:
+                self.take_over(document, done)
+                self.errors.extend(error for error in document.get("errors", ()) if error.get("task") in done)
+                self._date = datetime.fromtimestamp(float(document["date"])).astimezone()
+                self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
+                self._earlier_usage = document.get("model_info", {}).get("usage") or {}
+            self.is_new = True
+        self._save_running()
+        return done
+
+    def take_over(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
+        """Takes what an earlier document has of some tasks."""
+        for task in tasks:
+            known = (key for key in keys_by_task() if task in document.get(key, {}))
+            self._earlier[task] = {key: document[key][task] for key in known}
+
+    @contextmanager
+    def kept(self, notify: Callable[..., object]) -> Iterator[None]:
+        """Writes the document when the run begins and however it ends, and tells plugins of both.
+
+        An error takes along the results of the tasks that were finished.
+        """
+        self._save_running()
+        notify("ttmbench_run_started", config=deepcopy(self.config))
+        folder = None if self._place is None else self._place.files.folder
+        try:
+            yield
+            document = self._save("failed" if self.errors else "done")
+        except BaseException as error:
+            if not any(failed["task"] == self._task for failed in self.errors):
+                self._fail(None if self._task in self.results else self._task, phase_of(error, "run"), error)
+            document = self._save_after(error)
+            notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
+            if document.results:
+                carry(error, self.evaluated(is_whole=False))
+            raise
+        notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
+        if self._place is not None and self._place.unsent is not None:
+            carry(self._place.unsent, self.evaluated())
+            raise self._place.unsent
+
+    @contextmanager
+    def task(self, name: str, state: Path | None, is_last_failure: bool) -> Iterator[None]:
+        """Records how a task ends, and saves the document if that is due.
+
+        Args:
+            name: of the task.
+            state: its checkpoints, which are removed once the task is done and saved.
+            is_last_failure: whether a failure is raised; else the run continues with the next task.
+        """
+        self._task, began = name, time.perf_counter()
+        try:
+            yield
+        except Exception as error:
+            self._fail(name, phase_of(error, "run"), error)
+            if is_last_failure:
+                raise
+            warn(f"task {name} failed: {self.errors[-1]['message']}")
+        else:
+            self._states += [] if state is None else [state]
+        self._unsaved += time.perf_counter() - began
+        # A document takes longer to write the more tasks it has: work that took less than that can wait for the next.
+        if self._unsaved >= self._saving or self.errors:
+            self._save_running()
+
+    def add(self, result: TaskResult) -> None:
+        """Takes a task's result; raises the failure that ended its test-time stage early, if one did."""
+        self.results[result.spec.task] = result
+        if isinstance(result, Scored) and result.failure is not None:
+            raise result.failure
+
+    def compare_with(self, baseline: Baseline) -> None:
+        """Adds the comparison with another run."""
+        results = self.evaluated(self.document("done"))
+        iterations, seed = self.config["bootstrap_iters"], self.config["seed"]
+        self.baseline = baseline.entry(results.typed, results.task_groups, iterations, seed)
+
+    def evaluated(self, document: ResultsDocument | None = None, is_whole: bool = True) -> EvalResults:
+        """What a program gets of the document, by default of the one that was saved last.
+
+        Groups of tasks that an earlier run had done are read from its samples, if the run is over (``is_whole``).
+        """
+        document, place = document or self._document, self._place
+        assert document is not None, "a document was saved before"
+        if place is None:
+            return EvalResults(document, dict(self.results))
+        path, address = place.results
+        groups: dict[str, TaskGroups] = {}
+        if is_whole and any(task not in self.results for task in document.results):
+            groups = stored_groups(place.files.folder, document)
+        return EvalResults(document, dict(self.results), path, groups, address)
+
+    def _save_running(self) -> None:
+        if self._place is not None and self.is_new:
+            self._save("running")
+
+    def _save(self, status: str) -> ResultsDocument:
+        """The document as it is now, written; an earlier run's is left alone until its tasks are taken over."""
+        began, document = time.perf_counter(), self.document(status)
+        if self._place is not None and self.is_new:
+            with phase("save"):
+                self._place.files.write_results(document.to_dict())
+                self._place.publish(self._place.files)
+            while self._states:  # these tasks are done, so nothing resumes from their checkpoints
+                shutil.rmtree(self._states.pop(), ignore_errors=True)
+        self._unsaved, self._saving, self._document = 0.0, time.perf_counter() - began, document
+        return document
+
+    def _save_after(self, error: BaseException) -> ResultsDocument:
+        """Saves the document of a run that failed; if that fails too, the first error is the one to raise."""
+        status = "failed" if isinstance(error, Exception) else "interrupted"
+        try:
+            return self._save(status)
+        except TtmbenchError as second:
+            if phase_of(error, "run") != "save":
+                warn(str(second))
+            self._document = self.document(status)
+            return self._document
+
+    def _fail(self, task: str | None, stage: str, error: BaseException) -> None:
+        """Records a failure, without secrets."""
         cause = error.__cause__ if type(error) is TtmbenchError and error.__cause__ is not None else error
         message = str(error)
         for secret in self._secrets:
@@ -92,15 +238,6 @@ class RunRecord:
         self.errors.append(
             {"task": task, "stage": stage, "type": type(cause).__name__, "message": one_line(secrets.redact([message]))}
         )
-
-    def restore_completed(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
-        """Takes over what an earlier run of the same command has of some tasks, and when it began."""
-        for task in tasks:
-            self._earlier[task] = {key: document[key][task] for key in keys_by_task() if task in document.get(key, {})}
-        self.errors.extend(error for error in document.get("errors", ()) if error.get("task") in tasks)
-        self._started = datetime.fromtimestamp(float(document["date"])).astimezone()
-        self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
-        self._earlier_usage = document.get("model_info", {}).get("usage") or {}
 
     def _usage(self) -> dict[str, Any]:
         """What the model has used; a model that cannot tell is no reason to lose a run."""
@@ -111,8 +248,8 @@ class RunRecord:
             return {"error": error_line(error)}
         return _with_earlier(used, self._earlier_usage)
 
-    def document(self, status: str, clock: float, files: RunFiles | None) -> ResultsDocument:
-        """The results document as it stands; ``clock`` is when the run began, by ``time.perf_counter``."""
+    def document(self, status: str) -> ResultsDocument:
+        """The results document as it is now."""
         per_task = self._per_task()
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
         groups = aggregates(per_task["results"], self._datasets)
@@ -133,14 +270,14 @@ class RunRecord:
             "run_key": None if self._key is None else self._key.sha256,
             "model_name": self._model_name,
             "model_info": {**self.model_info, **({"usage": self._usage()} if self._reporting else {})},
-            "date": self._started.timestamp(),
+            "date": self._date.timestamp(),
             "git_hash": self._git_hash,
             "packages": self._packages,
             **({} if self._key is None else {"code": self._key.code}),
             "hardware": digests.hardware(),
-            "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - clock,
+            "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - self._clock,
             "command": self._command,
-            "artifacts": dict(files.artifacts) if files is not None else {},
+            "artifacts": {} if self._place is None else dict(self._place.files.artifacts),
         }
         try:
             return ResultsDocument.of(secrets.scrub_values(document, self._secrets))
@@ -168,18 +305,17 @@ class RunRecord:
 
 def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
     """The results document's entries of one task, by key; the rest is what the model was trained and finetuned on."""
-    summary, spec, scored = result.summary, result.spec, result.scored
+    summary, spec = result.summary, result.spec
     seen = [name for name in spec.images_from if name in trained_on]
     notes = [*result.notes, *_notes_on_clusters(result), *_notes_on_training(seen)]
     notes += fits_note(finetuning, spec.task)
     notes += _notes_on_coverage(result.data.source.get("coverage"))
     notes += _notes_on_hardware((result.from_store or {}).get("hardware", ()))
-    only_some_have = {
-        "breakdowns": result.breakdowns,
-        "tag_means": result.tag_means,
-        **result.records(),
-        "ttm_also": {name: one.record() for name, one in scored.elsewhere.items()},
-        "truncated": scored.truncated,
+    only_some_have = {"tag_means": result.tag_means, **result.records()}
+    if isinstance(result, Scored):
+        only_some_have |= {"breakdowns": result.breakdowns, "truncated": result.truncated}
+        only_some_have["ttm_also"] = {name: other.record() for name, other in result.elsewhere.items()}
+    only_some_have |= {
         "seen_in_training": seen,
         "undecided": result.undecided,
         "notes": notes,
@@ -264,46 +400,3 @@ def _dataset(result: TaskResult) -> dict[str, Any]:
         **({"groups_sha256": groups_digest(data.groups)} if data.groups else {}),
         **({"from_store": result.from_store} if result.from_store else {}),
     }
-
-
-def write_artifacts(files: RunFiles, config: RunConfig, result: TaskResult) -> None:
-    """Writes the files of a task: samples and scores if the run asks for them, and TTM's iterations."""
-    task, data, scored = result.spec.task, result.data, result.scored
-    if config.log_samples:
-        files.write_lines("samples", task, sample_lines(result, config.run_seeds))
-    if config.save_scores and isinstance(result.body, Ranked):
-        about = {"task": task, "model": config.model_name, "data_sha256": data.fingerprint}
-        clusters = data.clusters.groups if data.clusters is not None and data.shares_images else None
-        files.write_ranks(task, result.body.ranks, result.body.of_query, about, clusters)
-    if config.save_scores and scored.columns:
-        files.write_scores(task, scored.columns, _about_scores(config, result))
-    for name, elsewhere in scored.elsewhere.items():
-        other = elsewhere.result
-        if config.log_samples and isinstance(other.body, Scored):
-            files.write_lines("also_samples", task, sample_lines(other, config.run_seeds), name)
-        if config.save_scores and isinstance(other.body, Scored):
-            files.write_scores(task, other.body.columns, {**_about_scores(config, other), "adapted_on": task}, name)
-    for column in scored.columns:
-        if column.name == TTM:
-            # Times stay in the results document, so that the same run writes the same lines.
-            records = column.record["iterations"]
-            lines = [{key: value for key, value in record.items() if key != "seconds"} for record in records]
-            files.write_lines("ttm", task, lines)
-
-
-def _about_scores(config: RunConfig, result: TaskResult) -> dict[str, str]:
-    spec, data, subsets, several = result.spec, result.data, result.scored.subsets, result.spec.group.true_captions
-    about = {
-        "task": spec.task,
-        "task_version": str(spec.version),
-        "model": config.model_name,
-        "seeds": json.dumps(config.run_seeds),
-        "group_ids": json.dumps([group.group_id for group in data.groups]),
-        **({"true_captions": str(several)} if several > 1 else {}),
-        "data_sha256": data.fingerprint,
-        **({"subsets": json.dumps(subsets)} if subsets else {}),
-    }
-    if data.clusters is not None and data.shares_images:
-        about["clusters"] = json.dumps(data.clusters.groups.tolist())
-        about["image_clusters"] = json.dumps(data.clusters.images.reshape(-1).tolist())
-    return about

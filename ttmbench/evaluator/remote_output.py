@@ -42,7 +42,6 @@ def run_at_address(config: RunConfig, key: RunKey, started: datetime) -> Iterato
 
     Raises:
         UsageError: as `open_place`; or the address cannot be read or written.
-        UnsentError: at the end, if what was computed could not be written to the address.
     """
     address = config.output_path
     assert address is not None, "a run without an output path has no place"
@@ -55,21 +54,22 @@ def run_at_address(config: RunConfig, key: RunKey, started: datetime) -> Iterato
         _fetch_earlier(remote, name, model, key.sha256)
     except TtmbenchError as error:
         raise UsageError(f"--output_path: {error}") from None
-    was_sent, unsent = False, None
+    was_sent, place = False, None
 
     def publish(files: RunFiles) -> None:
-        """Sends what was written. The first time has to succeed; later the run goes on, and says so."""
-        nonlocal was_sent, unsent
+        """Sends what was written. The first time has to succeed; later the run continues, with a warning."""
+        nonlocal was_sent
+        assert place is not None, "files are written in the place"
         try:
             remote.send()
         except TtmbenchError as error:
             if not was_sent:
                 raise UsageError(f"--output_path: {error}") from None
-            unsent = str(error)
             remote.keep_copy()
+            place.unsent = UnsentError(f"{error}; the results are kept in {remote.home}: copy them to the address")
             warn(f"{error}; what is done is kept in {remote.home}, and the run goes on")
         else:
-            was_sent, unsent = True, None
+            was_sent, place.unsent = True, None
 
     local = config.model_copy(update={"output_path": str(remote.copy / name)})
     try:
@@ -77,10 +77,8 @@ def run_at_address(config: RunConfig, key: RunKey, started: datetime) -> Iterato
             place.address, place.publish = remote.named(model), publish
             yield place
     finally:
-        if unsent is None:
+        if place is None or place.unsent is None:
             remote.remove_copy()
-    if unsent is not None:
-        raise UnsentError(f"{unsent}; the results are kept in {remote.home}: copy them to the address")
 
 
 def _fetch_earlier(remote: RemoteFolder, name: str, model: str, key: str) -> None:

@@ -22,12 +22,13 @@ from ttmbench.evaluator.settings import model_settings
 from ttmbench.evaluator.stored_pool import pool_ranks
 from ttmbench.protocols import Debiasable, DualEncoder
 from ttmbench.results.ranks import I2T, T2I, Ranks
-from ttmbench.scoring.capabilities import Capabilities, capabilities_of
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import debias
 from ttmbench.scoring.dual_encoder import Features, caption_scores, encode_captions, encode_images, image_scores
 from ttmbench.scoring.fingerprint import distinct_images
 from ttmbench.scoring.pairs import MAX_GLOBAL_PAIRS, score_ranked_pairs
-from ttmbench.scoring.ranking import best_candidates, rank_chosen
+from ttmbench.scoring.ranking import ScoreRows, best_candidates, rank_chosen
 from ttmbench.types import Group
 
 _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ranks them all"
@@ -51,6 +52,15 @@ class RetrievalPool:
         self.captions = [caption for group in groups for caption in group.captions]
         self.owner = np.repeat(np.arange(len(groups)), [len(group.captions) for group in groups])
         self.n_images, self.n_captions = len(self.images), len(self.captions)
+
+
+def score_pool(
+    adapter: DualEncoder, sizer: BatchSizer, pool: RetrievalPool, cache: RankCache
+) -> tuple[ScoreRows, ScoreRows]:
+    """Encodes a pool; returns what scores some images with all captions, and some captions with all images."""
+    images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
+    features = Features(images, encode_captions(adapter, pool.captions, sizer, cache.blocks))
+    return image_scores(adapter, features), caption_scores(adapter, features)
 
 
 @dataclass(frozen=True)
@@ -79,11 +89,7 @@ class FirstStage:
         cache = RankCache(run.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
         found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
         if found is None:
-            sizer = run.sizer
-            images = encode_images(self.adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
-            captions = encode_captions(self.adapter, pool.captions, sizer, cache.blocks)
-            features = Features(images, captions)
-            by_image, by_caption = image_scores(self.adapter, features), caption_scores(self.adapter, features)
+            by_image, by_caption = score_pool(self.adapter, run.sizer, pool, cache)
             found = {
                 I2T: best_candidates(by_image, pool.n_images, pool.n_captions, self.k, "images"),
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, self.k, "captions"),
@@ -113,7 +119,7 @@ def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | N
     if k is None:
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
-    can = capabilities_of(make_adapter(run.registry, name, arguments, model_settings(config)))
+    can = Capabilities(make_adapter(run.registry, name, arguments, model_settings(config)))
     if can.dual_encoder is None or can.stored_features is not None:
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
     for remark in remarks(can.adapter):

@@ -23,7 +23,7 @@ from ttmbench._util.console import warn
 from ttmbench._util.files import file_digest, take_lock
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.run_key import DataNow, RunKey
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
@@ -41,6 +41,7 @@ class RunDirectory:
         previous: the document that an earlier run of the same command left; None if there is none.
         address: what the folder stands for, as it may be shown; None if results stay on this machine.
         publish: sends what was written there; does nothing if results stay on this machine.
+        unsent: why the address lacks what was written last; None if it lacks nothing.
     """
 
     files: RunFiles
@@ -50,6 +51,7 @@ class RunDirectory:
     _started: datetime
     address: str | None = None
     publish: Callable[[RunFiles], None] = lambda files: None
+    unsent: TtmbenchError | None = None
 
     @property
     def results(self) -> tuple[Path | None, str | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.stored_answers import answered_files
-from ttmbench.evaluator.stored_ranks import ranked_files
-from ttmbench.evaluator.stored_scores import scored_file
-from ttmbench.evaluator.task_result import TaskResult
+from ttmbench.evaluator.stored_answers import stored_answers
+from ttmbench.evaluator.stored_ranks import stored_ranks
+from ttmbench.evaluator.stored_scores import stored_scores
+from ttmbench.evaluator.task_result import Resampling, TaskResult
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 from ttmbench.stats import IntervalMethod
@@ -60,43 +61,43 @@ def score_files(
         UsageError: no such task, a limit or answers without one, or too many files.
         DataError: a file is not what the task says; the message names the group.
     """
-    started, clock = datetime.now().astimezone(), time.perf_counter()
-    registry = build_registry(include_path)
+    started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
     spec = None if task is None else (find_task(registry, task) if isinstance(task, str) else task).spec
     if spec is not None and limit is not None and spec.group.n_groups is not None and limit >= spec.group.n_groups:
         limit = None  # the whole task
-    resampling, names = (bootstrap_iters, seed, interval), [path.name for path in paths]
+    names, tasks = [path.name for path in paths], list[TaskResult]()
     config: dict[str, Any] = {"scores": "+".join(names), "task": task}
     if spec is not None and spec.kind != "groups":
-        results = [ranked_files(paths, spec, registry, limit, logit_scale, resampling)]
+        tasks += [stored_ranks(paths, spec, registry, limit, logit_scale)]
     elif all(is_answers(path) for path in paths):
         if spec is None:
             raise UsageError(f"{paths[0]}: answers do not say the task that they are of; name it with --task")
         config = {"answers": names, "task": task}
-        results = [answered_files(paths, spec, registry, limit, resampling)]
+        tasks += [stored_answers(paths, spec, registry, limit)]
     else:
         absent = [path for path in paths if not path.is_file()]
         if len(paths) > 1 and not absent:
             raise UsageError("scores are read from one file; two may hold ColorSwap's answers, or ranks with --task")
         if spec is None and limit is not None:
             raise UsageError("--limit says that scores are of a task's first groups; name the task with --task")
-        results = scored_file((absent or paths)[0], spec, registry, limit, logit_scale, resampling)
-    config["task"] = task if isinstance(task, str) else results[0].spec.task
+        tasks += stored_scores((absent or paths)[0], spec, registry, limit, logit_scale)
+    config["task"] = task if isinstance(task, str) else tasks[0].spec.task
     config |= {} if "answers" in config else {"logit_scale": logit_scale}
     config |= {"limit": limit, "seed": seed, "bootstrap_iters": bootstrap_iters, "interval": interval}
     name = model_name or "+".join(path.stem for path in paths)
-    return results_of(name, config, command, started, clock, results)
+    return evaluated(name, config, command, started, clock, tasks, (bootstrap_iters, seed, interval))
 
 
-def results_of(
+def evaluated(
     name: str,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     command: Sequence[str],
     started: datetime,
     clock: float,
-    results: Sequence[TaskResult],
+    tasks: Sequence[TaskResult],
+    resampling: Resampling,
 ) -> EvalResults:
-    """The results document of task results that were computed at once.
+    """Computes the numbers of stored tasks, and lays them out as the results document.
 
     Args:
         name: what results call the model.
@@ -104,11 +105,15 @@ def results_of(
         command: the command line, for the record.
         started: when it began.
         clock: the same by ``time.perf_counter``.
-        results: of the tasks.
+        tasks: without numbers.
+        resampling: of intervals.
 
     Returns:
         The results.
     """
-    record = RunRecord(name, config, command, started)
-    record.results = {result.spec.task: result for result in results}
-    return EvalResults(record.document("done", clock, None), record.results)
+    record = RunRecord(name, config, command, started, clock=clock)
+    for task in tasks:
+        result = task.summarised(resampling)
+        before, clock = clock, time.perf_counter()
+        record.add(replace(result, seconds={"score": clock - before}))
+    return record.evaluated(record.document("done"))

@@ -1,10 +1,10 @@
-"""From the plan of a task to its raw scores: data read, prepared for the model, scored once in one of three ways."""
+"""From the plan of a task to its raw scores: data read, prepared for the model, and scored once."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import NoReturn, cast
 
 from ttmbench._util.option_values import groups_of
 from ttmbench.cache.scores import TaskCache
@@ -12,35 +12,35 @@ from ttmbench.config import RunConfig
 from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError, phase
-from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan, way_of
+from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, way_of
 from ttmbench.evaluator.run_key import DataNow, groups_digest
 from ttmbench.evaluator.stored_pool import stored_pool
-from ttmbench.evaluator.task_result import Data
+from ttmbench.evaluator.task_result import Data, Scored
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.clusters import clusters_of
+from ttmbench.results.labels import RAW
+from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.batches import BlockStore, Share
-from ttmbench.scoring.capabilities import Capabilities, Model, Trained
+from ttmbench.scoring.capabilities import Model, Trained
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, rows_of
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.scoring.prepare import PreparedTask, prepare, refusal_notes, stored, usable_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Scores
 
-if TYPE_CHECKING:
-    from ttmbench.evaluator.unit import Unit
 
-
-def score_task(plan: TaskPlan, run: Run) -> ScoredTask:
+def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
     """Reads a task's data and scores it, or takes the scores that an earlier run cached.
 
     Args:
         plan: the task.
         run: model, configuration and cache.
+        ahead: is called when pairs need scores, to score parts of them on all devices; None for a run on one.
 
     Returns:
-        Data and scores.
+        Data and scores of the model as it is; no numbers yet.
 
     Raises:
         DataError: data out of reach, or not what the task file says.
@@ -50,8 +50,12 @@ def score_task(plan: TaskPlan, run: Run) -> ScoredTask:
     if plan.way == "choices":
         raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
     task = _Scoring(plan, run)
-    ways = {"stored_features": task.stored_features, "prepared": task.prepared, "pairs": task.pairs}
-    given = ways[plan.way]() if plan.way != "prepared" or plan.needs_inputs else task.streamed()
+    if plan.way == "stored_features":
+        given = task.stored_features()
+    elif plan.way == "pairs":
+        given = task.pairs(ahead)
+    else:
+        given = task.prepared() if plan.needs_inputs else task.streamed()
     task.lap("score")
     with phase("score"):
         raw = usable_scores(run.capabilities.may_refuse, given, task.groups)
@@ -59,19 +63,27 @@ def score_task(plan: TaskPlan, run: Run) -> ScoredTask:
         if adapter is not None and any(metric.scope == "captions" for metric in plan.metrics):
             features = None if task.features is None else task.features.captions
             raw = replace(raw, caption_pairs=caption_pairs(adapter, task.groups, run.sizer, features))
-    from_store = task.cache.keep(task.parts or raw, run.config.model_name)
-    notes = refusal_notes(given, task.groups)
-    return ScoredTask(plan, task.data(), raw, task.stage, task.seconds, task.parts, notes, from_store)
+    return Scored(
+        spec=plan.spec,
+        metrics=plan.metrics,
+        data=task.data(),
+        columns=[MethodScores(RAW, [raw])],
+        stage=task.stage,
+        parts=task.parts,
+        notes=refusal_notes(given, task.groups),
+        from_store=task.cache.keep(task.parts or raw, run.config.model_name),
+        seconds=task.seconds,
+    )
 
 
 class TaskMemory:
-    """The scored task that a model met last, for who has the parts of one run done one after the other."""
+    """The scored task that a model met last, for a process that does the parts of one run one after the other."""
 
     def __init__(self) -> None:
         self._of: tuple[str, str, Model] | None = None
-        self._scored: ScoredTask | None = None
+        self._scored: Scored | None = None
 
-    def score(self, plan: TaskPlan, run: Run) -> ScoredTask:
+    def score(self, plan: TaskPlan, run: Run) -> Scored:
         """As `score_task`, unless an earlier part of the same run has scored the task that is adapted to."""
         can = run.capabilities
         if not plan.adapts or can.reporting is not None or can.bounding is not None:
@@ -104,12 +116,12 @@ class _Scoring:
         self.parts: Likelihoods | None = None
         with phase("load"):
             if plan.way == "stored_features":
-                self.features, self._digest = _stored(run.capabilities, run.config, plan.spec)
-                self.groups = _nameless_groups(len(self.features.rows.images), plan.spec.shape)
-                self._source: dict[str, Any] = {"kind": "stored_features"}
+                self.features, self._digest = _stored(run, plan.spec)
+                groups = _nameless_groups(len(self.features.rows.images), plan.spec.shape)
+                loaded = Loaded(groups, {"kind": "stored_features"})
             else:
                 loaded = load_data(run.registry, run.config, plan.task, run.samples)
-                self.groups, self._source = loaded.groups, loaded.source
+            self.groups, self._source = loaded.groups, loaded.source
             self.lap("load")
             cached_in = run.cache if self.features is None else None
             self.cache = TaskCache(cached_in, run.capabilities, plan.spec, self.groups, plan.all_pairs, plan.prior)
@@ -128,14 +140,14 @@ class _Scoring:
         self._clock = now if waited is None else self._clock + waited
 
     def stored_features(self) -> Scores:
-        """Features from a file: nothing is left to prepare."""
+        """Scores of features from a file: nothing is left to prepare."""
         assert self.features is not None, "features are loaded in place of groups"
         self.stage = self._in_memory(self.features)
         with phase("score"):
             return self.stage.score()
 
     def prepared(self) -> Scores:
-        """Every input prepared once and held in memory, where the test-time stage takes them."""
+        """Scores of inputs that are prepared once and held in memory, where the test-time stage takes them."""
         adapter = self._run.capabilities.preparing
         assert adapter is not None, "the plan says so"
         with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
@@ -148,7 +160,7 @@ class _Scoring:
             return self.stage.score(self.cache.blocks) if cached is None else cached
 
     def streamed(self) -> Scores:
-        """By a dual encoder that is not adapted: images are prepared ahead of it, encoded in batches, and dropped."""
+        """Scores of a dual encoder that is not adapted: images are prepared, encoded in batches, and dropped."""
         cache, adapter, sizer = self.cache, self._run.capabilities.dual_encoder, self._run.sizer
         assert adapter is not None, "pair scorers are not streamed so"
         recognised = cache.may_have  # encoding opens every image, so nothing is looked at before without need
@@ -156,7 +168,7 @@ class _Scoring:
             self._look_up()
         with phase("score"):
             if cache.kept is None:
-                images = ImageRows.of(adapter, self.groups, cache.data, cache.prepared)
+                images = ImageRows(adapter, list(distinct_images(self.groups)), cache.data, cache.prepared)
                 encoded = encode_side(adapter, "images", images.parts, len(images), sizer, cache.image_blocks)
                 self.lap("prepare", images.seconds)
                 if not recognised:
@@ -168,21 +180,17 @@ class _Scoring:
             captions = Side(encode_tokens(adapter, tokens, sizer, cache.blocks), rows.captions)
             return score_features(adapter, Features(Side(encoded, rows.images), captions), self._plan.all_pairs)
 
-    def pairs(self) -> Scores:
-        """Pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
+    def pairs(self, ahead: Ahead | None) -> Scores:
+        """Scores pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
         self._look_up()
-        plan, blocks, ahead = self._plan, self.cache.blocks, self._run.ahead
+        plan, blocks = self._plan, self.cache.blocks
         with phase("score"):
             cached = self._cached()
             if cached is not None:
                 return cached
             if ahead is not None and blocks is not None:
                 self.cache.note_blocks()
-
-                def score(unit: Unit) -> None:
-                    self._pairs(Share(blocks, unit.part, unit.cell.shards))
-
-                ahead("groups", plan.spec.task, score)
+                ahead("groups", plan.spec.task, lambda part, of: self._pairs(Share(blocks, part, of)))
             table = self._pairs(blocks)
             if plan.prior is None:
                 return table.scores(plan.all_pairs)
@@ -201,7 +209,6 @@ class _Scoring:
             self.lap("look_up")
 
     def _cached(self) -> Scores | None:
-        """The scores of an earlier run."""
         return None if self.cache.kept is None else self._of(self.cache.kept)
 
     def _of(self, scores: Scores | Likelihoods) -> Scores:
@@ -213,7 +220,6 @@ class _Scoring:
         return scores.debiased(self._plan.prior.alpha)
 
     def _pairs(self, blocks: BlockStore | None) -> PairTable:
-        """What a model gives pairs, as far as they are of these blocks."""
         plan, run, cache = self._plan, self._run, self.cache
         every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
         return score_task_pairs(run.capabilities, self.groups, run.sizer, every, cache.data, cache.prepared, blocks)
@@ -224,7 +230,7 @@ class _Scoring:
 
 
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
-    """Scores a part of the pairs of a task, and leaves it in the cache for who scores the task.
+    """Scores a part of the pairs of a task, and leaves it in the cache for the process that scores the task.
 
     Args:
         plan: the task, which is scored pair by pair.
@@ -239,24 +245,35 @@ def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
     _Scoring(plan, run).share(part, of)
 
 
-def _stored(model: Capabilities, config: RunConfig, spec: TaskSpec) -> tuple[Prepared, str]:
+def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
+    """How many groups or images (``unit``) of stored features the run uses; None for all.
+
+    Raises:
+        UsageError: the run names some by id, or a fraction of an unknown number.
+    """
+    config = run.config
     if config.samples is not None:
-        raise UsageError("--samples names groups by id, and stored features have none; use --limit")
+        raise UsageError(f"--samples names {unit} by id, and stored features have none; use --limit")
     limit = groups_of(config.limit, spec.group.n_groups)
     if limit is None and config.limit is not None:
-        raise UsageError(f"--limit {config.limit}: task '{spec.task}' states no number of groups to take a share of")
-    assert model.stored_features is not None, "the plan says so"
-    prepared, fingerprint = stored(model.stored_features, spec.shape, limit)
-    found = len(prepared.rows.images)
-    if limit is None or found < limit:
-        check_count(spec, found, "the file of features")
+        raise UsageError(f"--limit {config.limit}: task '{spec.task}' states no number of {unit} to take a share of")
+    return limit
+
+
+def _stored(run: Run, spec: TaskSpec) -> tuple[Prepared, str]:
+    limit, adapter = feature_limit(run, spec, "groups"), run.capabilities.stored_features
+    assert adapter is not None, "the plan says so"
+    prepared, fingerprint = stored(adapter, spec.shape, limit)
+    count = len(prepared.rows.images)
+    if limit is None or count < limit:
+        check_count(spec, count, "the file of features")
     return prepared, fingerprint
 
 
 def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
     """Groups of which only the features are at hand: they go by number."""
 
-    def no_image() -> Any:
+    def no_image() -> NoReturn:
         raise DataError("the model reads stored features; there is no image to open")
 
     return [
@@ -270,7 +287,7 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
 
 
 def data_now(run: Run, task: TaskFile) -> DataNow:
-    """What `score_task` would find of the data as they are now, without a model at work.
+    """Digests of the data that `score_task` would find now, without calling the model.
 
     Images whose files were decoded before are recognised by the cache, if there is one.
 
@@ -289,18 +306,18 @@ def data_now(run: Run, task: TaskFile) -> DataNow:
         limit = groups_of(config.limit, task.spec.group.n_groups)
         return DataNow(stored_pool(can.stored_features, task.spec, limit)[2])
     if way_of(can) == "stored_features":
-        return DataNow(_stored(can, config, task.spec)[1])
+        return DataNow(_stored(run, task.spec)[1])
     pixels = None if run.cache is None else run.cache.pixels(task.spec.task)
     groups = load_data(run.registry, config, task, run.samples).groups
-    found = Fingerprint(groups, pixels)
-    found.add_remaining()
+    fingerprint = Fingerprint(groups, pixels)
+    fingerprint.add_remaining()
     if pixels is not None:
         pixels.flush()
-    return DataNow(found.hexdigest(), groups_digest(groups))
+    return DataNow(fingerprint.hexdigest(), groups_digest(groups))
 
 
 def load_data(registry: Registry, config: RunConfig, task: TaskFile, samples: set[str] | None) -> Loaded:
-    """The groups that a run uses of a task, and where they came from; DataError if there are none such."""
+    """The groups that a run uses of a task, and where they came from; DataError if one in ``samples`` is missing."""
     limit = groups_of(config.limit, task.spec.group.n_groups) if samples is None else None
     loaded = load_task_data(registry, task, limit, config.offline, config.data_dir)
     groups = loaded.groups if samples is None else [group for group in loaded.groups if group.group_id in samples]

@@ -154,10 +154,12 @@ def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
     """Where a run's raw scores are kept; what bits depend on is part of their keys where bits count."""
-    from ttmbench.cache.scores import open_cache
+    from ttmbench.cache.entry import cache_folder
+    from ttmbench.cache.scores import ScoreCache
     from ttmbench.evaluator.determinism import conditions
 
-    return open_cache(config.use_cache, conditions(config.batch_size) if config.deterministic else None)
+    folder, exact = cache_folder(config.use_cache), conditions(config.batch_size) if config.deterministic else None
+    return None if folder is None else ScoreCache(folder, exact)
 
 
 def model_settings(config: RunConfig, first_device: bool = False) -> dict[str, Any]:
@@ -181,8 +183,7 @@ def plan(config: RunConfig) -> dict[str, Any]:
     if config.baseline is not None:
         from ttmbench.evaluator.baseline import Baseline
 
-        versions = {name: task.spec.version for name, task in chosen.tasks.items()}
-        Baseline.read(Path(config.baseline)).check_tasks(versions)
+        Baseline.read(Path(config.baseline), chosen.tasks)
     steps: dict[str, Any] = {"model": config.model, "tasks": {}}
     for name, task in chosen.tasks.items():
         spec = task.spec

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ttmbench._arrays.scores import given_captions
-from ttmbench.evaluator.task_result import Answered, Data, Ranked, Scored, TaskResult
+from ttmbench.evaluator.task_result import Answered, Ranked, Scored, TaskResult
 from ttmbench.matching import match_groups
 from ttmbench.results.labels import AT, CHOICE, HOLDOUT_RAW, RAW
 from ttmbench.results.ranks import rank_values
@@ -28,13 +28,13 @@ def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iter
     Yields:
         One line for each column, seed and group; for each group with its answers; or for each query that was ranked.
     """
-    match result.body:
+    match result:
         case Scored():
-            yield from _lines_of_scores(result, result.body, seeds)
+            yield from _lines_of_scores(result, seeds)
         case Answered():
-            yield from _lines_of_answers(result.data, result.body)
+            yield from _lines_of_answers(result)
         case Ranked():
-            yield from _lines_of_ranks(result, result.body)
+            yield from _lines_of_ranks(result)
 
 
 def task_groups(result: TaskResult) -> TaskGroups:
@@ -50,12 +50,12 @@ def task_groups(result: TaskResult) -> TaskGroups:
     names = data.cluster_names
     ids = [group.group_id for group in data.groups]
     clusters = None if names is None else dict(zip(ids, names, strict=True))
-    if isinstance(result.body, Scored):
-        values = _values(result, result.body)
+    if isinstance(result, Scored):
+        values = _values(result)
     else:
         lines = list(sample_lines(result))
         values = values_of_lines(lines)
-        if clusters is not None and isinstance(result.body, Ranked):  # captions are queries, too
+        if clusters is not None and isinstance(result, Ranked):  # captions are queries, too
             clusters = {line["group_id"]: line["cluster"] for line in lines}
     means = {name: how for name, how in result.spec.means.items() if name in result.tag_means}
     return TaskGroups(values, clusters, {group.group_id: group.tags for group in data.groups}, means)
@@ -65,14 +65,15 @@ def groups_by_task(results: Mapping[str, TaskResult]) -> dict[str, TaskGroups]:
     """Task -> its groups; another task that an adapted model was measured on is ``adapted to@measured on``."""
     groups = {name: task_groups(result) for name, result in results.items()}
     for name, result in results.items():
-        groups |= {f"{name}{AT}{other}": task_groups(one.result) for other, one in result.scored.elsewhere.items()}
+        if isinstance(result, Scored):
+            groups |= {f"{name}{AT}{other}": task_groups(one.result) for other, one in result.elsewhere.items()}
     return groups
 
 
-def _values(result: TaskResult, body: Scored) -> dict[str, dict[str, dict[str, float]]]:
+def _values(result: Scored) -> dict[str, dict[str, dict[str, float]]]:
     """Column -> metric -> group id -> value."""
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for column in body.columns:
+    for column in result.columns:
         ids = [group.group_id for group in result.data.groups]
         ids = ids if column.members is None else [ids[member] for member in column.members]
         for metric in (metric for metric in result.metrics if metric.scope != "global"):
@@ -84,10 +85,10 @@ def _values(result: TaskResult, body: Scored) -> dict[str, dict[str, dict[str, f
     return values
 
 
-def _lines_of_scores(result: TaskResult, body: Scored, seeds: Sequence[int] | None) -> Iterator[dict[str, Any]]:
+def _lines_of_scores(result: Scored, seeds: Sequence[int] | None) -> Iterator[dict[str, Any]]:
     cluster_of, groups = result.data.cluster_names, result.data.groups
     metrics = [metric for metric in result.metrics if metric.scope != "global"]
-    for column in body.columns:
+    for column in result.columns:
         trained = seeds is not None and column.name not in (RAW, HOLDOUT_RAW)
         for index, scores in enumerate(column.scores):
             matching = match_groups(scores.groups, result.spec.shape.true_captions)
@@ -113,8 +114,9 @@ def _lines_of_scores(result: TaskResult, body: Scored, seeds: Sequence[int] | No
                 }
 
 
-def _lines_of_answers(data: Data, body: Answered) -> Iterator[dict[str, Any]]:
-    values, cluster_of = choice_values(body.choices), data.cluster_names
+def _lines_of_answers(result: Answered) -> Iterator[dict[str, Any]]:
+    data, values = result.data, choice_values(result.choices)
+    cluster_of = data.cluster_names
     for position, group in enumerate(data.groups):
         line: dict[str, Any] = {
             "group_id": group.group_id,
@@ -123,22 +125,22 @@ def _lines_of_answers(data: Data, body: Answered) -> Iterator[dict[str, Any]]:
             "seed_index": 0,
             "seed": None,
         }
-        if body.answers is not None:
+        if result.answers is not None:
             line |= {"captions": list(group.captions), "images": [image.name for image in group.images]}
-            line["answers"] = body.answers[position]
+            line["answers"] = result.answers[position]
         line["metrics"] = {metric: float(right[position]) for metric, right in values.items()}
-        yield line if body.answers is None else {**line, "tags": dict(group.tags)}
+        yield line if result.answers is None else {**line, "tags": dict(group.tags)}
 
 
-def _lines_of_ranks(result: TaskResult, body: Ranked) -> Iterator[dict[str, Any]]:
+def _lines_of_ranks(result: Ranked) -> Iterator[dict[str, Any]]:
     """None where only features are known; queries of ranks from a file go by their numbers."""
     data = result.data
     cluster_of = data.cluster_names or [group.group_id for group in data.groups]
-    for scope, ranks in body.ranks.items() if data.groups or body.units is not None else ():
+    for scope, ranks in result.ranks.items() if data.groups or result.units is not None else ():
         values = {metric.name: rank_values(metric, ranks) for metric in result.metrics if metric.scope == scope}
         known = {name: one.tolist() for name, one in values.items() if one is not None}
         counts = {"strict": ranks.strict, "as_topk": ranks.as_topk, "above": ranks.above}
-        units = None if body.units is None else body.units.get(scope)
+        units = None if result.units is None else result.units.get(scope)
         seen: Counter[int] = Counter()
         for query in range(len(ranks)):
             line: dict[str, Any] = {"group_id": f"{scope}/{query}"}
@@ -148,7 +150,7 @@ def _lines_of_ranks(result: TaskResult, body: Ranked) -> Iterator[dict[str, Any]
             if not data.groups:
                 yield {**line, **common, **numbers}
                 continue
-            image = int(body.of_query[scope][query])
+            image = int(result.of_query[scope][query])
             group, of_caption = data.groups[image], scope == "t2i"
             yield {
                 "group_id": f"{group.group_id}/{seen[image]}" if of_caption else group.group_id,

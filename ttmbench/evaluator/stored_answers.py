@@ -1,8 +1,7 @@
-"""Files of stored answers: forced choices checked without their model."""
+"""Stored answers: forced choices checked without their model."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,54 +9,51 @@ from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.evaluator.run_key import stored_digest
 from ttmbench.evaluator.stored_scores import STORED_NOTE, digest_of, first_groups
-from ttmbench.evaluator.task_result import Data, Resampling, TaskResult, answered_result
+from ttmbench.evaluator.task_result import Answered, Data
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.coverage import STORED_ANSWERS
-from ttmbench.scoring.forced_choice.arrays import unread_notes
+from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
 from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, StoredAnswers, read_answers
 from ttmbench.types import Group
 
 
-def answered_files(
-    paths: Sequence[Path],
-    spec: TaskSpec,
-    registry: Registry,
-    limit: int | None,
-    resampling: Resampling,
-) -> TaskResult:
-    """The text, image and group score of stored answers, as far as both sides are there.
+def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None) -> Answered:
+    """Stored answers as a task, as far as both sides are there.
 
     Args:
         paths: one file, or ColorSwap's text and image answers; see `ttmbench.scoring.forced_choice.stored_answers`.
         spec: the task whose shape and size they have.
         registry: the metrics.
         limit: the answers are for the task's first groups only.
-        resampling: of intervals.
 
     Returns:
-        The result, its numbers under the filter ``choice``.
+        The task, without numbers.
 
     Raises:
         UsageError: files that do not belong together.
         DataError: a file is not what the task says; the message names the group.
     """
-    clock = time.perf_counter()
     stored = read_answers(paths, spec.shape)
     notes = [STORED_NOTE]
     if stored.format == COLORSWAP:
         notes.append("answers are read by the rules of ColorSwap's release, which are not those for answers of a run")
     notes += [*stored.notes, *_notes_on_size(spec, stored, limit, paths[0]), *unread_notes(stored.unread)]
-    digest = stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids)
     names = [path.name for path in paths]
     source = {"kind": STORED_ANSWERS, "files": names, "format": stored.format, "sha256": digest_of(paths)}
-    data = Data([Group(name, (), ()) for name in stored.group_ids], source, digest)
     unread = [{"group_id": group, "question": question, "answer": answer} for group, question, answer in stored.unread]
-    asked = [side for side in ("text", "image") if getattr(stored.choices, side) is not None]
-    record = {"asked": asked, "orders": 1, "unread": unread}
-    seconds: dict[str, float] = {}
-    result = answered_result(spec, registry.metric, data, stored.choices, 1, record, resampling, notes, seconds)
-    seconds["score"] = time.perf_counter() - clock
-    return result
+    digest = stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids)
+    return Answered(
+        spec=spec,
+        metrics=[registry.metric(name) for name in choice_values(stored.choices)],
+        data=Data([Group(name, (), ()) for name in stored.group_ids], source, digest),
+        notes=notes,
+        choices=stored.choices,
+        record={
+            "asked": [side for side in ("text", "image") if getattr(stored.choices, side) is not None],
+            "orders": 1,
+            "unread": unread,
+        },
+    )
 
 
 def _notes_on_size(spec: TaskSpec, stored: StoredAnswers, limit: int | None, path: Path) -> list[str]:

@@ -1,8 +1,7 @@
-"""Files of ranks, embeddings or scores of tasks that rank: retrieval and classification without model and data."""
+"""Stored ranks, embeddings or scores of tasks that rank: retrieval and classification without model and data."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.run_key import stored_digest
 from ttmbench.evaluator.stored_pool import pool_of, pool_ranks
 from ttmbench.evaluator.stored_scores import STORED_NOTE, digest_of
-from ttmbench.evaluator.task_result import Data, Resampling, TaskResult, ranked_result
+from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.ranks import CLASS, I2T, T2I
@@ -35,15 +34,10 @@ _HINT = (
 )
 
 
-def ranked_files(
-    paths: Sequence[Path],
-    spec: TaskSpec,
-    registry: Registry,
-    limit: int | None,
-    logit_scale: float,
-    resampling: Resampling,
-) -> TaskResult:
-    """Recall or accuracy of files; what a file does not tell is undefined: of plain ranks, how ties were broken.
+def stored_ranks(
+    paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None, logit_scale: float
+) -> Ranked:
+    """Ranks of files as a task; what a file does not tell is undefined: of plain ranks, how ties were broken.
 
     Args:
         paths: in a format of `ttmbench.results.ranks_file`; plain ranks may be in two files, one a side.
@@ -51,29 +45,30 @@ def ranked_files(
         registry: the metrics.
         limit: the file is of the task's first images only.
         logit_scale: factor on products of embeddings; no rank depends on it.
-        resampling: of intervals.
 
     Returns:
-        The result of the task.
+        The task, without numbers.
 
     Raises:
         UsageError: too many files.
         DataError: a file is not what the task says.
     """
-    clock, sides = time.perf_counter(), len(SIDES[spec.kind])
+    sides = len(SIDES[spec.kind])
     if len(paths) > sides:
         raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give {sides} files at most, not {len(paths)}")
-    stored, shape = _read(paths, spec, limit, logit_scale)
+    stored, pool = _read(paths, spec, limit, logit_scale)
     names = "+".join(path.name for path in paths)
     source = {"kind": STORED_SCORES, "file": names, "format": stored.format, "sha256": digest_of(paths)}
-    data = Data([], source, stored_digest(spec.task, spec.version, f"{shape[0]}x{shape[1]}", ()))
-    metrics, seconds = [registry.metric(name) for name in spec.metrics], dict[str, float]()
-    notes = [STORED_NOTE, *_notes(stored)]
-    result = ranked_result(
-        spec, metrics, data, stored.ranks, stored.of_query, shape, resampling, notes, seconds, units=stored.units
+    return Ranked(
+        spec=spec,
+        metrics=[registry.metric(name) for name in spec.metrics],
+        data=Data([], source, stored_digest(spec.task, spec.version, f"{pool[0]}x{pool[1]}", ())),
+        notes=[STORED_NOTE, *_notes(stored)],
+        ranks=stored.ranks,
+        of_query=stored.of_query,
+        pool=pool,
+        units=stored.units,
     )
-    seconds["score"] = time.perf_counter() - clock
-    return result
 
 
 def _read(

@@ -1,9 +1,8 @@
-"""Files of stored scores: every metric that is defined, with neither model nor data."""
+"""Stored scores as tasks, with neither model nor data."""
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.evaluator.run_key import stored_digest
-from ttmbench.evaluator.task_result import Data, Resampling, Scored, TaskResult, scored_result
+from ttmbench.evaluator.task_result import Data, Scored
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
@@ -32,15 +31,10 @@ STORED_NOTE = (
 )
 
 
-def scored_file(
-    path: Path,
-    spec: TaskSpec | None,
-    registry: Registry,
-    limit: int | None,
-    logit_scale: float,
-    resampling: Resampling,
-) -> list[TaskResult]:
-    """The numbers of a file of scores.
+def stored_scores(
+    path: Path, spec: TaskSpec | None, registry: Registry, limit: int | None, logit_scale: float
+) -> list[Scored]:
+    """A file of scores as a task with all metrics, its own first; and each part of the task, where tags say which.
 
     Args:
         path: the scores, in a format that `ttmbench.results.scores_file` knows.
@@ -48,11 +42,9 @@ def scored_file(
         registry: the metrics and tasks.
         limit: the scores are of the task's first groups only.
         logit_scale: factor on products of embeddings.
-        resampling: of intervals.
 
     Returns:
-        The result of the task with all metrics, its own first; and, where the file states tags that the task has parts
-        by, of each part.
+        The tasks, without numbers.
 
     Raises:
         DataError: the file is not what the task says; the message names the group.
@@ -65,9 +57,8 @@ def scored_file(
     source = {"kind": STORED_SCORES, "file": path.name, "format": stored.format, "sha256": digest_of([path])}
     parts = [] if limit is not None else _parts(registry, spec, stored, path)
     check_count(first_groups(spec, limit), len(stored.group_ids), str(path))
-    whole = [(spec, stored), *parts]
-    metrics = [metrics_of_scores(one, registry, every=one is spec) for one, _ in whole]
-    return [stored_result(*one, named, source, resampling) for one, named in zip(whole, metrics, strict=True)]
+    whole = scored_task(spec, stored, metrics_of_scores(spec, registry), source)
+    return [whole, *(scored_task(part, of, metrics_of_scores(part, registry, False), source) for part, of in parts)]
 
 
 def digest_of(paths: Sequence[Path]) -> str:
@@ -101,22 +92,8 @@ def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1
     )
 
 
-def stored_result(
-    spec: TaskSpec, stored: StoredScores, metrics: list[MetricSpec], source: dict[str, Any], resampling: Resampling
-) -> TaskResult:
-    """The numbers of scores that were read.
-
-    Args:
-        spec: the task that they are of.
-        stored: the scores.
-        metrics: to compute.
-        source: where they come from, for the record.
-        resampling: of intervals.
-
-    Returns:
-        The result of the task.
-    """
-    clock = time.perf_counter()
+def scored_task(spec: TaskSpec, stored: StoredScores, metrics: Sequence[MetricSpec], source: dict[str, Any]) -> Scored:
+    """Scores that were read as a task with these metrics; ``source`` says where they come from, for the record."""
     tags = stored.tags or [{}] * len(stored.group_ids)
     groups = [Group(name, (), (), of) for name, of in zip(stored.group_ids, tags, strict=True)]
     notes = [STORED_NOTE]
@@ -126,10 +103,8 @@ def stored_result(
         notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")
     digest = stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids)
     columns = [MethodScores(name, arrays, members=stored.subsets.get(name)) for name, arrays in stored.scores.items()]
-    data, seconds = Data(groups, source, digest, stored.clusters), dict[str, float]()
-    result = scored_result(spec, metrics, data, Scored(columns), resampling, notes, seconds)
-    seconds["score"] = time.perf_counter() - clock
-    return result
+    data = Data(groups, source, digest, stored.clusters)
+    return Scored(spec=spec, metrics=metrics, data=data, columns=columns, notes=notes)
 
 
 def metrics_of_scores(spec: TaskSpec, registry: Registry, every: bool = True) -> list[MetricSpec]:

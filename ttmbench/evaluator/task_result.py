@@ -1,17 +1,17 @@
-"""What came out of one task: a header that every kind of task has, and a body: scored, ranked or answered."""
+"""What came out of one task: a header that every kind of task has, and what was scored, ranked or answered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, split_key
+from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
 from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import means_of_rows, tag_means
@@ -19,13 +19,17 @@ from ttmbench.scoring.forced_choice.arrays import Choices, choice_values, summar
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Group, MetricSpec, Scores
 
+if TYPE_CHECKING:  # both import torch, which `ttmbench score` does without
+    from ttmbench.scoring.debiasing import Likelihoods
+    from ttmbench.scoring.prepare import PreparedTask
+
 Resampling = tuple[int, int, IntervalMethod]
 """Resamples of bootstrap intervals, the seed of the resampling, and how intervals are made."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """What the numbers of a task are of.
+    """The data that the numbers of a task are of.
 
     Attributes:
         groups: in the order of the scores; of stored scores, ids and tags alone; none where only features are known.
@@ -50,29 +54,109 @@ class Data:
         return None if self.clusters is None else self.clusters.names([group.group_id for group in self.groups])
 
 
-@dataclass(frozen=True)
-class Scored:
+@dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """The result of one task: `Scored`, `Ranked` or `Answered`; `summarised` computes its numbers.
+
+    Attributes:
+        spec: the task.
+        metrics: to compute, in the order of the output.
+        data: the groups or images.
+        notes: what a reader should know.
+        seconds: step -> wall time.
+        from_store: which raw scores an earlier run had cached: key and date of an entry, or blocks; None for none.
+        undecided: pairs whose score is a bound or missing, and how many were scored; None for none.
+        summary: the numbers; empty until `summarised`.
+        tag_means: name -> a mean of means over the values of tags; likewise.
+    """
+
+    spec: TaskSpec
+    metrics: Sequence[MetricSpec]
+    data: Data
+    notes: Sequence[str] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    from_store: dict[str, Any] | None = None
+    undecided: dict[str, int] | None = None
+    summary: Summary = field(default_factory=Summary)
+    tag_means: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups; of a task that ranks, of images."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> list[int]:
+        """Images and captions of a group; of a task that ranks, all images and captions or classes."""
+        return list(self.spec.group.shape or ())
+
+    def summarised(self, resampling: Resampling) -> Self:
+        """The result with every metric, its interval and the means over tags."""
+        raise NotImplementedError
+
+    def records(self) -> dict[str, Any]:
+        """The document's records of this task: ``ttm``, ``simple_match``, ``oracle``, ``ranking`` or ``choice``."""
+        raise NotImplementedError
+
+    def counts(self) -> dict[str, int]:
+        """The document's ``n-samples``: how many groups the task has, how many were scored, how many clusters."""
+        coverage = self.data.source.get("coverage")  # the data say how many there are where images are missing
+        original = self.spec.group.n_groups if coverage is None else int(coverage["rows"])
+        clusters = {} if self.data.clusters is None else {"clusters": self.data.clusters.count}
+        return {"original": original or self.n_groups, "effective": self.n_groups, **clusters}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored(TaskResult):
     """A task whose groups have scores.
 
     Attributes:
-        columns: the raw model first, then each method in the order of the table.
+        columns: the model as it is first, then each method in the order of the table.
+        stage: model and prepared inputs, while methods may need them; None for a model that scores pair by pair,
+            unless the run adapts it.
+        parts: of scores that were debiased, likewise.
         truncated: of the captions, how many the model cuts; None for a model that does not report it.
+        breakdowns: tag -> value -> numbers of its groups.
         elsewhere: other task -> what the model adapted to this one is on it.
+        failure: what ended the test-time stage early; what was reached before it is here.
     """
 
-    columns: list[MethodScores]
+    columns: Sequence[MethodScores]
+    stage: PreparedTask | None = None
+    parts: Likelihoods | None = None
     truncated: dict[str, int] | None = None
-    elsewhere: dict[str, TransferResult] = field(default_factory=dict)
+    breakdowns: Mapping[str, Mapping[str, Mapping[str, float | None]]] = field(default_factory=dict)
+    elsewhere: Mapping[str, TransferResult] = field(default_factory=dict)
+    failure: Exception | None = None
+
+    @property
+    def raw(self) -> Scores:
+        """Scores of the model as it is."""
+        return self.columns[0].scores[0]
 
     @property
     def scores(self) -> dict[str, list[Scores]]:
-        """MethodScores -> score arrays, one per seed."""
+        """Name of a column -> score arrays, one per seed."""
         return {column.name: column.scores for column in self.columns}
 
     @property
     def subsets(self) -> dict[str, list[int]]:
-        """MethodScores -> positions of the groups that its scores are of, where these are not all."""
+        """Name of a column -> positions of the groups that its scores are of, where these are not all."""
         return {column.name: column.members for column in self.columns if column.members is not None}
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups."""
+        return len(self.raw.groups)
+
+    def summarised(self, resampling: Resampling) -> Self:
+        """As `TaskResult.summarised`: every metric of every column."""
+        groups, scores, clusters = self.data.groups, self.scores, self.data.clusters
+        summary = summarise(scores, self.metrics, *resampling, clusters, self.subsets)
+        means = {}
+        if self.spec.means:
+            means = tag_means(groups, scores, self.metrics, self.subsets, self.spec.means, clusters, resampling)
+        return replace(self, summary=summary, tag_means=means)
 
     def records(self) -> dict[str, Any]:
         """The document's records of the methods: controls and held-out groups are part of TTM's."""
@@ -87,32 +171,55 @@ class Scored:
         return records
 
 
-@dataclass(frozen=True)
-class Ranked:
+@dataclass(frozen=True, kw_only=True)
+class Ranked(TaskResult):
     """A task whose candidates were ranked: retrieval or classification.
 
     Attributes:
         ranks: scope -> ranks of its queries.
         of_query: scope -> the image that each query is about, where that is known.
-        shape: number of images, and of captions or classes.
-        record: of the results document.
-        units: of ranks from a file: scope -> a number for each query, equal for those that are about one image.
+        pool: number of images, and of captions or classes.
+        about: what results report beside the numbers: classes, reranking.
+        units: of ranks from a file: scope -> a number for each query, equal for those that are about one image;
+            intervals go by them, and without them by the images' clusters.
     """
 
     ranks: Mapping[str, Ranks]
     of_query: Mapping[str, np.ndarray]
-    shape: tuple[int, int]
-    record: dict[str, Any]
+    pool: tuple[int, int]
+    about: Mapping[str, Any] = field(default_factory=dict)
     units: Mapping[str, np.ndarray] | None = None
 
+    @property
+    def n_groups(self) -> int:
+        """Number of images."""
+        return self.pool[0]
 
-@dataclass(frozen=True)
-class Answered:
-    """A task whose forced choices were answered in words.
+    @property
+    def shape(self) -> list[int]:
+        """Number of images, and of captions or classes."""
+        return list(self.pool)
+
+    def summarised(self, resampling: Resampling) -> Self:
+        """As `TaskResult.summarised`: every metric of the ranks."""
+        clock, clusters = time.perf_counter(), self.data.clusters
+        images = np.arange(self.n_groups) if clusters is None else clusters.groups
+        among = {scope: images[of] for scope, of in self.of_query.items()} if self.units is None else self.units
+        summary = summarise_ranks(self.ranks, self.metrics, *resampling, among)
+        return replace(self, summary=summary, seconds={**self.seconds, "count": time.perf_counter() - clock})
+
+    def records(self) -> dict[str, Any]:
+        """The document's ``ranking``."""
+        return {"ranking": ranking_record(self.spec.kind, self.ranks, self.about)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered(TaskResult):
+    """A task whose forced choices were answered in words; its numbers have the filter ``choice``.
 
     Attributes:
         choices: which questions were answered correctly.
-        record: of the results document.
+        record: of the results document; its ``orders`` says how often each question was asked.
         answers: those of each group, for the samples; None of answers from a file.
     """
 
@@ -120,76 +227,22 @@ class Answered:
     record: dict[str, Any]
     answers: Sequence[list[dict[str, Any]]] | None = None
 
-
-@dataclass(frozen=True)
-class TaskResult:
-    """What came out of one task.
-
-    Attributes:
-        spec: the task.
-        metrics: what was computed.
-        data: what it was computed on.
-        body: scores, ranks or answers.
-        summary: the numbers.
-        notes: what a reader should know.
-        seconds: stage -> wall time.
-        tag_means: name -> a mean of means over the values of tags.
-        breakdowns: tag -> value -> numbers of its groups.
-        from_store: which raw scores an earlier run had cached; None for none.
-        undecided: pairs whose score is a bound or missing, and how many were scored; None for none.
-        failure: what ended the test-time stage early; what was reached before it is here.
-    """
-
-    spec: TaskSpec
-    metrics: list[MetricSpec]
-    data: Data
-    body: Scored | Ranked | Answered
-    summary: Summary
-    notes: list[str]
-    seconds: dict[str, float]
-    tag_means: dict[str, dict[str, Any]] = field(default_factory=dict)
-    breakdowns: dict[str, dict[str, dict[str, float | None]]] = field(default_factory=dict)
-    from_store: dict[str, Any] | None = None
-    undecided: dict[str, int] | None = None
-    failure: Exception | None = None
-
-    @property
-    def scored(self) -> Scored:
-        """The body of a task with scores; one without columns for another."""
-        return self.body if isinstance(self.body, Scored) else Scored([])
-
     @property
     def n_groups(self) -> int:
-        """Number of groups that were scored; of a task that ranks, of images."""
-        match self.body:
-            case Scored(columns):
-                return len(columns[0].scores[0].groups)
-            case Ranked(shape=shape):
-                return shape[0]
-            case Answered(choices):
-                return len(choices)
+        """Number of groups."""
+        return len(self.choices)
 
-    @property
-    def shape(self) -> list[int]:
-        """Images and captions of a group; of a task that ranks, all images and captions or classes."""
-        return list(self.body.shape if isinstance(self.body, Ranked) else self.spec.group.shape or ())
-
-    def counts(self) -> dict[str, int]:
-        """The document's ``n-samples``: how many groups the task has, how many were scored, how many clusters."""
-        coverage = self.data.source.get("coverage")  # the data say how many there are where images are missing
-        original = self.spec.group.n_groups if coverage is None else int(coverage["rows"])
-        clusters = {} if self.data.clusters is None else {"clusters": self.data.clusters.count}
-        return {"original": original or self.n_groups, "effective": self.n_groups, **clusters}
+    def summarised(self, resampling: Resampling) -> Self:
+        """As `TaskResult.summarised`: the scores that follow from the questions that were asked."""
+        data, orders = self.data, self.record["orders"]
+        summary = summarise_choices(self.choices, self.spec.shape, orders, *resampling, data.clusters)
+        rows = {(name, CHOICE): np.asarray([row], np.float64) for name, row in choice_values(self.choices).items()}
+        means = means_of_rows(data.groups, rows, self.spec.means, data.clusters, resampling)
+        return replace(self, summary=summary, tag_means=means)
 
     def records(self) -> dict[str, Any]:
-        """The document's records of this task: ``ttm``, ``simple_match``, ``oracle``, ``ranking`` or ``choice``."""
-        match self.body:
-            case Scored():
-                return self.body.records()
-            case Ranked(record=record):
-                return {"ranking": record}
-            case Answered(record=record):
-                return {CHOICE: record}
+        """The document's ``choice``."""
+        return {CHOICE: self.record}
 
 
 @dataclass(frozen=True)
@@ -225,114 +278,3 @@ class TransferResult:
             "shape": result.shape,
             "seconds": self.seconds,
         }
-
-
-def scored_result(
-    spec: TaskSpec,
-    metrics: list[MetricSpec],
-    data: Data,
-    body: Scored,
-    resampling: Resampling,
-    notes: list[str],
-    seconds: dict[str, float],
-    **header: Any,
-) -> TaskResult:
-    """A task with scores: every metric of every column, and the named means over values of tags.
-
-    Args:
-        spec: the task.
-        metrics: to compute, in the order of the output.
-        data: the groups.
-        body: the columns.
-        resampling: of intervals.
-        notes: what a reader should know.
-        seconds: stage -> wall time.
-        header: further fields of the result.
-
-    Returns:
-        The result.
-    """
-    scores, subsets = body.scores, body.subsets
-    summary = summarise(scores, metrics, *resampling, data.clusters, subsets)
-    means = {}
-    if spec.means:
-        means = tag_means(data.groups, scores, metrics, subsets, spec.means, data.clusters, resampling)
-    return TaskResult(spec, metrics, data, body, summary, notes, seconds, means, **header)
-
-
-def ranked_result(
-    spec: TaskSpec,
-    metrics: list[MetricSpec],
-    data: Data,
-    ranks: Mapping[str, Ranks],
-    of_query: Mapping[str, np.ndarray],
-    shape: tuple[int, int],
-    resampling: Resampling,
-    notes: list[str],
-    seconds: dict[str, float],
-    *,
-    units: Mapping[str, np.ndarray] | None = None,
-    about: Mapping[str, Any] = MappingProxyType({}),
-    from_store: dict[str, Any] | None = None,
-) -> TaskResult:
-    """A task that ranks: every metric of its ranks.
-
-    Args:
-        spec: the task.
-        metrics: to compute.
-        data: images with their captions or label; no groups where only features are known.
-        ranks: scope -> ranks of its queries.
-        of_query: scope -> the image that each query is about.
-        shape: number of images, and of captions or classes.
-        resampling: of intervals.
-        notes: what a reader should know.
-        seconds: stage -> wall time.
-        units: as in `Ranked`; intervals go by them, and without them by the images' clusters.
-        about: what results report beside the numbers: classes, reranking.
-        from_store: what an earlier run had cached.
-
-    Returns:
-        The result.
-    """
-    images = np.arange(shape[0]) if data.clusters is None else data.clusters.groups
-    among = {scope: images[of] for scope, of in of_query.items()} if units is None else units
-    summary = summarise_ranks(ranks, metrics, *resampling, among)
-    body = Ranked(ranks, of_query, shape, ranking_record(spec.kind, ranks, about), units)
-    return TaskResult(spec, metrics, data, body, summary, notes, seconds, from_store=from_store)
-
-
-def answered_result(
-    spec: TaskSpec,
-    metric: Callable[[str], MetricSpec],
-    data: Data,
-    choices: Choices,
-    orders: int,
-    record: dict[str, Any],
-    resampling: Resampling,
-    notes: list[str],
-    seconds: dict[str, float],
-    answers: Sequence[list[dict[str, Any]]] | None = None,
-) -> TaskResult:
-    """A task of forced choices: the scores that follow from the questions that were asked.
-
-    Args:
-        spec: the task.
-        metric: gives a registered metric by its name.
-        data: the groups.
-        choices: which questions were answered correctly.
-        orders: how often each question was asked.
-        record: of the results document.
-        resampling: of intervals.
-        notes: what a reader should know.
-        seconds: stage -> wall time.
-        answers: those of each group, for the samples; None where they are not known.
-
-    Returns:
-        The result, its numbers under the filter ``choice``.
-    """
-    summary = summarise_choices(choices, spec.shape, orders, *resampling, data.clusters)
-    asked = [metric(split_key(key)[0]) for key in summary.tracks]
-    rows = {(name, CHOICE): np.asarray([row], np.float64) for name, row in choice_values(choices).items()}
-    means = means_of_rows(data.groups, rows, spec.means, data.clusters, resampling)
-    body = Answered(choices, record, answers)
-    return TaskResult(spec, asked, data, body, summary, notes, seconds, means)

@@ -1,34 +1,34 @@
-"""What adaptation costs elsewhere: a model that TTM adapted to a task is scored on other tasks too (``--ttm_also``).
+"""Transfer evaluation (``--ttm_also``): scores a model that TTM adapted to one task on other tasks too.
 
-Another task is measured as a run measures it, whatever its kind: what is asked for is its `TaskResult`. Every
-measurement is kept beside the seed's other files until the task is done: a run that was stopped does none twice.
+Other tasks are measured as a run measures them, whatever their kind. Each measurement is stored with the seed's other
+files until the task is done, so that a resumed run repeats none.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from ttmbench._util.console import warn
-from ttmbench._util.digests import SealError, load_sealed, save_sealed, tensors_digest
-from ttmbench._util.files import write_atomically
+from ttmbench._util.digests import tensors_digest
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import TtmbenchError, phase
+from ttmbench.errors import phase
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
-from ttmbench.results.summary import MethodScores, Summary, difference_of, differences, summarise
+from ttmbench.results.summary import MethodScores, Summary, difference_of, differences
 from ttmbench.stats import seed_std
+from ttmbench.ttm.checkpoint import read_state, score_tensors, scores_of, write_state
 from ttmbench.types import Scores
 
 Score = Callable[[TaskFile, bool], TaskResult]
-"""Scores a task with the model as it is at the moment; the flag says that it is adapted: no kept scores are of it."""
+"""Scores a task with the model in its current state; the flag says that it is adapted (no cached scores)."""
+Gains = Mapping[str, Mapping[str, Any]]
+"""Metric -> its difference, as results documents have it."""
 STAGE = "ttm_also"
 
 
@@ -37,25 +37,27 @@ class Measurement:
     """An adapted model on another task.
 
     Attributes:
-        numbers: results, intervals, chance and ties under the filter ``none``, as JSON values.
-        scores: None of a kind of task that has no score arrays of groups.
+        results: numbers of the filter ``none``; ties likewise.
+        ties: see above.
+        scores: None for a kind of task that has no score arrays of groups.
         seconds: wall time.
     """
 
-    numbers: dict[str, dict[str, Any]]
+    results: dict[str, float | None]
+    ties: dict[str, float | None]
     scores: Scores | None
     seconds: float
 
 
 @dataclass
-class Elsewhere:
+class TransferTasks:
     """The other tasks of a run.
 
     Attributes:
         tasks: by name.
         score: see `Score`.
         config: the run.
-        key: of the run; what is kept is for it alone.
+        key: of the run; stored measurements are for it alone.
     """
 
     tasks: Mapping[str, TaskFile]
@@ -65,47 +67,46 @@ class Elsewhere:
     _raw: dict[str, TaskResult] = field(default_factory=dict)
 
     def raw(self, name: str) -> TaskResult:
-        """Another task with the model as it came, scored once a run; asked for while the model is as it came."""
+        """Another task with the original model, scored once a run; to be called while the model is unadapted."""
         if name not in self._raw:
             self._raw[name] = self.score(self.tasks[name], False)
         return self._raw[name]
 
-    def beside(self, task: str, data: str, raw: Scores, state: Path | None) -> Beside:
-        """The measurements beside one task that TTM adapts to; the model is still as it came.
+    def evaluation(self, task: str, data: str, raw: Scores, state: Path | None) -> TransferEvaluation:
+        """The measurements for one task that TTM adapts to; the model is still unadapted.
 
         Args:
             task: the task.
             data: fingerprint of its data.
             raw: its scores.
-            state: folder for what a stopped run goes on from; None to keep nothing.
+            state: folder for what a stopped run resumes from; None to store nothing.
 
         Returns:
             Measurements, none made yet; the other tasks have been scored once.
         """
         with phase(STAGE):
             others = {name: self.raw(name) for name in self.tasks if name != task}
-        start = f"{self.key}:{data}:{tensors_digest({'raw': torch.from_numpy(np.array(raw.groups))})}"
-        return Beside(self, others, start, None if state is None else state / STAGE)
+        start = f"{self.key}:{data}:{tensors_digest({'raw': score_tensors(raw)['scores.groups']})}"
+        return TransferEvaluation(self, others, start, None if state is None else state / STAGE)
 
 
-class Beside:
-    """The measurements beside one task: for every seed each other task, kept as soon as it is made."""
+class TransferEvaluation:
+    """The measurements for one task: for every seed each other task, stored as soon as it is made."""
 
-    def __init__(self, run: Elsewhere, others: Mapping[str, TaskResult], start: str, folder: Path | None) -> None:
+    def __init__(self, run: TransferTasks, others: Mapping[str, TaskResult], start: str, folder: Path | None) -> None:
         self._run, self.others, self._start, self._folder = run, others, start, folder
         self._made: dict[tuple[int, str], Measurement] = {}
 
     def measure(self, seed: int) -> None:
-        """Scores every other task with the model as a seed has adapted it, but those that a stopped run has done."""
+        """Scores every other task that is not measured yet with the model as a seed has adapted it."""
         for name in self.others:
             if self._known(seed, name) is None:
                 with phase(STAGE):
-                    found = self._run.score(self._run.tasks[name], True)
-                numbers, seconds = found.summary, math.fsum(found.seconds.values())
-                kept = {one: dict(getattr(numbers, one)) for one in ("results", "ci", "chance", "ties")}
-                scores = found.body.columns[0].scores[0] if isinstance(found.body, Scored) else None
-                self._made[seed, name] = Measurement(kept, scores, seconds)
-                self._keep(seed, name)
+                    result = self._run.score(self._run.tasks[name], True)
+                scores = result.raw if isinstance(result, Scored) else None
+                seconds, summary = math.fsum(result.seconds.values()), result.summary
+                self._made[seed, name] = Measurement(summary.results, summary.ties, scores, seconds)
+                self._store(seed, name)
 
     def complete(self, seed: int) -> bool:
         """Whether every other task was measured with this seed."""
@@ -113,103 +114,75 @@ class Beside:
 
     def outcomes(self, seeds: Sequence[int]) -> dict[str, TransferResult]:
         """Every other task over the seeds, all of which are complete."""
-        found = {}
+        outcomes = {}
         for name, raw in self.others.items():
-            made = [one for one in (self._known(seed, name) for seed in seeds) if one is not None]
+            made = [known for seed in seeds if (known := self._known(seed, name)) is not None]
             assert len(made) == len(seeds), "every seed is complete"
-            scores = [one.scores for one in made if one.scores is not None]
-            whole = len(scores) == len(made) and isinstance(raw.body, Scored)
-            outcome, gains = with_adapted_scores(raw, scores, self._run.config) if whole else _with_numbers(raw, made)
-            found[name] = TransferResult(outcome, list(seeds), gains, math.fsum(one.seconds for one in made))
-        return found
+            scores = [known.scores for known in made if known.scores is not None]
+            result: TaskResult
+            if isinstance(raw, Scored) and len(scores) == len(made):
+                result, gains = with_adapted_scores(raw, scores, self._run.config)
+            else:
+                result, gains = _with_numbers(raw, made)
+            outcomes[name] = TransferResult(result, list(seeds), gains, math.fsum(known.seconds for known in made))
+        return outcomes
 
     def _known(self, seed: int, name: str) -> Measurement | None:
-        """A measurement, of this process or of one that was stopped; None if it has to be made."""
+        """A measurement of this process or of a stopped run; None if it has to be made."""
         if (seed, name) not in self._made and self._folder is not None:
             path = self._path(self._folder, seed, name)
-            try:
-                tensors, about = load_sealed(path)
-            except FileNotFoundError:
-                return None
-            except (SealError, OSError) as error:
-                warn(f"{path} cannot be used ({error}); task {name} is measured again")
-                return None
-            if about.get("start") != self._start_of(name) or about.get("file") != path.name:
-                return None
-            self._made[seed, name] = Measurement(about["numbers"], _scores_of(tensors), about["seconds"])
+            stored = read_state(path, f"task {name} is measured again")
+            if stored is not None and stored[1].get("of") == self._identity(path, name):
+                tensors, about = stored
+                scores = scores_of(tensors) if tensors else None
+                self._made[seed, name] = Measurement(about["results"], about["ties"], scores, about["seconds"])
         return self._made.get((seed, name))
 
-    def _keep(self, seed: int, name: str) -> None:
-        if self._folder is None:
-            return
-        path, made = self._path(self._folder, seed, name), self._made[seed, name]
-        about = {
-            "start": self._start_of(name),
-            "file": path.name,
-            "numbers": made.numbers,
-            "seconds": made.seconds,
-        }
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda target: save_sealed(target, _tensors(made.scores), about))
-        except (OSError, TtmbenchError) as error:
-            warn(f"{error}; if the run is stopped, task {name} is measured again")
-            self._folder = None
+    def _store(self, seed: int, name: str) -> None:
+        if self._folder is not None:
+            path, made = self._path(self._folder, seed, name), self._made[seed, name]
+            about = {"of": self._identity(path, name), **asdict(replace(made, scores=None))}
+            tensors = {} if made.scores is None else score_tensors(made.scores)
+            if not write_state(path, tensors, about, f"if the run is stopped, task {name} is measured again"):
+                self._folder = None
 
-    def _start_of(self, name: str) -> str:
-        return f"{self._start}:{self.others[name].data.fingerprint}"
+    def _identity(self, path: Path, name: str) -> list[str]:
+        return [path.name, self._start, self.others[name].data.fingerprint]
 
     @staticmethod
     def _path(folder: Path, seed: int, name: str) -> Path:
         return folder / f"seed_{seed}" / f"{name}.safetensors"
 
 
-def elsewhere_config(config: RunConfig) -> RunConfig:
-    """The run without its test-time stage: what is measured elsewhere is the model as it is at the moment."""
+def unadapted_config(config: RunConfig) -> RunConfig:
+    """The run without its test-time stage: other tasks are measured with the model in its current state."""
     off = {"ttm": False, "simple_match": False, "oracle": False, "ttm_also": [], "save_adapted": None, "samples": None}
     return config.model_copy(update=off)
 
 
-def with_adapted_scores(
-    raw: TaskResult, adapted: Sequence[Scores], config: RunConfig
-) -> tuple[TaskResult, dict[str, dict[str, Any]]]:
-    """Numbers of score arrays of each seed: as those of every task, and differences group by group."""
-    before = raw.scored.columns[0]
-    resampling = config.bootstrap_iters, config.seed, config.interval
-    body = Scored([before, MethodScores(TTM, list(adapted))])
-    summary = summarise(body.scores, raw.metrics, *resampling, raw.data.clusters)
-    gains = differences(raw.metrics, before.scores[0], adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
-    return replace(raw, body=body, summary=summary), gains
+def with_adapted_scores(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> tuple[Scored, Gains]:
+    """Numbers of score arrays: as those of every task, and differences group by group."""
+    both = replace(raw, columns=[raw.columns[0], MethodScores(TTM, list(adapted))])
+    gains = differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
+    return both.summarised((config.bootstrap_iters, config.seed, config.interval)), gains
 
 
-def _with_numbers(raw: TaskResult, made: Sequence[Measurement]) -> tuple[TaskResult, dict[str, dict[str, Any]]]:
-    """Numbers of a kind of task without score arrays: means over seeds; what only groups could tell is unknown."""
-    own = raw.summary
-    summary = Summary(dict(own.results), dict(own.ci), dict(own.chance), dict(own.ties))
+def _with_numbers(raw: TaskResult, made: Sequence[Measurement]) -> tuple[TaskResult, Gains]:
+    """Numbers of a kind of task without score arrays: means over seeds, without intervals over groups."""
+    before = raw.summary
+    summary = Summary(dict(before.results), dict(before.ci), dict(before.chance), dict(before.ties))
     gains = {}
-    for metric, name in numbers_in(own.results):
+    for metric, name in numbers_in(before.results):
         if name != RAW:
             continue
-        before, key = key_of(metric, RAW), key_of(metric, TTM)
-        each = [one.numbers["results"].get(before) for one in made]
-        known = [float(one) for one in each if one is not None]
-        whole = len(known) == len(each)
-        summary.results[key] = float(np.mean(known)) if whole else None
+        raw_key, key = key_of(metric, RAW), key_of(metric, TTM)
+        by_seed = [one.results.get(raw_key) for one in made]
+        known = [value for value in by_seed if value is not None]
+        is_known = len(known) == len(by_seed)
+        summary.results[key] = float(np.mean(known)) if is_known else None
         summary.results[stderr_key(metric, TTM)] = summary.ci[key] = None
-        summary.results[seed_std_key(metric, TTM)] = seed_std(np.array(known)) if whole else None
-        ties = [one.numbers["ties"].get(before) for one in made]
+        summary.results[seed_std_key(metric, TTM)] = seed_std(np.array(known)) if is_known else None
+        ties = [one.ties.get(raw_key) for one in made]
         summary.ties[key] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
-        gains[metric] = difference_of(own.results[before], each)
-    return replace(raw, summary=summary), {name: one for name, one in gains.items() if one is not None}
-
-
-def _tensors(scores: Scores | None) -> dict[str, torch.Tensor]:
-    arrays = {} if scores is None else {"groups": scores.groups, "all_pairs": scores.all_pairs}
-    return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items() if array is not None}
-
-
-def _scores_of(tensors: Mapping[str, torch.Tensor]) -> Scores | None:
-    if "groups" not in tensors:
-        return None
-    pairs = tensors.get("all_pairs")
-    return Scores(tensors["groups"].numpy(), None if pairs is None else pairs.numpy())
+        gains[metric] = difference_of(before.results[raw_key], by_seed)
+    return replace(raw, summary=summary), {metric: gain for metric, gain in gains.items() if gain is not None}

@@ -1,4 +1,8 @@
-"""A worker: does units one after the other and keeps what it has loaded. It knows of no process and no network."""
+"""A worker: does units one after the other, in any process, and keeps the model and the task it has loaded.
+
+A seed leaves its folder of state under the run's key, scores leave blocks in the cache. `ttmbench.evaluator.run.run`
+then computes neither again, and it alone writes numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,45 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 
-from ttmbench._util.third_party_errors import error_line
+from ttmbench._util.console import each_note_once
+from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
-from ttmbench.errors import DataError, TtmbenchError, phase, phase_of
+from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
 from ttmbench.evaluator.adapters import make_adapter
-from ttmbench.evaluator.determinism import deterministic
-from ttmbench.evaluator.partial_runs import run_scores, run_seed
+from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
+from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
+from ttmbench.evaluator.resume import open_place
 from ttmbench.evaluator.run import run
-from ttmbench.evaluator.score_task import TaskMemory
-from ttmbench.evaluator.settings import Chosen, choose, model_settings
+from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
+from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
+from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
-from ttmbench.scoring.capabilities import Model, capabilities_of
+from ttmbench.results.files import RunFiles
+from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.scoring.forced_choice.ask import ask_choices
+from ttmbench.scoring.pairs import score_task_pairs
+from ttmbench.ttm.checkpoint import is_finished
+from ttmbench.ttm.variants import adapted_folders
 from ttmbench.types import IterationRecord
 
-Tell = Callable[[str], None]
-"""Takes a short line on what is being done."""
+_PATIENCE = 60.0  # seconds to wait while another process moves an earlier run's files aside
+
+Report = Callable[[str], None]
+"""Receives short lines on what is being done."""
 
 
 class Worker:
     """Does units; the same object from first to last, in one thread.
 
     Args:
-        root: the sweep's folder; of a worker that has none in common with the driver, one of its own.
+        root: the sweep's folder, or a folder of the worker's own where the driver's cannot be seen.
         cache: folder of raw scores in place of what the configurations say; None to leave that.
         device: of models, in place of what the configurations say; None to leave that.
     """
@@ -40,53 +58,48 @@ class Worker:
         self._loaded: tuple[str, Model] | None = None
         self._memory: tuple[int, TaskMemory] | None = None
 
-    def do(self, unit: Unit, tell: Tell = lambda line: None) -> UnitResult:
-        """Does a unit. Whatever goes wrong is in the result; KeyboardInterrupt is what asks it to stop.
-
-        Args:
-            unit: what to do.
-            tell: is told what is going on.
-
-        Returns:
-            How it ended.
-        """
+    def do(self, unit: Unit, report: Report = lambda line: None) -> UnitResult:
+        """Does a unit and returns how it ended, whatever went wrong; KeyboardInterrupt asks it to stop."""
         began = time.perf_counter()
         state: State = "done"
         error: str | None = None
         try:
-            self._do(unit, tell)
+            self._do(unit, report)
         except KeyboardInterrupt:
             state, error = "stopped", "stopped"
         except (Exception, SystemExit) as failure:
-            state = "unfit" if _lacks_something(failure) else "failed"
+            # Weights, data, a package or a plugin may be available in another place.
+            lacks_something = isinstance(failure, DataError) or phase_of(failure, "run") == "model"
+            state = "unfit" if lacks_something else "failed"
             error = str(failure) if isinstance(failure, TtmbenchError) else error_line(failure)
         if state != "done":
             self._forget()  # whatever state it is in
         return UnitResult(state, error, time.perf_counter() - began)
 
-    def _do(self, unit: Unit, tell: Tell) -> None:
+    def _do(self, unit: Unit, report: Report) -> None:
         config = unit.cell.config_at(self._root)
         if self._cache is not None:
             config = config.model_copy(update={"use_cache": self._cache})
         with phase("model"):
-            chosen = choose(config, plugins=[("sweep", _Listener(unit, tell))])
-        with self._adapter(unit, config, chosen, tell) as adapter:
-            memory = self._memory_of(unit)
-            tell(unit.name)
-            if unit.kind == "groups":
-                run_scores(unit, config, chosen, adapter, memory)
-            elif unit.kind == "seed":
-                run_seed(unit, config, chosen, adapter, memory)
-            elif unit.kind == "run":
+            chosen = choose(config, plugins=[("sweep", _Listener(unit, report))])
+        with self._adapter(unit, config, chosen, report) as adapter:
+            if self._memory is None or self._memory[0] != unit.cell.number:
+                self._memory = (unit.cell.number, TaskMemory())
+            memory = self._memory[1]
+            report(unit.name)
+            if unit.kind == "run":
                 run(config, adapter=adapter, command=unit.cell.command, chosen=chosen, memory=memory)
+            elif unit.kind != "load":
+                with _part(config, chosen, adapter, unit.cell.task) as part:
+                    (_run_scores if unit.kind == "groups" else _run_seed)(unit, part, chosen, memory)
 
     @contextmanager
-    def _adapter(self, unit: Unit, config: RunConfig, chosen: Chosen, tell: Tell) -> Iterator[Model]:
-        """The unit's model, loaded before or now; one that counts what it uses belongs to one unit alone."""
+    def _adapter(self, unit: Unit, config: RunConfig, chosen: Chosen, report: Report) -> Iterator[Model]:
+        """The unit's model, loaded before or now; one that counts its usage is loaded for each unit."""
         key = unit.cell.model_key
         if self._loaded is None or self._loaded[0] != key:
             self._forget()
-            tell(f"{unit.name}: loading the model")
+            report(f"{unit.name}: loading the model")
             settings = model_settings(config) | ({} if self._device is None else {"device": self._device})
             with phase("model"), deterministic(config.seed) if config.deterministic else nullcontext():
                 self._loaded = key, make_adapter(chosen.registry, config.model, config.model_args, settings)
@@ -94,17 +107,11 @@ class Worker:
         try:
             yield adapter
         finally:
-            if capabilities_of(adapter).reporting is not None:
+            if Capabilities(adapter).reporting is not None:
                 self._forget()
 
-    def _memory_of(self, unit: Unit) -> TaskMemory:
-        """The prepared task that units of one cell share."""
-        if self._memory is None or self._memory[0] != unit.cell.number:
-            self._memory = (unit.cell.number, TaskMemory())
-        return self._memory[1]
-
     def _forget(self) -> None:
-        """Lets go of the model, of the task that was prepared for it, and of the memory of both."""
+        """Releases the model, the task that was prepared for it, and the memory of both."""
         self._memory = None
         if self._loaded is None:
             return
@@ -117,22 +124,113 @@ class Worker:
 
 
 class _Listener:
-    """A plugin that passes on how far a unit is."""
+    """A plugin that reports the progress of a unit."""
 
-    def __init__(self, unit: Unit, tell: Tell) -> None:
-        self._unit, self._tell = unit, tell
+    def __init__(self, unit: Unit, report: Report) -> None:
+        self._unit, self._report = unit, report
 
     @hookimpl
     def ttmbench_task_scored(self, task: str, filter: str) -> None:
-        """Raw scores are there, or a variant is over."""
-        self._tell(f"{self._unit.name}: {'raw scores' if filter == 'none' else filter} done")
+        """Reports that raw scores or a method are done."""
+        self._report(f"{self._unit.name}: {'raw scores' if filter == 'none' else filter} done")
 
     @hookimpl
     def ttmbench_iteration_finished(self, task: str, record: IterationRecord) -> None:
-        """An iteration is over."""
-        self._tell(f"{self._unit.name}: seed {record.seed}, iteration {record.iteration} done")
+        """Reports a finished iteration."""
+        self._report(f"{self._unit.name}: seed {record.seed}, iteration {record.iteration} done")
 
 
-def _lacks_something(error: BaseException) -> bool:
-    """Whether a failure says something of the place: weights, data, a package or a plugin may be there elsewhere."""
-    return isinstance(error, DataError) or phase_of(error, "run") == "model"
+@contextmanager
+def _part(config: RunConfig, chosen: Chosen, adapter: Model, task: str) -> Iterator[Run]:
+    """The run of which this process does a part."""
+    with each_note_once(), deterministic(config.seed) if config.deterministic else nullcontext():
+        samples = read_samples(config.samples) if config.samples else None
+        key = chosen.key(config).sha256
+        part = Run(chosen.registry, config, Capabilities(adapter), cache_of(config), key, samples)
+        with foreign_errors(f"task '{task}' with model '{config.model}'"), naming_what_cannot():
+            yield part
+
+
+def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:
+    """Runs the test-time stage of one seed, and leaves its state next to the run's document."""
+    name, config = unit.cell.task, part.config
+    _move_other_run_aside(config, chosen.key(config))
+    folders = adapted_folders(config, list(chosen.tasks), new=False)
+    part = one_seed(part, unit.part)
+    plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
+    if plan.adapts:
+        methods = Methods(part, folders, chosen.also)
+        methods.run_ahead(memory.score(plan, part), chosen.settings[name], _state_of(config, name))
+
+
+def _run_scores(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:
+    """Computes a part of the raw scores, and leaves it in the cache; without a cache it does nothing.
+
+    A pair scorer computes some blocks of pairs; a server answers on some of the groups and stores its answers itself;
+    for any other model the first part is everything.
+    """
+    name, number, of, can = unit.cell.task, unit.part, unit.cell.shards, part.capabilities
+    if chosen.tasks[name].spec.kind != "groups":
+        return
+    plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
+    if can.reporting is not None:
+        _ask(plan, part, number, of)
+    elif part.cache is None or can.scores == "choices":
+        return
+    elif of > 1 and can.scores != "embeddings":
+        score_share(plan, part, number, of)
+    elif number == 0 and plan.way in ("prepared", "pairs"):
+        memory.score(plan, part)
+
+
+def _ask(plan: TaskPlan, part: Run, number: int, of: int) -> None:
+    """Asks a server about some of the groups, within a part of the allowed costs."""
+    can, sizer = part.capabilities, part.sizer
+    divide_costs = getattr(can.adapter, "divide_costs", None)
+    if divide_costs is not None:
+        divide_costs(of)
+    with phase("load"):
+        groups = load_data(part.registry, part.config, plan.task, part.samples).groups[number::of]
+    with phase("score"):
+        if groups and can.choice_scorer is not None and plan.way == "choices":
+            ask_choices(can, groups, sizer, part.config.seed)
+        elif groups and can.pair_scorer is not None:
+            score_task_pairs(can, groups, sizer, False)
+
+
+def _state_of(config: RunConfig, task: str) -> Path:
+    assert config.output_path is not None, "a part of a run leaves files"
+    return RunFiles.of(config.output_path, config.model_name, "").state_of(task)
+
+
+def _move_other_run_aside(config: RunConfig, key: RunKey) -> None:
+    """Moves the document and state of another command aside before a seed is left there."""
+    path, deadline = Path(config.output_path or ""), time.monotonic() + _PATIENCE
+    while path.exists():
+        try:
+            if read_json(path).get("run_key") == key.sha256:
+                return
+        except (Unreadable, AttributeError):
+            return  # which the run reports
+        try:
+            with open_place(config, key, datetime.now().astimezone()):
+                return
+        except UsageError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
+def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
+    """Whether all methods that a run applies with a seed are finished on disk.
+
+    Args:
+        config: the whole run; its ``output_path`` is a ``.json`` file.
+        task: its one task.
+        seed: one of its seeds.
+        key: of the run (`ttmbench.evaluator.run_key.RunKey`).
+    """
+    wanted = {SIMPLE_MATCH: config.simple_match, TTM: config.ttm, ORACLE: config.oracle}
+    wanted |= dict.fromkeys(config.ttm_controls, True) | {HOLDOUT: config.ttm_holdout is not None}
+    state = _state_of(config, task)
+    return all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted)

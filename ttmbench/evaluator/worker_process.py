@@ -1,7 +1,6 @@
-"""What the process of a local worker does: it is told by JSON lines.
+"""The process of a local worker: reads orders from stdin and answers on what was its stdout, as lines of JSON.
 
-It reads stdin and answers on what was its stdout; whatever else is printed goes to stderr, which is its log. When stdin
-ends, whoever started it is gone, and so is it.
+Whatever else is printed goes to stderr, which is its log. It ends when stdin does: its driver is gone then.
 """
 
 from __future__ import annotations
@@ -17,33 +16,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from ttmbench.evaluator.local_executor import OWN, WHERE
+from ttmbench.evaluator.local_executor import OWN, STACKS
 
-GRACE = 4.0  # seconds for a unit to stop and to say where it stands
+GRACE = 4.0  # seconds for a unit to stop and save its state
 _SIGNS = 1.0  # seconds between two signs of progress
 
 
-class _Orders:
-    """What is read from stdin, by a thread: units for the main thread, and the order to stop, which interrupts it."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._units: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._stream = stream
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def next(self) -> object:
-        """The next unit; None to end."""
-        return self._units.get()
-
-    def _read(self) -> None:
-        for line in self._stream:
-            order = json.loads(line)
-            if "unit" not in order:
-                break
-            self._units.put(order["unit"])
-        self._units.put(None)
-        threading.Timer(GRACE, os._exit, [130]).start()
-        _thread.interrupt_main()
+def _read_orders(stream: IO[str], units: queue.SimpleQueue[object]) -> None:
+    """Queues units for the main thread; at the order to stop queues None and interrupts the unit under way."""
+    for line in stream:
+        order = json.loads(line)
+        if "unit" not in order:
+            break
+        units.put(order["unit"])
+    units.put(None)
+    threading.Timer(GRACE, os._exit, [130]).start()
+    _thread.interrupt_main()
 
 
 def main() -> None:
@@ -58,24 +46,25 @@ def main() -> None:
             answers.write(json.dumps(content) + "\n")
             answers.flush()
 
-    if WHERE is not None:
-        faulthandler.register(WHERE, file=2)
-    with suppress(KeyboardInterrupt, BrokenPipeError):  # it is to stop, or nobody listens any more
+    if STACKS is not None:
+        faulthandler.register(STACKS, file=2)
+    with suppress(KeyboardInterrupt, BrokenPipeError):  # it is to stop, or its driver is gone
         settings = json.loads(stream.readline())
         from ttmbench._util.console import steps_told
         from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
         from ttmbench.evaluator.executor import Signs
-        from ttmbench.evaluator.unit import unit_from_json
+        from ttmbench.evaluator.unit import UNIT
         from ttmbench.evaluator.worker import Worker
 
         root = Path(settings["root"])
         worker = Worker(root, device=settings["device"])
         signs = Signs(lambda: answer(step=True), _SIGNS)
         answer(ready=True)
-        orders = _Orders(stream)
-        while (given := orders.next()) is not None:
+        units: queue.SimpleQueue[object] = queue.SimpleQueue()
+        threading.Thread(target=_read_orders, args=(stream, units), daemon=True).start()
+        while (unit := units.get()) is not None:
             with sharing_pauses(FolderPauses(root / OWN / "pauses")), steps_told(signs):
-                result = worker.do(unit_from_json(given), tell=lambda line: answer(progress=line))
+                result = worker.do(UNIT.validate_python(unit), report=lambda line: answer(progress=line))
             answer(result=vars(result))
     sys.stderr.flush()
     os._exit(0)  # threads of libraries have nothing to finish

@@ -15,18 +15,18 @@ from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-_SOURCES = {
-    "rendered": "scenes drawn from a seed; no download",
-    "folder": "a JSONL, JSON, CSV or TSV file of groups and an image folder",
-    "annotations": "a file and images in the data folder",
-    "huggingface": "a dataset of the Hugging Face hub",
-    "hub_files": "loose files of a repository of the hub",
-    "webdataset": "tar files of images with texts, of the hub",
-    "first_of": "the first of several sources that is at hand",
-    "random_foils": "pairs of another source, beside pairs drawn at random",
-    "class_folders": "a folder of images for each class, in the data folder",
-    "whatsup": "WhatsUp's photographs, alone or in pairs",
-}
+_SOURCES = (  # kind, module, summary
+    ("rendered", "rendered", "scenes drawn from a seed; no download"),
+    ("folder", "files", "a JSONL, JSON, CSV or TSV file of groups and an image folder"),
+    ("annotations", "files", "a file and images in the data folder"),
+    ("huggingface", "huggingface", "a dataset of the Hugging Face hub"),
+    ("hub_files", "files", "loose files of a repository of the hub"),
+    ("webdataset", "webdataset", "tar files of images with texts, of the hub"),
+    ("first_of", "combined", "the first of several sources that is at hand"),
+    ("random_foils", "combined", "pairs of another source, beside pairs drawn at random"),
+    ("class_folders", "files", "a folder of images for each class, in the data folder"),
+    ("whatsup", "whatsup", "WhatsUp's photographs, alone or in pairs"),
+)
 
 
 @hookimpl
@@ -45,11 +45,11 @@ def ttmbench_register_task_dirs() -> Iterable[Traversable]:
 
 @hookimpl
 def ttmbench_register_sources() -> Iterable[SourceSpec]:
-    """The modules of `ttmbench.data.sources`, which stands above the plugins: named as plugins name theirs."""
+    """The readers of `ttmbench.data.sources`, which stands above the plugins: named as plugins name theirs."""
     place = "ttmbench.data.sources"
     return [
-        SourceSpec(kind, f"{place}.{kind}:read_{kind}", summary, needs=f"{place}.{kind}:locations")
-        for kind, summary in _SOURCES.items()
+        SourceSpec(kind, f"{place}.{module}:read_{kind}", summary, needs=f"{place}.{module}:locate_{kind}")
+        for kind, module, summary in _SOURCES
     ]
 
 

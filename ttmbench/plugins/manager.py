@@ -1,7 +1,7 @@
-"""Finds plugins, asks them what they bring, and checks it. A fresh manager per call; nothing is kept in the module.
+"""Loads plugins and checks what they register.
 
-What is wrong with an installed plugin is taken down beside it, and everything else works. What is wrong with a plugin
-that a program passes along is an error, since that program can mend it.
+Errors of an installed plugin are recorded, and everything else works. Errors of a plugin that a program passes are
+raised, since that program can fix them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS: dict[str, type[Any]] = {
     "ttmbench_register_metrics": MetricSpec,
     "ttmbench_register_schedules": ScheduleSpec,
 }
-"""What each hook registers; folders of tasks are checked where they are read."""
+"""Hook -> what it registers; folders of tasks are checked where they are read."""
 
 _NAMES = {
     AdapterSpec: (r"[A-Za-z0-9][A-Za-z0-9._+:/-]*", "letters, digits and . _ + : / -"),
@@ -53,10 +53,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class BrokenPlugin:
-    """An installed plugin, the ``target`` of its entry point, and the ``reason`` why something of it does not work.
-
-    If it could be ``imported`` at all, what is right of it is there.
-    """
+    """An installed plugin that does not work, at least in part; ``target`` is that of its entry point."""
 
     name: str
     target: str
@@ -69,12 +66,12 @@ class BrokenPlugin:
 
 @dataclass(frozen=True)
 class Plugins:
-    """Loaded plugins, and what is wrong with those that are installed.
+    """Loaded plugins.
 
     Attributes:
         manager: of pluggy.
-        broken: grows while plugins are asked what they bring.
-        installed: plugin name -> what its entry point names; for those that were found installed.
+        broken: errors of installed plugins; grows while plugins are asked what they register.
+        installed: plugin name -> target of its entry point.
     """
 
     manager: pluggy.PluginManager
@@ -88,7 +85,7 @@ class Plugins:
         return sorted(loaded, key=lambda name: (name != BUILTIN, name))
 
     def refuse(self, plugin: str, reason: str) -> None:
-        """Takes down what is wrong with an installed plugin; UsageError for one that was passed along by a program."""
+        """Records an error of an installed plugin; raises it as UsageError for one that a program passed."""
         broken = BrokenPlugin(plugin, self.installed.get(plugin, ""), reason)
         if plugin not in self.installed:
             raise UsageError(str(broken))
@@ -96,13 +93,10 @@ class Plugins:
             self.broken.append(broken)
 
     def collect(self, hook: str, key: Callable[[Any], Iterable[str]]) -> dict[str, tuple[Any, str]]:
-        """What all plugins register through a hook, by name, each with the plugin it comes from.
+        """All items that are registered through a hook, by the names that ``key`` returns, each with its plugin.
 
-        What is no specification, or takes a name that another plugin has, is left out and taken down in ``broken``. Of
-        two that take one name the built-in plugin keeps it; else nobody has it. ``key`` says which names an item takes.
-
-        Raises:
-            UsageError: something is wrong with a plugin that was passed along by a program.
+        Wrong items are skipped. Of two with the same name only a built-in one is taken. UsageError for an error of a
+        plugin that a program passed.
         """
         registered: dict[str, tuple[Any, str]] = {}
         doubled: set[str] = set()
@@ -120,7 +114,7 @@ class Plugins:
         return {name: entry for name, entry in registered.items() if name not in doubled}
 
     def both(self, first: str, second: str, what: str) -> bool:
-        """Takes down that two plugins do the same; whether nobody is to have it: the built-in plugin keeps its own."""
+        """Records a conflict of two plugins; returns whether neither gets the name, since neither is built in."""
         if not {first, second} <= {BUILTIN, *self.installed}:
             raise UsageError(
                 f"plugins '{first}' and '{second}' both {what}; uninstall one, or rename what it registers"
@@ -131,7 +125,7 @@ class Plugins:
         return first != BUILTIN
 
     def each(self, hook: str) -> list[tuple[str, list[Any]]]:
-        """What each plugin returns from a registering hook: (plugin name, items), the built-in plugin first."""
+        """(Plugin name, items) that each plugin returns from a registering hook, the built-in plugin first."""
         results = []
         most = limit("plugin_items")
         implementations = self._implementations(hook)
@@ -154,16 +148,16 @@ class Plugins:
         return results
 
     def _place(self, plugin: str, hook: str) -> str:
-        """Where a plugin's registering hook stands, as a message says it."""
+        """File and line of a plugin's registering hook, for messages."""
         places = [place_of_function(one.function) for one in self._implementations(hook) if one.plugin_name == plugin]
         return f" ({places[0]})" if places and places[0] else ""
 
     def listens(self, hook: str) -> bool:
-        """Whether any plugin implements a hook: what is computed for listeners alone can be left out."""
+        """Whether any plugin implements a hook."""
         return bool(self._implementations(hook))
 
     def notify(self, hook: str, **values: object) -> None:
-        """Tells every plugin of an event. A plugin that fails is warned about; it never ends a run."""
+        """Calls a hook of every plugin; failures are warnings and never end a run."""
         for implementation in self._implementations(hook):
             try:
                 implementation.function(*(values[name] for name in implementation.argnames))
@@ -181,8 +175,8 @@ class Plugins:
 def load_plugins(extra: Iterable[tuple[str, object]] = ()) -> Plugins:
     """Loads the built-in plugin, every installed one (entry-point group ``ttmbench``) and ``extra`` (name, object).
 
-    Installed ones that cannot be imported, or do not fit, are listed as broken. UsageError if one of ``extra``
-    implements a hook that does not exist, or has the name of another.
+    Installed ones that fail are listed as broken. UsageError if one of ``extra`` implements a hook that does not exist,
+    or has the name of another.
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -214,7 +208,7 @@ def load_plugins(extra: Iterable[tuple[str, object]] = ()) -> Plugins:
 
 @contextmanager
 def _code_of(plugin: str, doing: str) -> Iterator[None]:
-    """Inside, what a plugin prints goes to stderr, since stdout may be JSON, and KeyboardInterrupt names the plugin."""
+    """Inside, a plugin prints to stderr, since stdout may be JSON, and KeyboardInterrupt names the plugin."""
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -234,14 +228,14 @@ def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
 
 
 def _label(point: EntryPoint) -> str:
-    """The distribution's name; with the entry point's behind it where they differ."""
+    """The distribution's name, followed by the entry point's if they differ."""
     if point.dist is None or point.dist.name == point.name:
         return point.name
     return f"{point.dist.name}:{point.name}"
 
 
 def problem_of(item: object, hook: str) -> str | None:
-    """What is wrong with one of the items that a plugin's hook registers; None if nothing is."""
+    """The first error of an item that a plugin's hook registers; None if it is correct."""
     kind = _KINDS[hook]
     if not isinstance(item, kind):
         return f"{type(item).__name__} is nothing to register here; it takes {kind.__name__}s of ttmbench"

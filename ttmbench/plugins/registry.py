@@ -1,4 +1,4 @@
-"""What plugins registered, by name: models, task files, sources, metrics, schedules; and what models are built with."""
+"""Models, task files, sources, metrics and schedules by name; arguments and files of models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _QWEN = re.compile(r"qwen(2\.5|2)?-?(?:vl)?(?:-(\d+)b)?(?:-instruct)?", re.IGNOR
 
 @dataclass(frozen=True)
 class Registry:
-    """Everything that can be asked for by name, each with the plugin it comes from."""
+    """All that plugins registered, by name, each with its plugin."""
 
     plugins: Plugins
     adapters: Mapping[str, tuple[AdapterSpec, str]]
@@ -56,7 +56,7 @@ class Registry:
     schedules: Mapping[str, tuple[ScheduleSpec, str]]
 
     def adapter(self, name: str) -> AdapterSpec:
-        """A model by name or alias; UsageError with what would run it, or near names, otherwise."""
+        """A model by name or alias; UsageError with options that run it, or near names, otherwise."""
         if name not in self.adapters:
             options = options_for(name, [spec for spec, _ in self.adapters.values()])
             if options is not None:
@@ -72,13 +72,13 @@ class Registry:
         return self.get(self.schedules, name, "schedule")
 
     def get(self, table: Mapping[str, tuple[Any, str]], name: str, what: str) -> Any:
-        """What a table has under a name; UsageError with near names otherwise."""
+        """An entry of a table by name; UsageError with near names otherwise."""
         if name not in table:
             raise UsageError(self.unknown(what, name, list(table)))
         return table[name][0]
 
     def modules_of(self, table: Mapping[str, tuple[Any, str]], name: str) -> list[str]:
-        """The modules that define what a table has under a name, and its plugin; none if it has no such name."""
+        """The modules that define an entry of a table and its plugin; none for built-in or unknown names."""
         spec, plugin = table.get(name, (None, BUILTIN))
         if plugin == BUILTIN:
             return []
@@ -88,30 +88,25 @@ class Registry:
         return [*modules_of(self.plugins.manager.get_plugin(plugin)), *functions, *targets]
 
     def unknown(self, what: str, name: str, known: Iterable[str]) -> str:
-        """What to say of a name that nothing has: near names or all, and plugins that may have had it."""
+        """The message for an unknown name: near names or all, and broken plugins."""
         names = sorted(set(known))
-        near = get_close_matches(name, names, n=2, cutoff=0.6)
-        if near:
-            hint = f"did you mean {' or '.join(repr(one) for one in near)}?"
-        else:
-            hint = f"known: {', '.join(names)}"
+        near = " or ".join(map(repr, get_close_matches(name, names, n=2, cutoff=0.6)))
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(names)}"
         return f"unknown {what} '{name}'{self._broken}; {hint}"  # a list may be cut where it is shown
 
     @property
     def _broken(self) -> str:
-        """Plugins that may have had what is not there."""
+        """Broken plugins, which may have had an unknown name."""
         return "".join(f" ({plugin})" for plugin in self.plugins.broken)
 
 
 def build_registry(
     include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, object]] = (), quiet: bool = False
 ) -> Registry:
-    """Collects what all plugins bring, ``extra`` ones (name, object) too, and the task files of further folders.
+    """Collects what all plugins register, ``extra`` ones (name, object) too, and the task files of further folders.
 
-    What is wrong with an installed plugin is left out and stands in ``plugins.broken``; it is printed unless ``quiet``.
-
-    Raises:
-        UsageError: a plugin of ``extra`` or a folder is wrong, or a task of a folder has the name of another.
+    Errors of an installed plugin are listed in ``plugins.broken``, and printed unless ``quiet``; UsageError for those
+    of ``extra`` plugins and of folders, and for a task with the name of another.
     """
     plugins = load_plugins(extra)
     files = _plugins_tasks(plugins)
@@ -136,7 +131,7 @@ def build_registry(
 
 
 def _plugins_tasks(plugins: Plugins) -> dict[str, tuple[Traversable, str]]:
-    """The task files that plugins bring; none where two bring one name, unless one of them is the built-in plugin."""
+    """The task files of plugins; of two with the same name only a built-in one."""
     files: dict[str, tuple[Traversable, str]] = {}
     doubled: set[str] = set()
     for plugin, folders in plugins.each("ttmbench_register_task_dirs"):
@@ -154,13 +149,12 @@ def _plugins_tasks(plugins: Plugins) -> dict[str, tuple[Traversable, str]]:
 
 
 def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:
-    """Names and files of the tasks in a folder."""
     entries = [entry for entry in folder.iterdir() if entry.name.endswith(ENDINGS) and not entry.name.startswith("_")]
     return [(entry.name.rsplit(".", 1)[0], entry) for entry in entries]
 
 
 def load_target(target: str, needs: Sequence[str] = ()) -> Any:
-    """Imports ``"module:callable"``; UsageError if it cannot be imported, with what it needs to have installed."""
+    """Imports ``"module:callable"``; UsageError if that fails, with the packages to install."""
     module, _, name = target.partition(":")
     if not module or not name:
         raise UsageError(f"'{target}' is not module:callable")
@@ -177,7 +171,7 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
 
 
 def options_for(name: str, specs: Iterable[AdapterSpec]) -> str | None:
-    """The options that run a model by a hub id, a folder, a name at a server or a family; None for other names.
+    """The options that run a model by a Hub id, a folder, a server's name or a family; None for other names.
 
     Names of ``specs`` that have these weights come first.
 
@@ -221,9 +215,7 @@ def _of_hub_id(name: str) -> str:
 
 
 def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model is built with: what its name fixes, and over it what the user says.
-
-    A revision belongs to the weights that it was pinned for, so other weights leave it behind.
+    """The arguments of a model: the user's override its defaults; other weights also drop the default revision.
 
     >>> spec = AdapterSpec("x", "m:load", model_args={"pretrained": "a/b", "revision": "c0ffee"})
     >>> arguments_of(spec, {"pretrained": "./mine"})
@@ -236,22 +228,10 @@ def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, 
 
 
 def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool) -> list[ModelFiles] | None:
-    """The files that a model's weights are read from, fetched unless ``offline``.
+    """The files of a model's weights, downloaded unless ``offline``; None if unknown, or if no weights are named.
 
-    A kind of model tells them by a function ``locate`` beside its ``load``, which takes those of its arguments that
-    name weights, and ``offline``.
-
-    Args:
-        spec: the model.
-        model_args: the user's arguments.
-        offline: do not touch the network.
-
-    Returns:
-        The files; None if the kind of model does not tell, or if no weights are named.
-
-    Raises:
-        DataError: weights are out of reach, or there only in part.
-        UsageError: a wrong argument.
+    They come from a function ``locate`` beside the adapter's ``load``, which takes those of its arguments that name
+    weights, and ``offline``. DataError if weights are unavailable or incomplete; UsageError for a wrong argument.
     """
     module, _, _ = spec.target.partition(":")
     load_target(spec.target, spec.needs)
@@ -268,10 +248,7 @@ def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool
 
 
 def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
-    """A registered metric for groups of a shape: its functions take the arguments of ordinary ones.
-
-    Itself where one caption is true for an image. One that is not made for such a shape is defined for no groups.
-    """
+    """A metric bound to the number of true captions of a shape; defined for no groups if it does not support it."""
     true = shape.true_captions
     if true == 1 and metric.several_true != "only":
         return metric
@@ -287,7 +264,7 @@ def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
 
 
 def _told(function: Callable[..., np.ndarray], metric: MetricSpec, shape: GroupShape) -> Callable[..., np.ndarray]:
-    """A function of scores that knows how many captions are true; of all pairs, also which ones."""
+    """A function of scores bound to the number of true captions; of a global metric also to the truth."""
     told = partial(function, true_captions=shape.true_captions)
     if metric.scope != "global":
         return told

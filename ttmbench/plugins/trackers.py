@@ -1,6 +1,6 @@
-"""Experiment trackers: plugins behind the reporting hooks, chosen by ``--track``. Each needs an extra of its name.
+"""Experiment trackers, chosen by ``--track``: plugins behind the reporting hooks; each needs an extra of its name.
 
-Names, settings and libraries are checked before anything is loaded; a tracker that fails never disturbs the run.
+Names, settings and libraries are checked before a model is loaded; a tracker that fails never stops the run.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import safe_name, to_json
@@ -29,23 +28,32 @@ if TYPE_CHECKING:
     from ttmbench.types import IterationRecord
 
 Record = Mapping[str, Any]
-"""Settings, or a part of a results document as the hooks have it."""
+"""Settings, or a part of a results document as hooks get it."""
 UNRANKED = "unranked"  # controls and held-out groups have no track
 COLUMNS = ("task", "filter", "column", "track", "metric", "value", "stderr", "ci_low", "ci_high", "chance")
 _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_accuracy", "learning_rate", "seconds")
 
 
 class Sink(Protocol):
-    """What a tracker's library is asked to do. Anything it raises is for `TrackerPlugin` to report."""
+    """A tracker's library, which has its name; `TrackerPlugin` reports what it raises.
+
+    Attributes:
+        settings: keys of ``--track_args`` that it takes beside ``project`` and ``name``.
+    """
+
+    settings: ClassVar[frozenset[str]]
+
+    def __init__(self, settings: Record) -> None:
+        """Imports what it needs of the library, and opens nothing."""
 
     def open(self, config: Record) -> None:
-        """Begins a run with these settings."""
+        """Starts a run with this configuration."""
 
     def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
-        """One more point of every curve below a name."""
+        """Adds a point to every curve below a name."""
 
     def numbers(self, values: Mapping[str, float]) -> None:
-        """Final numbers; a name that was there before gets a new value."""
+        """Logs or replaces final numbers."""
 
     def close(self, document: Record) -> None:
         """Ends the run with its results document."""
@@ -53,6 +61,8 @@ class Sink(Protocol):
 
 class _Tensorboard:
     """TensorBoard: event files below ``<dir>/<project>/<name>``, with the settings and the table of results as text."""
+
+    settings: ClassVar = frozenset({"dir"})
 
     def __init__(self, settings: Record) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -94,6 +104,8 @@ class _Tensorboard:
 class _Trackio:
     """Trackio: a local database (TRACKIO_DIR), or a Space of the Hub with ``space_id``."""
 
+    settings: ClassVar = frozenset({"group", "space_id", "private"})
+
     def __init__(self, settings: Record) -> None:
         self._trackio: Any = import_module("trackio")
         self._settings = dict(settings)
@@ -121,7 +133,9 @@ class _Trackio:
 
 
 class _Wandb:
-    """Weights & Biases: a run beside any that the program has, online or (``mode=offline``) in files."""
+    """Weights & Biases: a separate run, online or (``mode=offline``) in files."""
+
+    settings: ClassVar = frozenset({"dir", "group", "mode", "entity", "tags", "notes", "job_type"})
 
     def __init__(self, settings: Record) -> None:
         self._wandb: Any = import_module("wandb")
@@ -129,7 +143,7 @@ class _Wandb:
         self._curves: set[str] = set()
 
     def open(self, config: Record) -> None:
-        # What W&B takes down by itself (command line, output, code) may hold secrets, so that is off.
+        # W&B's own records of command line, output and code may contain secrets.
         settings = self._wandb.Settings(
             console="off", x_disable_meta=True, disable_git=True, disable_code=True, x_save_requirements=False
         )
@@ -159,38 +173,14 @@ class _Wandb:
         self._run.finish(exit_code=0 if document["status"] == "done" else 1)
 
 
-@dataclass(frozen=True)
-class TrackerSpec:
-    """A tracker; its library has its name.
-
-    Attributes:
-        sink: makes its sink of settings: imports what it needs of the library, and opens nothing.
-        settings: keys of ``--track_args`` that it takes beside ``project`` and ``name``.
-    """
-
-    sink: Callable[[Record], Sink]
-    settings: frozenset[str]
-
-
-TRACKERS = {
-    "wandb": TrackerSpec(_Wandb, frozenset({"dir", "group", "mode", "entity", "tags", "notes", "job_type"})),
-    "trackio": TrackerSpec(_Trackio, frozenset({"group", "space_id", "private"})),
-    "tensorboard": TrackerSpec(_Tensorboard, frozenset({"dir"})),
-}
+TRACKERS: dict[str, type[Sink]] = {"wandb": _Wandb, "trackio": _Trackio, "tensorboard": _Tensorboard}
 
 
 def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
-    """The trackers of a run, none of them open yet, as plugins.
+    """The trackers of a run in the order of ``track``, as (plugin name, plugin); none of them is open yet.
 
-    Args:
-        config: the run. ``key=value`` of its ``track_args`` goes to all trackers that take the key,
-            ``tracker.key=value`` to one.
-
-    Returns:
-        (plugin name, plugin) of each, in the order of ``track``.
-
-    Raises:
-        UsageError: a library is not installed, or no tracker of the run takes a setting.
+    ``key=value`` of ``track_args`` goes to all trackers that take the key, ``tracker.key=value`` to one. UsageError if
+    a library is not installed, or no tracker of the run takes a setting.
     """
     taken = {tracker: sorted({"project", "name", *TRACKERS[tracker].settings}) for tracker in config.track}
     name = f"{safe_name(config.model_name)}-{datetime.now():%Y-%m-%dT%H-%M-%S}"
@@ -212,16 +202,16 @@ def _sink(tracker: str, settings: Record) -> Sink:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what a library says of its own imports
             import_module(tracker)
-            return TRACKERS[tracker].sink(settings)
+            return TRACKERS[tracker](settings)
     except Exception as error:
         why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
         raise UsageError(f"--track {tracker}: {tracker} {why}; pip install 'ttmbench[{tracker}]'") from None
 
 
 class TrackerPlugin:
-    """Passes what the hooks say on to a sink; after the first failure the sink is left alone.
+    """Forwards the hooks to a sink; after its first failure the sink is not called again.
 
-    Curves are written in the order of their iterations. Of a seed that an earlier run began, this one is told the later
+    Curves are written in the order of iterations. Of a seed that an earlier run started, the hooks report the later
     iterations only: they wait until the results document has the earlier ones.
     """
 
@@ -239,19 +229,19 @@ class TrackerPlugin:
 
     @hookimpl
     def ttmbench_iteration_finished(self, task: str, record: IterationRecord) -> None:
-        """Writes a point of the curves, if it is the next one."""
+        """Writes the next point of the curves."""
         self._waiting[task, record.seed, record.iteration] = _curve_values(vars(record))
         if self._written.get((task, record.seed), 0) + 1 == record.iteration:
             self._write_curves(task, record.seed)
 
     @hookimpl
     def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
-        """Writes the numbers of a filter as soon as they are there."""
+        """Writes the numbers of a filter."""
         self._write_numbers(final_values(task, results, tracks))
 
     @hookimpl
     def ttmbench_run_finished(self, result: Record) -> None:
-        """Writes what an earlier run of the same command did, the table and the document, and closes the tracker."""
+        """Writes the curves of an earlier run of the same command, the table and the document; closes the tracker."""
         for task, record in result["ttm"].items():
             for line in record["iterations"]:
                 self._waiting[task, line["seed"], line["iteration"]] = _curve_values(line)
@@ -267,7 +257,7 @@ class TrackerPlugin:
             self._try("could not log numbers", partial(self._sink.numbers, new))
 
     def _write_curves(self, *only: str | int) -> None:
-        """Writes what waits, of one task and seed or of all."""
+        """Writes the waiting points, of one task and seed or of all."""
         for task, seed, iteration in sorted(key for key in self._waiting if key[: len(only)] == only):
             values = self._waiting.pop((task, seed, iteration))
             if iteration > self._written.get((task, seed), 0):
@@ -276,7 +266,7 @@ class TrackerPlugin:
                 self._try("could not log a curve", partial(self._sink.curve, name, iteration, values))
 
     def _try(self, what: str, act: Callable[[], None]) -> None:
-        """Lets the library act; its failure and its first warning are a line each, its prints go to stderr."""
+        """Calls the library; its failure and its first warning are a line each, its prints go to stderr."""
         if self._failed:
             return
         try:
@@ -297,7 +287,7 @@ class TrackerPlugin:
 
 
 def _curve_values(record: Record) -> dict[str, float]:
-    """The numbers of an iteration; ``loss`` is that of the last epoch, and undefined ones are left out."""
+    """The defined numbers of an iteration; ``loss`` is that of the last epoch."""
     values = {name: record[name] for name in _OF_AN_ITERATION} | dict(record["metrics"])
     if record["loss"]:
         values["loss"] = record["loss"][-1]
@@ -305,15 +295,10 @@ def _curve_values(record: Record) -> dict[str, float]:
 
 
 def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> dict[str, float]:
-    """Numbers of a task, each under its track, so that a raw one never stands among those after TTM.
+    """The defined numbers of a task by ``track/task/filter/metric``, so that raw ones are never mixed with TTM's.
 
-    Args:
-        task: its name.
-        results: ``metric,filter`` -> value, with ``metric_stderr,filter`` and ``metric_seed_std,filter``.
-        tracks: ``metric,filter`` -> track.
-
-    Returns:
-        ``track/task/filter/metric`` -> value; undefined ones are left out.
+    ``results`` are by ``metric,filter``, ``metric_stderr,filter`` and ``metric_seed_std,filter``, ``tracks`` by
+    ``metric,filter``.
 
     >>> final_values("t", {"text_score,none": 0.5, "group_match,ttm": None}, {"text_score,none": "zero_shot"})
     {'zero_shot/t/none/text_score': 0.5}

@@ -99,7 +99,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
         UsageError: no folder, or nothing in it.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder; name the one that runs wrote to (--output_path)")
+        raise UsageError(f"{folder} must be a directory with results, such as the --output_path of runs")
     skipped: dict[str, str] = {}
     documents: dict[str, ResultsDocument] = {}
     for path, document in walk_documents(folder, without=frozenset({OWN_FILE})):
@@ -109,7 +109,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
             continue
         documents[name] = document
     if not documents:
-        raise UsageError(f"{folder} has no results document; runs write theirs with --output_path {folder}")
+        raise UsageError(f"{folder} has no results document; runs write them with --output_path {folder}")
     names = names_of_runs([(folder / name, document) for name, document in documents.items()])
     names = [replace(called, model=one_line(called.model, CELL)) for called in names]
     runs = [

@@ -61,11 +61,11 @@ def gather(place: Path) -> Gathered:
         UsageError: there is no such place, or no JSON file in it.
     """
     if not place.exists():
-        raise UsageError(f"{place} does not exist; name a folder that runs wrote to (--output_path), or a document")
+        raise UsageError(f"{place} does not exist; give a results file, or a directory with some (--output_path)")
     folder = place if place.is_dir() else place.parent
     files = dict(walk_documents(place)) if place.is_dir() else {place: _read(place)}
     if not files:
-        raise UsageError(f"{place} has no results document; runs write theirs with --output_path {place}")
+        raise UsageError(f"{place} has no results document; runs write them with --output_path {place}")
     skipped = {
         path.relative_to(folder).as_posix(): why
         for path, why in files.items()

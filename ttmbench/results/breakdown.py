@@ -1,4 +1,4 @@
-"""Numbers by tag: what a task's mean hides. And the mean over the subsets of a dataset, when all of them were run."""
+"""Metrics by tag, and the mean over the subsets of a dataset, if all of them were run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def breakdowns(
 
     Returns:
         tag -> value -> ``groups`` (how many) and ``metric,filter`` -> mean over groups and seeds; None where no group
-        of this value was scored. Tags with one value, or with more than 24, are left out; of a tag that a named mean
-        goes by, the values that count in it stay, however many they are.
+        of this value was scored. Tags with one value, or with more than 24, are left out, but for values that a named
+        mean goes by.
     """
     members = {**_members(groups), **_members_of_means(groups, means)}
     found: dict[str, dict[str, dict[str, float | None]]] = {
@@ -76,10 +76,9 @@ def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, fl
 
 
 def shared_images_note(configs: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
-    """What a reader should know of a mean over tasks that may show the same images.
+    """A note for a mean over tasks of which some may show the same images, by their resolved task files.
 
-    A sentence if two of them are of one image collection, or read images from one place, by their resolved task files;
-    else none.
+    Such are of one image collection, or read images from one path.
     """
     seen: dict[str, str] = {}
     alike: dict[str, None] = {}
@@ -131,7 +130,7 @@ def _members_of_means(groups: Sequence[Group], means: Mapping[str, TagMean]) -> 
 def aggregates(
     results: Mapping[str, Mapping[str, float | None]], members: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """The mean of each dataset (dataset -> its tasks) whose subsets are all there: dataset -> numbers."""
+    """The mean of each dataset (dataset -> its tasks) whose subsets were all run: dataset -> numbers."""
     return {
         name: mean_of_tasks([results[task] for task in tasks])
         for name, tasks in members.items()

@@ -1,8 +1,8 @@
 """Statistics of a mean of means: its standard error, its interval, and the difference of two.
 
-Cells (combinations of values of tags) are strata, groups that share images vary together, across cells too. A resample
-draws as many clusters as there are, with replacement, out of all groups that count and not cell by cell; every cell's
-mean is computed anew, and the mean is over the cells that are present in the resample.
+Cells (combinations of values of tags) are strata; groups that share images vary together, across cells too. A resample
+draws as many clusters as there are, with replacement, from all groups and not cell by cell; the mean is over the cells
+that occur in the resample.
 """
 
 from __future__ import annotations
@@ -24,35 +24,22 @@ _BATCH = 64  # resamples at a time: so many rows of as many columns as there are
 
 @dataclass(frozen=True)
 class CellValues:
-    """Values of groups, laid out by the cells that they are in.
+    """Values of groups, by the cells that they are in."""
 
-    Attributes:
-        values: one for each group that counts and was scored.
-        weights: how much each counts in the mean of means.
-        cell: the number of each group's cell.
-        cells: the cells, each with at least one value.
-        cluster: the number of each group's cluster, from 0; every group has its own where it shares no image.
-    """
-
-    values: Float[np.ndarray, " n"]
-    weights: Float[np.ndarray, " n"]
-    cell: Int[np.ndarray, " n"]
-    cells: tuple[Cell, ...]
-    cluster: Int[np.ndarray, " n"]
+    values: Float[np.ndarray, " n"]  # one for each group that counts and was scored
+    weights: Float[np.ndarray, " n"]  # of each in the mean of means
+    cell: Int[np.ndarray, " n"]  # the number of each group's cell
+    cells: tuple[Cell, ...]  # the cells, each with at least one value
+    cluster: Int[np.ndarray, " n"]  # the number of each group's cluster, from 0
 
     @classmethod
     def of(
         cls, row: Float[np.ndarray, " groups"], members: Mapping[Cell, Sequence[int]], clusters: np.ndarray | None
     ) -> CellValues | None:
-        """Lays out values.
+        """Values by cells; None if no group that counts has a value.
 
-        Args:
-            row: the value of each group, NaN where it has none.
-            members: cell -> positions of its groups.
-            clusters: a number for each group, equal for those that share images; None where that is not known.
-
-        Returns:
-            What statistics need; None if no group that counts has a value.
+        ``row`` has the value of each group (NaN where it has none), ``members`` the positions of the groups of each
+        cell, and ``clusters`` a number for each group, equal for those that share images (None where that is unknown).
         """
         known = (~np.isnan(row)).tolist()  # numpy's own numbers are looked at one by one ten times as slowly
         scored = {cell: [place for place in places if known[place]] for cell, places in members.items()}
@@ -90,16 +77,9 @@ class CellValues:
     def interval(
         self, method: stats.IntervalMethod, iterations: int, seed: int, level: float = 0.95
     ) -> tuple[float, float] | None:
-        """Interval of the mean of means, by the method that a run names.
+        """Interval of the mean of means (lower, upper); None where there is no standard error, or for no iterations.
 
-        Args:
-            method: ``wilson``, ``percentile`` or ``bca``. Values outside [0, 1] have no score interval and get ``bca``.
-            iterations: resamples of the bootstrap; 0 asks for no interval, whatever the method is.
-            seed: of the resampling.
-            level: confidence level.
-
-        Returns:
-            Lower and upper end; None where there is no standard error, or for no iterations.
+        For values outside [0, 1], which have no score interval, ``wilson`` means ``bca``.
         """
         if iterations < 1 or self.variance() is None:
             return None
@@ -166,7 +146,7 @@ class CellValues:
 
 
 def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.ndarray, " groups"]:
-    """How much each of so many groups counts in a mean of means over cells; 0 for groups of no cell.
+    """Weight of each of so many groups in a mean of means over cells; 0 for groups of no cell.
 
     >>> weights_of({("a", "x"): [0, 1], ("a", "y"): [2], ("b", "z"): [3]}, 5).tolist()
     [0.125, 0.125, 0.25, 0.5, 0.0]
@@ -179,7 +159,7 @@ def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.n
 
 
 def _over_cells(found: Float[np.ndarray, "resamples cells"], cells: Sequence[Cell]) -> Float[np.ndarray, " resamples"]:
-    """Means of cells -> the mean of means, the innermost tag first; NaN are cells that a resample has not.
+    """Means of cells -> the mean of means, the innermost tag first; NaN are cells that a resample lacks.
 
     >>> _over_cells(np.array([[1.0, 0.0, 0.5], [np.nan, 0.0, 1.0]]), [("a", "x"), ("a", "y"), ("b", "z")]).tolist()
     [0.5, 0.5]

@@ -1,4 +1,4 @@
-"""Which groups share an image, and so are no independent answers: clusters, by which intervals and tests go."""
+"""Clusters of groups that share an image, and so are not independent; intervals and tests go by clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ttmbench.types import Group, ImageRef
 
 @dataclass(frozen=True)
 class Clusters:
-    """The clusters of a task's groups: those that share an image with each other, directly or through others.
+    """Clusters of a task's groups: those that share an image, directly or through others.
 
     Attributes:
         groups: a number for each group; equal within a cluster.
@@ -27,11 +27,11 @@ class Clusters:
 
     @property
     def count(self) -> int:
-        """How many clusters there are."""
+        """Number of clusters."""
         return len(np.unique(self.groups))
 
     def of(self, positions: Sequence[int] | None) -> Clusters:
-        """Those of some of the groups; None for all."""
+        """Those of the groups at some positions; None for all."""
         return self if positions is None else Clusters(self.groups[list(positions)], self.images[list(positions)])
 
     def names(self, group_ids: Sequence[str]) -> list[str]:
@@ -41,10 +41,9 @@ class Clusters:
 
 
 def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> Clusters:
-    """The clusters of groups of one shape.
+    """The clusters of groups of one shape; ``digest`` is of an image's decoded pixels, so that names do not matter.
 
-    ``digest`` is of an image's decoded pixels, by which the same image under two names is one. Parts of one image
-    (``crop`` of a task file) count as that image.
+    Parts of one image (``crop`` of a task file) count as that image.
     """
     shown = [[_whole(image, digest) for image in group.images] for group in groups]
     number: dict[str, int] = {}
@@ -53,16 +52,14 @@ def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> C
 
 
 def _whole(image: ImageRef, digest: Callable[[ImageRef], str]) -> str:
-    """What tells an image: its pixels. Of a part of an image it is the file, so that parts of one image go together."""
+    """Digest of an image's pixels; of a part of an image, that of the file, so that all parts are one."""
     if not image.variant or image.read is None:
         return digest(image)
     return hashlib.sha256(image.read()).hexdigest()
 
 
 def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
-    """Components of items that share a key, directly or through others.
-
-    A number for each item, equal within a component, counted from 0 in the order of first items.
+    """A number for each item, equal for items that share a key directly or through others, in order of first items.
 
     >>> connected([["a", "b"], ["c"], ["b", "d"], ["d"], []])
     [0, 1, 0, 0, 2]
@@ -82,18 +79,10 @@ def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
 
 
 def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> Bool[np.ndarray, " groups"]:
-    """Draws whole clusters until their groups are nearest to a share of all.
+    """Draws whole clusters until their groups are nearest to a share (between 0 and 1) of all: bool [groups].
 
-    Args:
-        clusters: a number for each group, equal within a cluster.
-        share: of the groups, between 0 and 1.
-        seed: of the order in which clusters are drawn.
-
-    Returns:
-        Whether each group was drawn; some were, and some were not.
-
-    Raises:
-        UsageError: the share leaves one side without groups, or there is one cluster alone.
+    ``clusters`` has a number for each group. UsageError if the share leaves one side without groups, or there is only
+    one cluster.
     """
     total = len(clusters)
     count = round(share * total)
@@ -109,7 +98,7 @@ def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> B
 
 
 def clusters_note(groups: int, clusters: int) -> str:
-    """What a reader should know of a task of which groups share images."""
+    """A note for a task of which groups share images."""
     return (
         f"groups share images: {groups} groups in {clusters} clusters; standard errors, intervals and tests take a "
         "cluster for one independent observation"
@@ -117,10 +106,7 @@ def clusters_note(groups: int, clusters: int) -> str:
 
 
 def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
-    """Clusters of groups by what either run knows of them; None where neither does.
-
-    Runs of different groups know different ones, so that what belongs together in one of them does.
-    """
+    """Clusters of groups by what either run knows of them (each may have other groups); None where neither does."""
     if all(one is None for one in known):
         return None
     keys = [

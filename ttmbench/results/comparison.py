@@ -1,6 +1,6 @@
 """Runs compared group by group: differences with intervals, p-values and the groups that flipped.
 
-A results document holds means; the values of single groups lie in the samples beside it (``--log_samples``).
+A results document holds means; the values of single groups are in the samples beside it (``--log_samples``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compare_runs(
     iterations: int = 1000,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Every number that two runs share, or two filters of one run, group by group.
+    """Every metric that two runs share, or two filters of one run, group by group.
 
     Args:
         baseline: what is compared to.
@@ -49,8 +49,7 @@ def compare_runs(
 
     Returns:
         One row for each task, filter and metric, and for each mean over values of tags that both runs have
-        (``task/name``), or for another task that an adapted model was measured on (``adapted to@measured on``);
-        `adjust_for_several` adds the adjusted p.
+        (``task/name``), or for another task that an adapted model was measured on (``adapted to@measured on``).
 
     Raises:
         UsageError: the runs share no task, filter or metric, or a task differs and that is not allowed.
@@ -83,11 +82,10 @@ def compare_runs(
 
 
 def adjust_for_several(rows: Sequence[dict[str, Any]], whole_table: bool = False) -> Sequence[dict[str, Any]]:
-    """Rows that are shown together, with Holm's adjusted p (``p_holm``) and for how many tests (``holm_tests``).
+    """The rows with Holm's adjusted p (``p_holm``) and the number of tests (``holm_tests``).
 
-    One family of tests is every row of one metric and filter: all tasks, and all runs that are compared; with
-    ``whole_table`` those of all metrics and filters are one. Means over values of tags (``task/name``) and other tasks
-    (``adapted to@measured on``) are families of their own.
+    A family of tests is every row of one metric and filter (with ``whole_table``, of all metrics and filters): all
+    tasks and all compared runs. Means over values of tags and other tasks are families of their own.
     """
     alike = [("", "") if whole_table else (row["metric"], row["filter"]) for row in rows]
     families = [(one, SLASH in row["task"], AT in row["task"]) for one, row in zip(alike, rows, strict=True)]
@@ -149,7 +147,7 @@ def _rows(
 def _mean_rows(
     baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """As `_rows`, of the means over values of tags that both runs state alike."""
+    """As `_rows`, of the means over values of tags that both runs define alike."""
     mine, others = baseline.groups[task], other.groups[task]
     tags = {**others.tags, **mine.tags}
     left, right = mine.values[one], others.values[two]
@@ -190,7 +188,7 @@ def _mean_rows(
 
 
 def _size(document: ResultsDocument, task: str, metric: str) -> int | None:
-    """How many answers a metric has on the whole task: groups, or the queries of a task that ranks."""
+    """Number of answers of a metric on the whole task: groups, or the queries of a ranking task."""
     captions = mapping(document.configs.get(task, {}).get("group")).get("n_captions")
     if metric.startswith("t2i_") and isinstance(captions, int):
         return captions
@@ -209,7 +207,7 @@ def _extent(document: ResultsDocument, task: str) -> Extent:
 
 
 def _elsewhere(document: ResultsDocument, task: str) -> AlsoRecord | None:
-    """What a document says of ``adapted to@measured on``; None if it says nothing."""
+    """Record of ``adapted to@measured on``, if the document has one."""
     adapted_to, _, measured_on = task.partition(AT)
     return document.ttm_also.get(adapted_to, {}).get(measured_on)
 
@@ -235,7 +233,7 @@ def _pairs_within(run: StoredRun) -> list[tuple[str, str]]:
 
 
 def check_same(baseline: StoredRun, other: StoredRun, task: str, advice: str) -> None:
-    """Refuses a task of which two runs have another version or other data; ``advice`` ends the message."""
+    """UsageError, which ends with ``advice``, if two runs have another version or other data of a task."""
     runs = (baseline, other)
     versions, data = zip(*(_stated(run.document, task) for run in runs), strict=True)
     for what, (one, two) in (("version", versions), ("data fingerprint", data)):
@@ -263,10 +261,7 @@ def _stated(document: ResultsDocument, task: str) -> tuple[int | None, str | Non
 
 
 def pairs_of(runs: Sequence[StoredRun], allow_different: bool) -> list[tuple[StoredRun, StoredRun]]:
-    """Which runs are compared: each task of each run with the first run that has the same task and data.
-
-    Returns (baseline, other run) for each pair, both with the tasks of this comparison alone.
-    """
+    """(baseline, other), with the tasks compared: each task of each run with the first run that has the same data."""
     first: dict[str, list[StoredRun]] = {}
     found = []
     for run in runs:

@@ -1,7 +1,7 @@
 """Which difference between two models a task can show, and how many groups or seeds a smaller one would need.
 
-Two models that are right about the same groups cannot be told apart by these. What counts is how often they disagree
-(the discordance) and how unevenly (the difference). The test is the one that ``compare`` makes.
+Models are distinguished by the groups on which they disagree: how many (the discordance) and how unevenly (the
+difference). The test is the one that ``compare`` makes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _EXACT = 20_000  # above, the normal approximation has the same digits
 def exact_power(groups: int, discordance: float, difference: float, alpha: float = 0.05) -> float:
     """How often the exact two-sided McNemar test finds a difference, a fraction.
 
-    Given k groups about which the models disagree, the better one wins each with the chance (1 + difference /
-    discordance) / 2, and the test rejects by tails of fair coin tosses; k itself is binomial. The power is the mean
-    over k (Duffy, Biometrics 1984; Lachin, Statistics in Medicine 1992).
+    Given k groups on which the models disagree, the better one wins each with the chance (1 + difference / discordance)
+    / 2, and the test rejects by tails of fair coin tosses; k itself is binomial. The power is the mean over k (Duffy,
+    Biometrics 1984; Lachin, Statistics in Medicine 1992).
 
     Args:
         groups: that both models are scored on.
-        discordance: share of the groups about which one model is right and the other wrong.
+        discordance: fraction of the groups on which one model is correct and the other is not.
         difference: of the models' rates; its size is at most the discordance.
         alpha: level of the test.
 
@@ -45,11 +45,11 @@ def exact_power(groups: int, discordance: float, difference: float, alpha: float
 def approximate_power(
     groups: float, discordance: float, difference: float, alpha: float = 0.05, seed_variance: float = 0.0
 ) -> float:
-    """The same by the normal approximation (Connor, Biometrics 1987), which also has room for the spread over seeds.
+    """The same by the normal approximation (Connor, Biometrics 1987), which also handles the spread over seeds.
 
     Args:
         groups: as above; need not be whole, for groups that share images are worth fewer.
-        discordance: as above; for values that are no yes or no the mean of the squared differences.
+        discordance: as above; for values other than 0 and 1 the mean of the squared differences.
         difference: as above.
         alpha: level of the test.
         seed_variance: variance of the difference by seeds alone: that of one seed through their number.
@@ -63,7 +63,7 @@ def approximate_power(
 def power_of(
     groups: float, discordance: float, difference: float, alpha: float = 0.05, seed_variance: float = 0.0
 ) -> float:
-    """The exact power where it is known: of whole groups and without a spread over seeds; else the approximate one."""
+    """The exact power for whole groups and without a spread over seeds; else the approximate one."""
     if seed_variance or groups > _EXACT:
         return approximate_power(groups, discordance, difference, alpha, seed_variance)
     return exact_power(int(groups), discordance, difference, alpha)
@@ -74,7 +74,7 @@ def detectable_difference(
 ) -> float | None:
     """The smallest difference that is found with a given power; arguments as for `power_of`.
 
-    None if not even models of which one wins every disagreement are told apart.
+    None if not even models of which one wins every disagreement are distinguished.
     """
     if groups < 1 or power_of(groups, discordance, discordance, alpha, seed_variance) < power:
         return None
@@ -89,11 +89,10 @@ def detectable_difference(
 def groups_needed(
     difference: float, discordance: float, power: float = 0.8, alpha: float = 0.05, seed_variance: float = 0.0
 ) -> int | None:
-    """How many groups it takes to find a difference with a given power; arguments as for `power_of`.
+    """Number of groups that find a difference with a given power; arguments as for `power_of`.
 
-    The exact power goes up and down by a little from one number of groups to the next; this is where it first stays
-    above by bisection. None if none is enough (no number of groups lessens the spread over seeds), or the models
-    cannot differ by so much.
+    The exact power is not quite monotone in the number of groups; this is where it first stays above by bisection. None
+    if no number is enough (none lessens the spread over seeds), or the models cannot differ by so much.
     """
     if not 0 < abs(difference) <= discordance:
         return None
@@ -103,10 +102,10 @@ def groups_needed(
 def seeds_needed(
     groups: float, difference: float, discordance: float, seed_std: float, power: float = 0.8, alpha: float = 0.05
 ) -> int | None:
-    """How many seeds of each model it takes to find a difference on these groups; arguments as for `power_of`.
+    """Number of seeds of each model that find a difference on these groups; arguments as for `power_of`.
 
-    ``seed_std`` is the standard deviation of the difference from one seed to another. None if more seeds are no help:
-    too few groups.
+    ``seed_std`` is the standard deviation of the difference over seeds. None if there are too few groups for any
+    number.
     """
     if abs(difference) > discordance or approximate_power(groups, discordance, difference, alpha) < power:
         return None

@@ -391,6 +391,8 @@ class Dataset(Part):
 class Artifact(Part):
     """A file beside the document."""
 
+    model_config = ConfigDict(extra="allow")
+
     kind: Recomputed[str]
     sha256: Recomputed[Digest]
     bytes: Recomputed[int]

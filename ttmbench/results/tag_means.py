@@ -1,7 +1,4 @@
-"""Means of means over the values of tags, by name, beside the mean over all groups (macro beside micro).
-
-Benchmarks state their number in one of both ways and the two can be far apart: say which.
-"""
+"""Named means of means over the values of tags (macro averages), beside the mean over all groups (micro)."""
 
 from __future__ import annotations
 
@@ -23,21 +20,14 @@ UNTRAINED = (RAW, HOLDOUT_RAW, CHOICE)  # filters without seeds
 
 
 class TagMean(BaseModel):
-    """How a named mean is made: inside each cell over its groups, then over cells, the innermost tag first.
-
-    Attributes:
-        by: tags whose values make the cells, from the outermost to the innermost.
-        only: tag -> values; groups with another value are left out.
-        at_least: groups that a cell needs to count.
-        cells: how many cells the whole data have to make.
-    """
+    """How a named mean is computed: over the groups of each cell, then over cells, the innermost tag first."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    by: list[str] = Field(min_length=1)
-    only: dict[str, list[str]] = {}
-    at_least: int = Field(1, ge=1)
-    cells: int | None = Field(None, ge=1)
+    by: list[str] = Field(min_length=1)  # tags whose values make the cells, from the outermost to the innermost
+    only: dict[str, list[str]] = {}  # tag -> values; groups with another value are excluded
+    at_least: int = Field(1, ge=1)  # groups that a cell needs to count
+    cells: int | None = Field(None, ge=1)  # number of cells of the whole data
 
     def members(self, groups: Sequence[Group]) -> dict[Cell, list[int]]:
         """The cells that count: values of the tags -> positions of the groups that have them, in order."""
@@ -48,11 +38,11 @@ class TagMean(BaseModel):
         return {cell: places for cell, places in found.items() if len(places) >= self.at_least}
 
     def applies_to(self, groups: Sequence[Group]) -> bool:
-        """Whether the groups have the tags that it goes by; groups of stored features have none."""
+        """Whether the groups have its tags; groups of precomputed embeddings have none."""
         return all(any(tag in group.tags for group in groups) for tag in self.by)
 
     def problem(self, groups: Sequence[Group]) -> str | None:
-        """What is wrong with the whole data of a task for this mean; None for nothing."""
+        """What is wrong with the whole data of a task for this mean, if anything."""
         known = {tag: {str(group.tags.get(tag, "")) for group in groups} for tag in {*self.by, *self.only}}
         for tag in known:
             if not any(tag in group.tags for group in groups):
@@ -84,10 +74,9 @@ def tag_means(
         scores: filter -> score arrays, one per seed.
         metrics: those that have a value for every group are used.
         subsets: filter -> positions of its groups, where these are not all.
-        means: name -> how it is made.
+        means: name -> how it is computed.
         clusters: of the groups, where it is known which share images.
-        resampling: how many resamples bootstrap intervals have (0 for no interval of any kind), their seed, and how
-            intervals are made.
+        resampling: resamples of bootstrap intervals (0 for no interval of any kind), their seed, the kind of interval.
 
     Returns:
         name -> ``by``, ``cells``, ``groups`` (how many count), ``numbers``: ``metric,filter`` -> mean over seeds, with

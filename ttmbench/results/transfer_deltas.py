@@ -1,6 +1,6 @@
-"""What documents state of models that were adapted to one task and measured on another.
+"""Metrics of models that were adapted to one task and measured on another.
 
-They are no results of the other task: they have no track, and no table ranks them.
+They are not results of the other task: they have no track, and no table ranks them.
 """
 
 from __future__ import annotations
@@ -20,51 +20,28 @@ MATCHES = ("group_match", "global_assignment_accuracy")
 
 @dataclass(frozen=True)
 class Transfer:
-    """One metric of a task, measured with a model that TTM adapted to a task. Rates are fractions.
+    """One metric of a task, measured with a model that TTM adapted to a task. Rates are fractions."""
 
-    Attributes:
-        adapted_on: the task that the model was adapted to.
-        measured_on: the task that the metric is of; the same one for what adaptation does to its own task.
-        metric: its name.
-        raw: of the model as it was.
-        value: of the adapted model, the mean over seeds.
-        seed_std: over seeds.
-        seeds: how many.
-        difference: ``value - raw``.
-        ci_low: lower end of the difference's 95 % interval over groups.
-        ci_high: its upper end.
-        seed_ci_low: lower end of its 95 % interval over seeds.
-        seed_ci_high: its upper end.
-        chance: of random scores.
-        groups: that were scored.
-        groups_of_task: that the task has.
-        shown: whether tables that have room for one metric of the task show this one.
-        model: as the run calls it.
-        fingerprint: by which the model is known.
-        date: of the run, seconds since 1970.
-        file: the results document.
-    """
-
-    adapted_on: str
-    measured_on: str
-    metric: str
-    raw: float | None
-    value: float | None
-    seed_std: float | None
-    seeds: int
-    difference: float | None
-    ci_low: float | None
-    ci_high: float | None
-    seed_ci_low: float | None
-    seed_ci_high: float | None
-    chance: float | None
-    groups: int
-    groups_of_task: int
-    shown: bool
-    model: str = ""
-    fingerprint: str | None = None
-    date: float = 0.0
-    file: str = ""
+    adapted_on: str  # the task that the model was adapted to
+    measured_on: str  # the task that the metric is of; the same one for what adaptation does to its own task
+    metric: str  # its name
+    raw: float | None  # of the model as it was
+    value: float | None  # of the adapted model, the mean over seeds
+    seed_std: float | None  # over seeds
+    seeds: int  # how many
+    difference: float | None  # ``value - raw``
+    ci_low: float | None  # lower end of the difference's 95 % interval over groups
+    ci_high: float | None  # its upper end
+    seed_ci_low: float | None  # lower end of its 95 % interval over seeds
+    seed_ci_high: float | None  # its upper end
+    chance: float | None  # of random scores
+    groups: int  # that were scored
+    groups_of_task: int  # that the task has
+    shown: bool  # whether tables with room for one metric of the task show this one
+    model: str = ""  # as the run calls it
+    fingerprint: str | None = None  # of the model
+    date: float = 0.0  # of the run, seconds since 1970
+    file: str = ""  # the results document
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -82,7 +59,7 @@ class Transfer:
 
 
 def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
-    """What a results document says of adapted models on other tasks (``--ttm_also``), and beside it of their own.
+    """Metrics of adapted models on other tasks (``--ttm_also``), and for comparison of their own.
 
     By the task adapted to, its own first, then the other tasks in the document's order.
     """
@@ -110,7 +87,7 @@ def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
 
 
 def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:
-    """The metrics of a task that a table shows where there is no room for all: the match, else all there are.
+    """The metrics of a task that a table with room for few shows: the match, else all.
 
     >>> shown_metrics(["group_score", "group_match"], "group"), shown_metrics(["recall_at_1", "recall_at_5"], "group")
     (['group_match'], ['recall_at_1', 'recall_at_5'])

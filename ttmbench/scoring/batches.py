@@ -1,9 +1,9 @@
-"""How many rows a model takes at a time, fewer once memory has run out; and blocks of rows that are kept once finished.
+"""How many rows a model takes at a time (fewer once memory runs out), and blocks of rows that are stored when finished.
 
-Scores depend on neither but for rounding. What a training batch holds is part of the method and is never changed here;
-only the parts in which its gradient is computed are. The borders of blocks depend on nothing, and a batch never crosses
-one (a batch larger than a block is a whole number of blocks). So a run that starts again in the middle gives the model
-the batches that an undisturbed run gives it, and gets the same bits.
+Scores depend on neither but for rounding. The size of a training batch is part of the method and never changed here;
+only the parts in which its gradient is computed are. The borders of blocks are fixed, and a batch never crosses one (a
+batch larger than a block is a whole number of blocks). So a resumed run gives the model the batches that an undisturbed
+run gives it, and gets the same bits.
 """
 
 from __future__ import annotations
@@ -31,15 +31,10 @@ T = TypeVar("T")
 
 
 class BatchSizer:
-    """Rows at a time, halved whenever memory runs out.
-
-    Args:
-        rows: to begin with.
-        fixed: never take fewer: where bits count, want of memory is an error.
+    """Rows at a time, halved whenever memory runs out; with ``fixed`` that is an error instead.
 
     Attributes:
-        rows: images, captions or pairs that the model takes at a time without gradients; pairs also with gradients,
-            where each stands on its own.
+        rows: images, captions or pairs that the model takes at a time without gradients; pairs also with gradients.
         training: images of a training batch that are in memory with gradients at a time; None for the whole batch.
     """
 
@@ -54,9 +49,9 @@ class BatchSizer:
 
     @classmethod
     def for_run(cls, batch_size: int | str, adapter: object, fixed: bool = False) -> BatchSizer:
-        """What ``--batch_size`` means; ``auto`` begins large on an accelerator and halves until it fits.
+        """The sizer for ``--batch_size``; ``auto`` begins large on an accelerator and halves until it fits.
 
-        On a processor a system that is out of memory ends processes instead of refusing, so nothing is tried there.
+        On a CPU a system that is out of memory kills processes instead of refusing, so nothing is tried there.
         """
         if isinstance(batch_size, int):
             return cls(batch_size, fixed)
@@ -64,18 +59,9 @@ class BatchSizer:
         return cls(FIRST_TRY if isinstance(device, torch.device) and device.type != "cpu" else DEFAULT)
 
     def map_batches(self, start: int, stop: int, work: Callable[[slice], T]) -> Iterator[T]:
-        """Does some work on all rows, so many at a time; what failed for want of memory is done again with half.
+        """Yields the results of ``work`` on slices of rows from start to stop; out of memory, it goes on with half.
 
-        Args:
-            start: first row.
-            stop: the row after the last.
-            work: what to do with some rows.
-
-        Yields:
-            What each piece of work gives, in order.
-
-        Raises:
-            TtmbenchError: memory is too small for a single row.
+        TtmbenchError if memory is too small for a single row.
         """
         while start < stop:
             part = slice(start, min(start + self.rows, stop))
@@ -101,10 +87,9 @@ class BatchSizer:
         warn(f"out of memory with {tried} inputs at a time; going on with {self.rows} (--batch_size {self.rows})")
 
     def smaller_training_parts(self, images: int) -> None:
-        """The gradient of a batch of so many images did not fit: from now on it is computed in more parts.
+        """Computes the gradient of a batch of so many images, which did not fit, in more parts from now on.
 
-        Raises:
-            TtmbenchError: memory is too small for a single image.
+        TtmbenchError if memory is too small for a single image.
         """
         tried = min(self.training or images, images)
         if tried == 1:
@@ -124,7 +109,7 @@ class BatchSizer:
 
 
 def attempt(work: Callable[[], T]) -> tuple[bool, T]:
-    """Does some work; (False, nothing) if memory ran out, and then what can be freed is freed."""
+    """(True, result) of some work; (False, None) if memory ran out, and then frees what can be freed."""
     try:
         return True, work()
     except (RuntimeError, MemoryError) as error:
@@ -149,26 +134,20 @@ PAIRS = 128  # pairs in a block of scores
 
 
 class BlockStore(Protocol):
-    """Where finished blocks are kept."""
+    """Stores finished blocks."""
 
     def get(self, side: str, block: int) -> np.ndarray | None:
-        """A finished block, float32 [rows, ...]; None if it is not there."""
+        """A finished block, float32 [rows, ...]; None if it is not stored."""
         ...
 
     def put(self, side: str, block: int, values: np.ndarray) -> None:
-        """Keeps a finished block."""
+        """Stores a finished block."""
         ...
 
 
 @dataclass(frozen=True)
 class Span:
-    """Whole blocks that are computed together.
-
-    Attributes:
-        start: first row.
-        stop: the row after the last.
-        block: rows of a block.
-    """
+    """Whole blocks that are computed together: rows ``start`` to ``stop`` (exclusive), in blocks of ``block`` rows."""
 
     start: int
     stop: int
@@ -185,15 +164,7 @@ class Span:
 
 
 def spans(rows: int, block: int, batch_size: int) -> list[Span]:
-    """Cuts rows into spans of whole blocks, of which the last may be shorter.
-
-    Args:
-        rows: how many.
-        block: rows of a block.
-        batch_size: a span has one batch if that is larger than a block, else one block.
-
-    Returns:
-        The spans, in order.
+    """Cuts rows into spans of one block, or as many whole blocks as fit into a larger batch; the last may be shorter.
 
     >>> [(span.start, span.stop) for span in spans(600, 256, 64)]
     [(0, 256), (256, 512), (512, 600)]
@@ -206,13 +177,7 @@ def spans(rows: int, block: int, batch_size: int) -> list[Span]:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of the blocks of a task, for one of several processes that score it; a `BlockStore`.
-
-    Attributes:
-        blocks: where all of them are kept.
-        part: which, from 0.
-        of: how many parts there are.
-    """
+    """A `BlockStore` for process number ``part`` (from 0) of the ``of`` processes that score a task together."""
 
     blocks: BlockStore
     part: int
@@ -228,13 +193,13 @@ class Share:
 
 
 def own_spans(rows: int, block: int, batch_size: int, blocks: BlockStore | None) -> list[Span]:
-    """The spans of all rows; of a `Share` those that are its own, the others are for somebody else to compute."""
+    """The spans of all rows; of a `Share` those that its process computes."""
     cut = spans(rows, block, batch_size)
     return cut[blocks.part :: blocks.of] if isinstance(blocks, Share) else cut
 
 
 def load(blocks: BlockStore | None, side: str, span: Span) -> np.ndarray | None:
-    """The rows of a span from its blocks, float32 [rows, ...]; None unless all of them are kept."""
+    """The rows of a span from its blocks, float32 [rows, ...]; None unless all of them are stored."""
     if blocks is None:
         return None
     kept = []
@@ -247,7 +212,7 @@ def load(blocks: BlockStore | None, side: str, span: Span) -> np.ndarray | None:
 
 
 def save(blocks: BlockStore | None, side: str, span: Span, values: np.ndarray) -> None:
-    """Keeps the rows of a span, float32 [rows, ...], as its blocks."""
+    """Stores the rows of a span, float32 [rows, ...], as its blocks."""
     if blocks is not None:
         for number, rows in span.blocks:
             blocks.put(side, number, values[rows])

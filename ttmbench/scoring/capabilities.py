@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, cast
 
 from ttmbench.protocols import (
@@ -26,11 +25,11 @@ from ttmbench.protocols import (
 
 
 class TrainableDualEncoder(DualEncoder, Trainable, Protocol):
-    """What TTM adapts by matched pairs: every other pair of a batch is one that does not match."""
+    """A dual encoder that TTM adapts by matched pairs: all other pairs of a batch do not match."""
 
 
 class TrainablePairScorer(PreparedPairScorer, PairTrainable, Protocol):
-    """What TTM adapts by saying of every pair inside a group whether it matches."""
+    """A pair scorer that TTM adapts by saying of every pair inside a group whether it matches."""
 
 
 Trained: TypeAlias = TrainableDualEncoder | TrainablePairScorer
@@ -40,30 +39,31 @@ Model: TypeAlias = DualEncoder | PairScorer | ChoiceScorer
 """Every model that a run can take."""
 
 
-@dataclass(frozen=True)
 class Capabilities:
-    """What a model adapter can do, asked once when it was loaded (`capabilities_of`).
+    """What a model adapter can do, by the methods and attributes that it has.
 
-    Each field but the first is the adapter as the protocol types it, or None where it does not implement the protocol.
+    Each attribute but the first is the adapter as the protocol types it, or None where it does not implement it.
     """
 
-    adapter: Model
-    fingerprinted: Adapter | None
-    dual_encoder: DualEncoder | None
-    pair_scorer: PairScorer | None
-    prepared_pair_scorer: PreparedPairScorer | None
-    choice_scorer: ChoiceScorer | None
-    trainable: Trainable | None
-    pair_trainable: PairTrainable | None
-    stored_features: StoredFeatures | None
-    debiasable: Debiasable | None
-    blind: Blind | None
-    truncating: Truncating | None
-    savable: Savable | None
-    many_at_once: ManyAtOnce | None
-    may_refuse: MayRefuse | None
-    bounding: Bounding | None
-    reporting: Reporting | None
+    def __init__(self, adapter: object) -> None:
+        self.adapter = cast("Model", adapter)
+        self.fingerprinted = adapter if isinstance(adapter, Adapter) else None
+        self.dual_encoder = adapter if isinstance(adapter, DualEncoder) else None
+        self.pair_scorer = adapter if isinstance(adapter, PairScorer) else None
+        self.prepared_pair_scorer = adapter if isinstance(adapter, PreparedPairScorer) else None
+        self.choice_scorer = adapter if isinstance(adapter, ChoiceScorer) else None
+        self.trainable = adapter if isinstance(adapter, Trainable) else None
+        self.pair_trainable = adapter if isinstance(adapter, PairTrainable) else None
+        self.stored_features = adapter if isinstance(adapter, StoredFeatures) else None
+        pair_scorer = self.prepared_pair_scorer
+        self.debiasable = pair_scorer if isinstance(pair_scorer, Debiasable) else None
+        self.blind = adapter if isinstance(adapter, Blind) else None
+        self.truncating = adapter if isinstance(adapter, Truncating) and self.stored_features is None else None
+        self.savable = adapter if isinstance(adapter, Savable) else None
+        self.many_at_once = adapter if isinstance(adapter, ManyAtOnce) else None
+        self.may_refuse = adapter if isinstance(adapter, MayRefuse) else None
+        self.bounding = adapter if isinstance(adapter, Bounding) else None
+        self.reporting = adapter if isinstance(adapter, Reporting) else None
 
     @property
     def scores(self) -> Literal["embeddings", "pairs", "choices"]:
@@ -74,7 +74,7 @@ class Capabilities:
 
     @property
     def loss(self) -> Literal["contrastive", "matching"] | None:
-        """What it is trained by: matched pairs in a batch, or which pairs of a group match; None if it cannot be."""
+        """How it is trained: by matched pairs in a batch, or by which pairs of a group match; None if it cannot be."""
         if self.dual_encoder is not None:
             return None if self.trainable is None else "contrastive"
         return None if self.prepared_pair_scorer is None or self.pair_trainable is None else "matching"
@@ -91,7 +91,7 @@ class Capabilities:
 
     @property
     def names(self) -> list[str]:
-        """Names of the protocols, as results have them."""
+        """Names of the protocols, as results list them."""
         views: dict[str, object] = {
             "DualEncoder": self.dual_encoder,
             "PairScorer": self.pair_scorer,
@@ -101,26 +101,3 @@ class Capabilities:
             "PairTrainable": self.pair_trainable,
         }
         return [name for name, view in views.items() if view is not None]
-
-
-def capabilities_of(adapter: Model) -> Capabilities:
-    """What an adapter can do, by the methods and attributes that it has."""
-    return Capabilities(
-        adapter=adapter,
-        fingerprinted=adapter if isinstance(adapter, Adapter) else None,
-        dual_encoder=adapter if isinstance(adapter, DualEncoder) else None,
-        pair_scorer=adapter if isinstance(adapter, PairScorer) else None,
-        prepared_pair_scorer=adapter if isinstance(adapter, PreparedPairScorer) else None,
-        choice_scorer=adapter if isinstance(adapter, ChoiceScorer) else None,
-        trainable=adapter if isinstance(adapter, Trainable) else None,
-        pair_trainable=adapter if isinstance(adapter, PairTrainable) else None,
-        stored_features=adapter if isinstance(adapter, StoredFeatures) else None,
-        debiasable=adapter if isinstance(adapter, PreparedPairScorer) and isinstance(adapter, Debiasable) else None,
-        blind=adapter if isinstance(adapter, Blind) else None,
-        truncating=adapter if isinstance(adapter, Truncating) and not isinstance(adapter, StoredFeatures) else None,
-        savable=adapter if isinstance(adapter, Savable) else None,
-        many_at_once=adapter if isinstance(adapter, ManyAtOnce) else None,
-        may_refuse=adapter if isinstance(adapter, MayRefuse) else None,
-        bounding=adapter if isinstance(adapter, Bounding) else None,
-        reporting=adapter if isinstance(adapter, Reporting) else None,
-    )

@@ -1,7 +1,7 @@
 """Debiasing of generative scores: log P(t|i) - alpha log P(t) (arXiv:2306.01879, Eq. 7 and 9), as arrays.
 
-An alpha chosen on the groups that it is reported on has read their labels. So what is reported as tuned is tuned
-elsewhere: each half of the groups is scored with the alpha that is best on the other.
+An alpha chosen on the groups that it is reported on has read their labels. So a tuned number scores each half of the
+groups with the alpha that is best on the other half.
 """
 
 from __future__ import annotations
@@ -25,21 +25,16 @@ STEPS = 200  # of alpha between 0 and 1
 
 @dataclass(frozen=True)
 class Likelihoods:
-    """What debiasing puts together, in nats per token.
+    """Both parts of a debiased score, in nats per token."""
 
-    Attributes:
-        conditional: log P(t|i).
-        prior: log P(t) of every caption, float32 [groups, captions].
-    """
-
-    conditional: Scores
-    prior: np.ndarray
+    conditional: Scores  # log P(t|i)
+    prior: np.ndarray  # log P(t) of every caption, float32 [groups, captions]
 
     def debiased(self, alpha: float) -> Scores:
-        """Takes alpha log P(t) off log P(t|i) (Eq. 7): nothing at alpha = 0; alpha = 1 gives the mutual information.
+        """Scores log P(t|i) - alpha log P(t) (Eq. 7): raw at alpha = 0; alpha = 1 gives the mutual information.
 
-        A caption loses the same amount with every image. So what compares images for one caption, and what compares
-        matchings that use every caption of a group, does not depend on alpha.
+        A caption loses the same amount with every image. So comparisons of images for one caption, and of matchings
+        that use every caption of a group, do not depend on alpha.
         """
         taken = np.float32(alpha) * self.prior
         pairs = self.conditional.all_pairs
@@ -49,12 +44,7 @@ class Likelihoods:
 
 
 class NoiseOfTask:
-    """A model's log P(t) from as many noise images as a task asks for: a `Debiasable` that has no number of its own.
-
-    Args:
-        model: with noise images.
-        noise_images: how many the task asks for.
-    """
+    """A model's log P(t) from as many noise images as a task asks for: a `Debiasable` without a number of its own."""
 
     def __init__(self, model: NoisePrior, noise_images: int) -> None:
         self.alpha, self.prior = model.alpha, model.prior
@@ -66,9 +56,9 @@ class NoiseOfTask:
 
 
 def prior_for(model: Debiasable | None, noise_images: int | None, always: bool = False) -> Debiasable | None:
-    """What gives log P(t) on a task that asks for this many noise images; the model itself where it has a number.
+    """What computes log P(t) on a task that asks for this many noise images; the model itself where it has a number.
 
-    None where nothing is taken off, unless log P(t) is wanted ``always``, whatever alpha.
+    None where nothing is subtracted (alpha = 0), unless log P(t) is ``always`` wanted.
     """
     if model is None or (model.alpha == 0 and not always):
         return None
@@ -86,17 +76,8 @@ def declared_prior(prior: Debiasable) -> dict[str, Any]:
 def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, all_pairs: bool) -> Likelihoods:
     """Both parts of a debiased score; P(t) is computed once per distinct caption.
 
-    Args:
-        adapter: the model; its ``prior`` says where P(t) comes from.
-        groups: of the task.
-        table: log P(t|i); of every image with every caption if P(t) is the mean over the task's images.
-        all_pairs: keep the scores of all pairs.
-
-    Returns:
-        The parts.
-
-    Raises:
-        TtmbenchError: the model gives no usable log P(t).
+    ``table`` is log P(t|i), of every image with every caption if P(t) is the mean over the task's images. TtmbenchError
+    if the model gives no usable log P(t).
     """
     every = table.every.astype(np.float64) if adapter.prior == "test_images" else None
     prior = _log_priors(adapter, distinct_captions(groups), every)
@@ -106,21 +87,17 @@ def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, 
 def debias(
     prior: Debiasable, values: np.ndarray, captions: Sequence[str], wanted: np.ndarray, n_images: int
 ) -> np.ndarray:
-    """Takes alpha log P(t) off scores of listed pairs.
+    """Subtracts alpha log P(t) from scores of listed pairs.
 
     Args:
         prior: where log P(t) comes from.
         values: log P(t|i), float32 [pairs].
         captions: distinct ones.
         wanted: rows of images and captions, int [pairs, 2].
-        n_images: of the task; P(t) as a mean over them needs every pair.
+        n_images: of the task; P(t) as a mean over them needs every pair, else UsageError.
 
     Returns:
         float32 [pairs].
-
-    Raises:
-        UsageError: P(t) is to be the mean over all images, and not every image was scored with every caption.
-        TtmbenchError: the model gives no usable log P(t).
     """
     table = None
     if prior.prior == "test_images":
@@ -157,9 +134,9 @@ def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: i
         seed: splits the groups into halves.
 
     Returns:
-        ``alpha``; for each metric its values, chance, and whether it changes; and ``held_out``: the alpha that is best
-        on each half (the smallest of equals), the metric with each half scored by the other's alpha, and with alpha 0
-        and 1 throughout. It is null for a task of one group.
+        ``alpha``; for each metric its values, chance, and whether it changes; and ``held_out`` (null for a task of one
+        group): the alpha that is best on each half (the smallest of equals), the metric with each half scored by the
+        other's alpha, and with alpha 0 and 1 throughout.
     """
     alphas = np.linspace(0, 1, STEPS + 1)
     curves: dict[str, Any] = {}

@@ -1,7 +1,6 @@
-"""Scoring by dual encoders: every distinct image and caption is encoded once a pass.
+"""Scoring by dual encoders: every distinct image and caption is encoded once a pass; scores are float32 logits.
 
-Scores are float32 logits. Features alone are held: images that are not prepared already are opened as their turn comes,
-so that memory does not grow with their size. Finished blocks of features are kept where a place for them is given.
+Only features stay in memory: images are opened as their turn comes, so that memory does not grow with their size.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ CLASSES = 8  # whose prompts make a block
 
 @dataclass(frozen=True)
 class Side:
-    """Images, captions or classes as a tower gives them.
+    """Images, captions or classes as the model encoded them.
 
     Attributes:
         features: float32 [distinct, d], on the model's device.
-        rows: which distinct one stands where, int: of a task with groups [groups, images or captions], else one axis.
-            Equal things have one row, so that they tie to the last bit.
+        rows: which distinct item each one is, int: of a task with groups [groups, images or captions], else one axis.
+            Equal items have one row, so that they tie to the last bit.
     """
 
     features: torch.Tensor
@@ -64,17 +63,7 @@ class Features:
 def encode(
     adapter: DualEncoder, prepared: Prepared, batch_size: int | BatchSizer, blocks: BlockStore | None = None
 ) -> Features:
-    """Encodes every distinct image and caption of a prepared task once, without gradients.
-
-    Args:
-        adapter: the model.
-        prepared: its inputs.
-        batch_size: rows encoded at a time, fewer if memory runs out; changes no score.
-        blocks: where finished blocks of features are kept, if anywhere.
-
-    Returns:
-        Features of both sides.
-    """
+    """Encodes every distinct image and caption of a prepared task once, without gradients, as `encode_side`."""
     sizer, rows = BatchSizer.of(batch_size), prepared.rows
     images = encode_side(adapter, "images", in_memory(prepared.images), n_rows(prepared.images), sizer, blocks)
     return Features(
@@ -85,28 +74,20 @@ def encode(
 def encode_tokens(
     adapter: DualEncoder, captions: Batch, batch_sizer: BatchSizer, blocks: BlockStore | None = None
 ) -> torch.Tensor:
-    """Features of prepared captions; arguments as for `encode`."""
+    """Features of prepared captions."""
     return encode_side(adapter, "captions", in_memory(captions), n_rows(captions), batch_sizer, blocks)
 
 
 def in_memory(batch: Batch) -> RowSource:
-    """Rows of prepared inputs that are there."""
+    """A source of rows of prepared inputs that are in memory."""
     return lambda wanted: nullcontext(take(batch, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in wanted)
 
 
 def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) -> Scores:
-    """Logits inside every group, each its own product: its scores depend neither on its neighbours nor on their number.
+    """Logits of every group, each a product of its own: they do not depend on other groups, nor on how many there are.
 
-    Args:
-        adapter: the model.
-        features: of a task with groups.
-        all_pairs: also score every image with every caption.
-
-    Returns:
-        The scores.
-
-    Raises:
-        TtmbenchError: the model gave something else than a logit for each image and caption.
+    With ``all_pairs`` also those of every image with every caption. TtmbenchError if the model did not return a logit
+    for each image and caption.
     """
     images, captions = features.images, features.captions
     with torch.inference_mode():
@@ -123,7 +104,7 @@ def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) ->
 
 
 def image_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
-    """What scores some images with all captions or classes: float32 [some images, others]."""
+    """A function that scores some images with all captions or classes: float32 [some images, others]."""
 
     def score(rows: slice) -> np.ndarray:
         with torch.inference_mode():
@@ -134,7 +115,7 @@ def image_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
 
 
 def caption_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
-    """What scores some captions with all images: float32 [some captions, images]."""
+    """A function that scores some captions with all images: float32 [some captions, images]."""
 
     def score(rows: slice) -> np.ndarray:
         with torch.inference_mode():
@@ -152,22 +133,19 @@ def encode_images(
     kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> Side:
-    """Encodes images, each opened when its turn comes.
+    """Encodes images, each opened when its turn comes; the result is in their order.
 
     Args:
         adapter: the model.
         images: with a group that has each, for messages.
-        batch_sizer: images encoded at a time.
+        batch_sizer: images at a time.
         fingerprint: takes them in; images of the same pixels are one.
-        kept: where prepared images are kept, if anywhere.
-        blocks: where finished blocks of features are kept; then the fingerprint has taken in all images before.
-
-    Returns:
-        The images, in their order.
+        kept: where prepared images are stored, if anywhere.
+        blocks: where finished blocks of features are stored; then the fingerprint has taken in all images before.
 
     Raises:
         DataError: an image cannot be read.
-        TtmbenchError: the model gave something else than one feature vector an image.
+        TtmbenchError: the model did not return one feature vector an image.
     """
     source = ImageRows(adapter, images, fingerprint, kept).parts
     features = encode_side(adapter, "images", source, len(images), batch_sizer, blocks).float()
@@ -194,18 +172,8 @@ def encode_classes(
 ) -> Side:
     """A feature vector for each class, as in CLIP: features of its prompts normalised, their mean, normalised again.
 
-    Args:
-        adapter: the model.
-        names: of the classes; those of one name have one row.
-        templates: prompts with ``{}`` where the name goes.
-        batch_sizer: prompts encoded at a time.
-        blocks: where finished blocks are kept, if anywhere.
-
-    Returns:
-        The classes, in their order.
-
-    Raises:
-        TtmbenchError: the model gave something else than one feature vector a prompt.
+    Classes of one name have one row. Prompts are the templates with the name in place of ``{}``; errors as of
+    `encode_images`.
     """
     distinct, rows = _numbered(names)
     prompts = [template.replace("{}", name) for name in distinct for template in templates]
@@ -235,21 +203,7 @@ def encode_classes(
 def encode_stored(
     adapter: DualEncoder, stored: StoredFeatures, n_images: int, others: np.ndarray, batch_sizer: BatchSizer
 ) -> Features:
-    """Features from a file, as the model's heads make them.
-
-    Args:
-        adapter: the model.
-        stored: the same, which has the features.
-        n_images: how many of the first images are used.
-        others: which captions or classes are used, bool.
-        batch_sizer: rows encoded at a time.
-
-    Returns:
-        Both sides.
-
-    Raises:
-        TtmbenchError: the model gave something else than one feature vector a row.
-    """
+    """Encodes precomputed embeddings by the model's heads: the first images, and captions or classes by ``others``."""
     images = in_memory(take(stored.stored_images(), slice(0, n_images)))
     captions = take(stored.stored_captions(), np.flatnonzero(others))
     return Features(
@@ -266,7 +220,7 @@ def encode_side(
     batch_sizer: BatchSizer,
     blocks: BlockStore | None = None,
 ) -> torch.Tensor:
-    """Encodes the images or the captions of a task, without gradients; batches do not depend on where rows come from.
+    """Encodes the images or captions of a task, without gradients, in batches that do not depend on the source.
 
     Args:
         adapter: the model.
@@ -274,7 +228,7 @@ def encode_side(
         source: gives prepared rows for lists of consecutive rows, in order.
         count: how many rows there are.
         batch_sizer: rows encoded at a time.
-        blocks: where finished blocks of features are kept, if anywhere.
+        blocks: where finished blocks of features are stored, if anywhere.
 
     Returns:
         Features [count, d].
@@ -308,18 +262,10 @@ def encode_side(
 def caption_pairs(
     adapter: DualEncoder, groups: list[Group], batch_sizer: BatchSizer, stored: Batch | None = None
 ) -> np.ndarray | None:
-    """Cosines of the captions inside every group, for metrics that never see an image.
+    """Cosines of the captions inside every group, float64 [groups, captions, captions], for metrics that use no image.
 
-    Every distinct caption is encoded once. Nothing is kept: captions are few and quick beside images.
-
-    Args:
-        adapter: the model.
-        groups: of the task.
-        batch_sizer: captions encoded at a time.
-        stored: captions as stored features have them, in the order of the groups; None for the groups' own.
-
-    Returns:
-        float64 [groups, captions, captions]; None of a model that has not one vector for a caption.
+    ``stored`` are captions of precomputed embeddings, in the order of the groups. None of a model that does not encode
+    a caption as one vector.
     """
     distinct, rows = _numbered([caption for group in groups for caption in group.captions])
     batch = adapter.prepare_captions(distinct) if stored is None else stored
@@ -333,7 +279,7 @@ def caption_pairs(
 
 
 def _numbered(values: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Each distinct value once, in order, and which of them stands where."""
+    """Each distinct value once, in order, and which of them each value is."""
     number: dict[str, int] = {}
     rows = np.array([number.setdefault(value, len(number)) for value in values])
     return list(number), rows
@@ -355,7 +301,7 @@ def _encoded(
 
 
 def _encoded_rows(encoder: Callable[[Batch], torch.Tensor], batch: Batch, rows: slice, side: str) -> torch.Tensor:
-    """Features of some rows of a batch; TtmbenchError where the model gives something else than one row each."""
+    """Features of some rows of a batch; TtmbenchError unless the model returns one feature each."""
     part = encoder(take(batch, rows))
     count = rows.stop - rows.start
     if not isinstance(part, torch.Tensor) or part.ndim < 1 or len(part) != count:
@@ -368,6 +314,6 @@ def _shape(value: object) -> str:
 
 
 def _declared_device(adapter: DualEncoder) -> torch.device | None:
-    """Where the model has its features, if it says so."""
+    """The device of the model's features, if it says so."""
     device = getattr(adapter, "device", None)
     return device if isinstance(device, torch.device) else None

@@ -1,4 +1,4 @@
-"""Images opened as every model gets them, in threads ahead of it; and a digest of what a task shows."""
+"""Images opened as every model gets them, in threads ahead of it; and a digest of a task's images and captions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import islice
@@ -40,38 +40,31 @@ def threads_beside_the_model() -> int:
 def ahead(
     jobs: Sequence[Job], work: Callable[[Job], T], threads: int, held: int, apart: Callable[[Job], bool]
 ) -> Iterator[Iterator[T]]:
-    """Does jobs in threads; when the block is left, however that is, no thread goes on.
+    """Does jobs in threads and yields their results in order; no thread goes on once the block is left.
 
     Args:
         jobs: what to do.
-        work: does one of them.
-        threads: how many do.
-        held: jobs that are begun and whose results have not been taken, at most.
+        work: does one of them; its error is raised in place of its result.
+        threads: how many work.
+        held: jobs at most that are begun and whose results have not been taken.
         apart: whether a job may be done in another thread; else it is done when its result is asked for.
-
-    Yields:
-        The results, in the order of the jobs. What a job raised is raised in place of its result.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ttmbench-images", initializer=quiet_thread)
 
     def results() -> Iterator[T]:
-        rest, begun = iter(jobs), deque[Future[T] | Callable[[], T]]()
+        rest, begun = iter(jobs), deque[Callable[[], T]]()
         while True:
             for job in islice(rest, held - len(begun)):
-                begun.append(pool.submit(work, job) if apart(job) else partial(work, job))
+                begun.append(pool.submit(work, job).result if apart(job) else partial(work, job))
             if not begun:
                 return
-            yield _result(begun.popleft())
+            yield begun.popleft()()
 
     try:
         with quiet_decoding():
             yield results()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _result(begun: Future[T] | Callable[[], T]) -> T:
-    return begun.result() if isinstance(begun, Future) else begun()
 
 
 def distinct_images(groups: Sequence[Group]) -> Iterator[tuple[str, ImageRef]]:
@@ -90,17 +83,9 @@ def distinct_captions(groups: Sequence[Group]) -> list[str]:
 
 
 def open_upright(image: ImageRef, group_id: str) -> Image:
-    """Opens an image and turns it upright (unless its source is to ignore that) and to RGB.
+    """Opens an image as RGB, turned upright unless its source ignores that.
 
-    Args:
-        image: the image.
-        group_id: for the message.
-
-    Returns:
-        An RGB image.
-
-    Raises:
-        DataError: it cannot be read; the message names image and group.
+    DataError, which names the image and the group, if it cannot be read.
     """
     try:
         return as_rgb(image.open(), turn=image.exif == "apply")
@@ -111,14 +96,14 @@ def open_upright(image: ImageRef, group_id: str) -> Image:
 
 
 class PixelDigests(Protocol):
-    """Where digests of decoded images are kept, by the digest of their files."""
+    """Stores digests of decoded images, by the digest of their files."""
 
     def get(self, image: ImageRef) -> str | None:
-        """The digest of an image whose file was decoded before; None if it is not known."""
+        """Digest of an image whose file was decoded before; None if it is unknown."""
         ...
 
     def put(self, image: ImageRef, digest: str) -> None:
-        """Keeps the digest of an image that was decoded."""
+        """Stores the digest of an image that was decoded."""
         ...
 
 
@@ -127,20 +112,22 @@ class Fingerprint:
 
     Args:
         groups: the data.
-        pixels: digests of images that were decoded before, if they are kept anywhere.
+        pixels: digests of images that were decoded before, if they are stored anywhere.
     """
 
     def __init__(self, groups: Sequence[Group], pixels: PixelDigests | None = None) -> None:
         self._digests: dict[str, str] = {}
         self._groups, self._kept = groups, pixels
 
-    def add(self, image: ImageRef, opened: Image) -> None:
-        """Takes in one distinct image, which was opened."""
+    def open(self, group_id: str, image: ImageRef) -> Image:
+        """Opens an image as `open_upright` and takes it in."""
+        opened = open_upright(image, group_id)
         if image.name not in self._digests:
             head = f"{opened.width}x{opened.height}:".encode()
             self._digests[image.name] = hashlib.sha256(head + opened.tobytes()).hexdigest()
             if self._kept is not None:
                 self._kept.put(image, self._digests[image.name])
+        return opened
 
     def add_digest(self, image: ImageRef, pixels: str) -> None:
         """Takes in one distinct image by the digest of its pixels."""
@@ -151,41 +138,33 @@ class Fingerprint:
         return self._digests[image.name]
 
     def opener(self) -> Callable[[str], Image]:
-        """What opens an image by name, anew at each call, and takes it in the first time."""
+        """A function that opens an image by name, anew at each call, and takes it in the first time."""
         by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self._groups)}
-
-        def open_image(name: str) -> Image:
-            group_id, image = by_name[name]
-            opened = open_upright(image, group_id)
-            self.add(image, opened)
-            return opened
-
-        return open_image
+        return lambda name: self.open(*by_name[name])
 
     def add_remaining(self) -> None:
-        """Takes in every image that has not been added; opens those whose digest is not kept."""
-        images = [(group_id, one) for group_id, one in distinct_images(self._groups) if one.name not in self._digests]
+        """Takes in every image that has not been added; opens those whose digest is not stored."""
+        images = [item for item in distinct_images(self._groups) if item[1].name not in self._digests]
 
-        def take_in(one: tuple[str, ImageRef]) -> None:
-            group_id, image = one
-            known = self._kept.get(image) if self._kept is not None else None
+        def take_in(item: tuple[str, ImageRef]) -> None:
+            known = self._kept.get(item[1]) if self._kept is not None else None
             if known is None:
-                self.add(image, open_upright(image, group_id))
+                self.open(*item)
             else:
-                self.add_digest(image, known)
+                self.add_digest(item[1], known)
 
         threads = threads_beside_the_model()
-        with ahead(images, take_in, threads, 4 * threads, lambda one: one[1].read is not None) as done:
+        with ahead(images, take_in, threads, 4 * threads, lambda item: item[1].read is not None) as done:
             for _ in progress_iter(done, "looking at data", "images", total=len(images)):
                 pass
 
     def names(self) -> str:
-        """sha256 over the names of every group's images and over its captions: what is known before any is opened."""
+        """sha256 over the names of every group's images and over its captions, known before any image is opened."""
         named = [[[image.name for image in group.images], group.captions] for group in self._groups]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     def pixels_of(self, start: int, stop: int) -> str:
-        """sha256 over the pixels of some distinct images, by their places; all of them must have been added."""
+        """sha256 over the pixels of the distinct images from start to stop, which must all have been added."""
         names = self._names[start:stop]
         return hashlib.sha256("".join(self._digests[name] for name in names).encode()).hexdigest()
 
@@ -202,12 +181,3 @@ class Fingerprint:
             for caption in group.captions:
                 digest.update(hashlib.sha256(caption.encode()).digest())
         return digest.hexdigest()
-
-
-def open_all(images: Sequence[tuple[str, ImageRef]], fingerprint: Fingerprint) -> list[Image]:
-    """Opens images, given with the groups that have them, and takes them in."""
-    opened = []
-    for group_id, image in images:
-        opened.append(open_upright(image, group_id))
-        fingerprint.add(image, opened[-1])
-    return opened

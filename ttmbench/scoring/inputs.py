@@ -1,6 +1,6 @@
-"""What a model is given: each distinct image and caption of a task once, and where each one stands.
+"""Inputs of a model: each distinct image and caption of a task once, and where each one occurs.
 
-Images are rows of prepared inputs that are made when they are asked for, ahead and in threads, and not held here.
+Rows of images are prepared when they are asked for, ahead and in threads, and not held here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from ttmbench.scoring.fingerprint import (
     ahead,
     distinct_captions,
     distinct_images,
-    open_all,
     threads_beside_the_model,
 )
 from ttmbench.types import Group, ImageRef
@@ -37,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rows:
-    """Which distinct image and caption stands where: int [groups, images] and int [groups, captions]."""
+    """Which distinct image and caption is where: int [groups, images] and int [groups, captions]."""
 
     images: np.ndarray
     captions: np.ndarray
@@ -45,31 +44,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A task as a dual encoder takes it: each distinct image and caption once, and where each one stands.
+    """A task as a dual encoder takes it."""
 
-    Attributes:
-        images: one row per distinct image.
-        captions: one row per distinct caption.
-        rows: where they stand.
-        enlarged: the images again, larger, for augmentation to cut from; only if that was asked for.
-    """
-
-    images: Batch
-    captions: Batch
-    rows: Rows
-    enlarged: Batch | None = None
+    images: Batch  # one row per distinct image
+    captions: Batch  # one row per distinct caption
+    rows: Rows  # where they occur
+    enlarged: Batch | None = None  # the images again, larger, for augmentation to cut from; None unless asked for
 
 
 def subset(prepared: Prepared, groups: np.ndarray) -> Prepared:
-    """Some groups of a prepared task, with only the images and captions that stand in them.
-
-    Args:
-        prepared: the task.
-        groups: their positions, int.
-
-    Returns:
-        The same for these groups alone.
-    """
+    """The groups at some positions (int) of a prepared task, with only the images and captions that occur in them."""
     images, image_rows = np.unique(prepared.rows.images[groups], return_inverse=True)
     captions, caption_rows = np.unique(prepared.rows.captions[groups], return_inverse=True)
     rows = Rows(
@@ -90,7 +74,7 @@ def take(batch: Batch, index: np.ndarray | slice) -> Batch:
 
 
 def _rows(tensor: torch.Tensor, index: np.ndarray | slice) -> torch.Tensor:
-    """Some rows of a tensor; of images twice as fast as by indexing, which goes number by number."""
+    """Some rows of a tensor; ``index_select`` is twice as fast on images as indexing."""
     if isinstance(index, slice):
         return tensor[index]
     rows = torch.from_numpy(np.ascontiguousarray(index)).to(tensor.device, non_blocking=True)
@@ -114,7 +98,7 @@ def n_rows(batch: Batch) -> int:
 
 
 def rows_of(groups: Sequence[Group]) -> Rows:
-    """Which distinct image and caption stands where."""
+    """Which distinct image and caption is where."""
     image_row = {image.name: row for row, (_, image) in enumerate(distinct_images(groups))}
     caption_row = {caption: row for row, caption in enumerate(distinct_captions(groups))}
     return Rows(
@@ -124,155 +108,110 @@ def rows_of(groups: Sequence[Group]) -> Rows:
 
 
 class PreparedImages(Protocol):
-    """Where prepared images are kept, by the digest of their files."""
+    """Stores prepared images, by the digest of their files."""
 
     def get(self, image: ImageRef) -> tuple[Batch, str] | None:
-        """A prepared image as one row, and the digest of its pixels; None if it is not there."""
+        """A prepared image as one row, and the digest of its pixels; None if it is not stored."""
         ...
 
     def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
-        """Keeps a prepared image and the digest of its pixels."""
+        """Stores a prepared image and the digest of its pixels."""
         ...
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Some images on their way.
+    """Some images: ``rows`` of those that are stored prepared, by name, and the others decoded."""
 
-    Attributes:
-        images: in order, each with a group that has it.
-        rows: those that were kept prepared, by name.
-        new: the others, decoded.
-    """
-
-    images: Sequence[tuple[str, ImageRef]]
+    images: Sequence[ImageRef]
     rows: dict[str, Batch]
     new: list[Image]
 
 
 @dataclass
 class ImageRows:
-    """The distinct images of a task, opened and prepared ahead of who asks for them.
+    """The distinct images of a task, opened and prepared ahead of the model.
 
-    Decoding runs in threads, for images that have bytes of their own; what only a program can open is opened by the
-    thread that asks. The adapter is called from other threads only if its class says that it may be
-    (`PreparesInThreads`).
-
-    Attributes:
-        adapter: the model.
-        images: each with a group that has it, for messages; their places are the rows.
-        fingerprint: takes them in.
-        kept: where prepared images are kept, if anywhere.
-        decoded: images held decoded at a time.
-        seconds: wall time spent waiting for images.
+    Images with a file are decoded in threads; those that only a program can open are opened by the thread that asks.
+    The adapter is called from other threads only if its class says that it may be (`PreparesInThreads`).
     """
 
-    adapter: DualEncoder | PreparedPairScorer
-    images: Sequence[tuple[str, ImageRef]]
-    fingerprint: Fingerprint
-    kept: PreparedImages | None = None
-    decoded: int = DECODED
-    seconds: float = field(default=0.0, init=False)
-
-    @classmethod
-    def of(
-        cls,
-        adapter: DualEncoder | PreparedPairScorer,
-        groups: Sequence[Group],
-        fingerprint: Fingerprint,
-        kept: PreparedImages | None = None,
-        decoded: int = DECODED,
-    ) -> ImageRows:
-        """Those of a task, in the order of rows."""
-        return cls(adapter, list(distinct_images(groups)), fingerprint, kept, decoded)
+    adapter: DualEncoder | PreparedPairScorer  # the model
+    images: Sequence[tuple[str, ImageRef]]  # each with a group that has it, for messages; their positions are the rows
+    fingerprint: Fingerprint  # takes them in
+    kept: PreparedImages | None = None  # where prepared images are stored, if anywhere
+    decoded: int = DECODED  # images held decoded at a time
+    seconds: float = field(default=0.0, init=False)  # wall time spent waiting for images
 
     def __len__(self) -> int:
         return len(self.images)
 
     @contextmanager
     def parts(self, wanted: Sequence[np.ndarray]) -> Iterator[Iterator[Batch]]:
-        """Prepared rows for each of some lists of rows, in order; those of the next ones are made meanwhile.
+        """Prepared rows, a batch for each list of rows (int [n]), in order; the next ones are prepared meanwhile.
 
-        Args:
-            wanted: lists of rows, int [n] each.
-
-        Yields:
-            One batch for each list; DataError where an image cannot be read.
+        DataError where an image cannot be read.
         """
-        with self.made_of(wanted, self._prepared) as made:
-            yield map(_joined, made)  # which holds no part while the next one comes
+        with self.made_of(wanted, self.prepared) as made:
+            # By map, which holds no part while the next one comes.
+            yield map(lambda parts: parts[0] if len(parts) == 1 else concatenate(parts), made)
 
     @contextmanager
-    def made_of(
-        self, wanted: Sequence[np.ndarray], make: Callable[[Opened], T], reads: bool = True
-    ) -> Iterator[Iterator[list[T]]]:
-        """As `parts`, with anything that is made of opened images, in pieces of a few images.
-
-        Args:
-            wanted: lists of rows.
-            make: makes something of some images.
-            reads: whether rows that are kept prepared serve.
-
-        Yields:
-            What is made of each list: one item a piece.
-        """
+    def made_of(self, wanted: Sequence[np.ndarray], make: Callable[[Opened], T]) -> Iterator[Iterator[list[T]]]:
+        """As `parts`, with what ``make`` makes of opened images: a list for each list of rows, an item a few images."""
         threads = min(threads_beside_the_model(), max(1, self.decoded // 2))
         size = max(1, min(_TOGETHER, self.decoded // (2 * threads)))
         pieces = [[rows[start : start + size] for start in range(0, len(rows), size)] for rows in wanted]
         jobs = [[self.images[row] for row in piece] for listed in pieces for piece in listed]
         inside = bool(getattr(type(self.adapter), "prepares_in_threads", False))
 
-        def work(some: Sequence[tuple[str, ImageRef]]) -> Any:
-            opened = self._open(some, reads)
-            return make(opened) if inside else opened
+        def work(some: Sequence[tuple[str, ImageRef]]) -> Callable[[], T]:
+            opened = self._open(some)
+            if not inside:
+                return lambda: make(opened)
+            made = make(opened)
+            return lambda: made
 
         def has_bytes(some: Sequence[tuple[str, ImageRef]]) -> bool:
             return all(image.read is not None for _, image in some)
 
         with ahead(jobs, work, threads, max(1, self.decoded // size), has_bytes) as results:
-            yield (self._listed(results, len(listed), None if inside else make) for listed in pieces)
+            yield (self._timed(results, len(listed)) for listed in pieces)
 
-    def _listed(self, results: Iterator[Any], count: int, make: Callable[[Opened], T] | None) -> list[T]:
+    def _timed(self, results: Iterator[Callable[[], T]], count: int) -> list[T]:
         clock = time.perf_counter()
-        found = [next(results) if make is None else make(next(results)) for _ in range(count)]
+        made = [next(results)() for _ in range(count)]
         self.seconds += time.perf_counter() - clock
-        return found
+        return made
 
-    def _open(self, some: Sequence[tuple[str, ImageRef]], reads: bool) -> Opened:
+    def _open(self, some: Sequence[tuple[str, ImageRef]]) -> Opened:
         rows: dict[str, Batch] = {}
-        if self.kept is not None and reads:
-            for _, image in some:
-                found = self.kept.get(image)
-                if found is not None:
-                    rows[image.name] = found[0]
-                    self.fingerprint.add_digest(image, found[1])
-        new = open_all([one for one in some if one[1].name not in rows], self.fingerprint)
-        return Opened(some, rows, new)
+        for _, image in some:
+            stored = None if self.kept is None else self.kept.get(image)
+            if stored is not None:
+                rows[image.name] = stored[0]
+                self.fingerprint.add_digest(image, stored[1])
+        new = [self.fingerprint.open(*item) for item in some if item[1].name not in rows]
+        return Opened([image for _, image in some], rows, new)
 
-    def _prepared(self, opened: Opened) -> Batch:
-        """One row an image."""
+    def prepared(self, opened: Opened) -> Batch:
+        """Opened images as prepared rows, one each; stores those that are new."""
         if not opened.rows and self.kept is None:
             return self.adapter.prepare_images(opened.new)
         rows = dict(opened.rows)
-        images = [image for _, image in opened.images]
         if opened.new:
             batch = self.adapter.prepare_images(opened.new)
-            for place, image in enumerate(image for image in images if image.name not in opened.rows):
+            for place, image in enumerate(image for image in opened.images if image.name not in opened.rows):
                 rows[image.name] = take(batch, slice(place, place + 1))
                 if self.kept is not None:
                     self.kept.put(image, rows[image.name], self.fingerprint.of(image))
             if not opened.rows:
                 return batch
-        return concatenate([rows[image.name] for image in images])
+        return concatenate([rows[image.name] for image in opened.images])
 
 
 class Window:
-    """Prepared rows that are asked for from first to last, some of them again while they are at hand.
-
-    Args:
-        parts: batches of single lists of rows, in order.
-        rows: these lists.
-    """
+    """Prepared rows that are asked for in order, some of them again; ``parts`` are batches of the lists ``rows``."""
 
     def __init__(self, parts: Iterator[Batch], rows: Sequence[np.ndarray]) -> None:
         self._coming = zip(rows, parts, strict=True)
@@ -288,7 +227,3 @@ class Window:
                 if row >= first:
                     self._here[row] = take(batch, slice(place, place + 1))
         return concatenate([self._here[row] for row in wanted.tolist()])
-
-
-def _joined(parts: list[Batch]) -> Batch:
-    return parts[0] if len(parts) == 1 else concatenate(parts)

@@ -1,7 +1,7 @@
 """Scores of pairs of an image and a caption, by models that see both together; each distinct pair is scored once.
 
-A model that prepares images (`PreparedPairScorer`) encodes each of them once a pass; any other is given opened images.
-Pairs are taken image by image, so that what an image was encoded to is held only as long as its captions come.
+A model that prepares images (`PreparedPairScorer`) encodes each of them once a pass; any other gets opened images.
+Pairs are taken image by image, so that an encoded image stays in memory only as long as its captions come.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PairTable:
     Attributes:
         groups: float32 [groups, images, captions].
         values: float32 [distinct images, distinct captions]; None where only pairs inside groups were asked for.
-        rows: which distinct image and caption stands where.
+        rows: which distinct image and caption is where.
     """
 
     groups: np.ndarray
@@ -67,7 +67,7 @@ class PairTable:
 
     @property
     def every(self) -> np.ndarray:
-        """The values; for who asked for every pair."""
+        """The values; for callers that asked for every pair."""
         assert self.values is not None, "every pair was asked for"
         return self.values
 
@@ -86,19 +86,16 @@ def score_task_pairs(
     kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> PairTable:
-    """Scores a task, opening each image when its pairs come and dropping it afterwards.
+    """Scores a task by a `PairScorer`, opening each image when its pairs come and dropping it afterwards.
 
     Args:
-        model: a `PairScorer`.
+        model: the model.
         groups: all of one shape, at least one.
         batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
         all_pairs: score every image with every caption of the task.
         fingerprint: takes the images in.
-        kept: where prepared images are kept, if anywhere.
-        blocks: where finished blocks of scores are kept, if anywhere.
-
-    Returns:
-        The scores.
+        kept: where prepared images are stored, if anywhere.
+        blocks: where finished blocks of scores are stored, if anywhere.
 
     Raises:
         DataError: an image cannot be read.
@@ -122,7 +119,7 @@ def score_in_memory(
     all_pairs: bool,
     blocks: BlockStore | None = None,
 ) -> PairTable:
-    """Scores prepared inputs: what TTM does again after every iteration; arguments and errors as `score_task_pairs`."""
+    """Scores prepared inputs, as TTM does after every iteration; arguments and errors as `score_task_pairs`."""
 
     def score(wanted: np.ndarray) -> np.ndarray:
         def begin() -> _Score:
@@ -143,11 +140,9 @@ def score_ranked_pairs(
     kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> np.ndarray:
-    """As `score_pairs`, for ranking: a pair that the model refuses has the lowest score if its refusals count as wrong.
+    """As `score_pairs`, for ranking: a refused pair has the lowest score if the model counts refusals as wrong.
 
-    Raises:
-        DataError: an image cannot be read.
-        TtmbenchError: the model did not return one finite score a pair.
+    Every other score must be finite, else TtmbenchError.
     """
     values = score_pairs(model, images, captions, wanted, batch_sizer, fingerprint, kept, blocks)
     fingerprint.add_remaining()
@@ -170,24 +165,10 @@ def score_pairs(
     kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> np.ndarray:
-    """Scores pairs, each image opened when its pairs come.
+    """Scores of pairs, float32 [pairs], each image opened when its pairs come; otherwise as `score_task_pairs`.
 
-    Args:
-        model: a `PairScorer`.
-        images: distinct ones, with a group that has each.
-        captions: distinct ones.
-        wanted: rows of images and captions, int [pairs, 2], image by image in the order of rows.
-        batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
-        fingerprint: takes the images in.
-        kept: where prepared images are kept, if anywhere.
-        blocks: where finished blocks of scores are kept, if anywhere.
-
-    Returns:
-        float32 [pairs].
-
-    Raises:
-        DataError: an image cannot be read.
-        TtmbenchError: the model did not return one score a pair.
+    Images and captions are distinct ones, images with a group that has each; ``wanted`` are their rows, int [pairs, 2],
+    image by image in the order of rows.
     """
     adapter, many = model.prepared_pair_scorer, model.many_at_once
     if adapter is None:
@@ -209,7 +190,7 @@ def score_pairs(
 def _table(
     rows: Rows, n_images: int, n_captions: int, all_pairs: bool, score: Callable[[np.ndarray], np.ndarray]
 ) -> PairTable:
-    """Each distinct pair of a task scored once, image by image."""
+    """Scores each distinct pair of a task once, image by image."""
     places = rows.images[:, :, None] * n_captions + rows.captions[:, None, :]
     if not all_pairs:
         distinct, inside = np.unique(places, return_inverse=True)
@@ -249,7 +230,7 @@ def _in_blocks(
 class _PreparedBatches:
     """Scores batches of pairs one after the other; an image that goes on in the next batch is encoded once.
 
-    Begun anew with every span: what a batch encodes must not depend on where the run began.
+    There is a new one for every span: what a batch encodes must not depend on where the run began.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A task made ready for a model: every image decoded and preprocessed once, every caption tokenised once."""
+"""Prepares a task for a model: every image decoded and preprocessed once, every caption tokenised once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ttmbench.protocols import Augmentable, DualEncoder, MayRefuse, PreparedPair
 from ttmbench.scoring.batches import BatchSizer, BlockStore
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
     ImageRows,
     Opened,
@@ -48,61 +48,50 @@ def prepare(
         adapter: the model.
         groups: all of one shape, at least one.
         batch_size: images held decoded at a time.
-        enlarge: also keep the images so many times as large, for augmentation.
+        enlarge: also prepare the images so many times as large, for augmentation.
         fingerprint: of the data, if it has been begun.
-        kept: where prepared images are kept, if anywhere; not used with ``enlarge``.
+        kept: where prepared images are stored, if anywhere; not used with ``enlarge``.
 
     Returns:
         The prepared inputs and the fingerprint of the data.
 
     Raises:
         DataError: an image cannot be read.
-        UsageError: the model has no way to augment, and ``enlarge`` is set.
+        UsageError: ``enlarge`` is set, and the model cannot augment.
     """
     augmentable = adapter if enlarge is not None and isinstance(adapter, Augmentable) else None
     if enlarge is not None and augmentable is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
     fingerprint = fingerprint or Fingerprint(groups)
-    images = ImageRows.of(adapter, groups, fingerprint, kept, batch_size)
-    parts: list[Batch] = []
-    larger: list[Batch] = []
-    wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
-    with progress_bar(len(images), "preparing", "images") as shown:
+    stored_in = kept if enlarge is None else None  # only decoded images can be enlarged
+    images = ImageRows(adapter, list(distinct_images(groups)), fingerprint, stored_in, batch_size)
+    made: list[tuple[Batch, Batch | None]] = []
+
+    def make(opened: Opened) -> tuple[Batch, Batch | None]:
+        batch = images.prepared(opened)
         if enlarge is None or augmentable is None:
-            with images.parts(wanted) as batches:
-                for batch in batches:
-                    parts.append(batch)
-                    shown.update(n_rows(batch))
-        else:
-            larger_size = enlarge
+            return batch, None
+        return batch, augmentable.prepare_enlarged(opened.new, enlarge)
 
-            def twice(opened: Opened) -> tuple[Batch, Batch]:
-                return adapter.prepare_images(opened.new), augmentable.prepare_enlarged(opened.new, larger_size)
-
-            with images.made_of(wanted, twice, reads=False) as pairs:
-                for pair in (pair for listed in pairs for pair in listed):
-                    parts.append(pair[0])
-                    larger.append(pair[1])
-                    shown.update(n_rows(pair[0]))
-    captions, rows = distinct_captions(groups), rows_of(groups)
-    enlarged = concatenate(larger) if larger else None
-    tokens = adapter.prepare_captions(captions)
-    return Prepared(concatenate(parts), tokens, rows, enlarged), fingerprint.hexdigest()
+    wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
+    with progress_bar(len(images), "preparing", "images") as shown, images.made_of(wanted, make) as pieces:
+        for listed in pieces:
+            made += listed
+            shown.update(sum(n_rows(batch) for batch, _ in listed))
+    larger = [enlarged for _, enlarged in made if enlarged is not None]
+    prepared = Prepared(
+        concatenate([batch for batch, _ in made]),
+        adapter.prepare_captions(distinct_captions(groups)),
+        rows_of(groups),
+        concatenate(larger) if larger else None,
+    )
+    return prepared, fingerprint.hexdigest()
 
 
 def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tuple[Prepared, str]:
-    """The inputs of a model that reads stored features: row by row, group by group, with no image opened.
+    """Inputs of a model that reads precomputed embeddings, of at most ``limit`` groups, and their fingerprint.
 
-    Args:
-        adapter: the model.
-        shape: images and captions per group, from the task.
-        limit: use no more groups than this.
-
-    Returns:
-        The inputs and the fingerprint of the data.
-
-    Raises:
-        DataError: the rows make no whole groups of this shape, or more groups on one side than on the other.
+    DataError if the rows make no whole groups of this shape, or more groups on one side than on the other.
     """
     images, captions = adapter.stored_images(), adapter.stored_captions()
     groups, rest = divmod(n_rows(images), shape.images)
@@ -136,7 +125,7 @@ class PreparedTask:
     all_pairs: bool
 
     def score(self, blocks: BlockStore | None = None) -> Scores:
-        """One scoring pass, serving metrics and matching alike; finished blocks are kept if it is said where."""
+        """One scoring pass, for metrics and matching alike; stores finished blocks where given."""
         if not isinstance(self.adapter, DualEncoder):
             table = score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)
             return table.scores(self.all_pairs)
@@ -149,20 +138,10 @@ SHOWN = 8  # group ids in a message
 
 
 def usable_scores(adapter: MayRefuse | None, scores: Scores, groups: Sequence[Group]) -> Scores:
-    """Scores without NaN: a group that misses one (of a model whose refusals count as wrong) ties everywhere.
+    """Scores without NaN: a group with a missing score (of a model whose refusals count as wrong) ties everywhere.
 
-    A tie is never correct.
-
-    Args:
-        adapter: the model; None for one that refuses nothing.
-        scores: its scores.
-        groups: in the order of the scores.
-
-    Returns:
-        The scores, all finite.
-
-    Raises:
-        TtmbenchError: a score is infinite or missing, and the model does not say that missing ones count as wrong.
+    A tie is never correct. ``adapter`` is None for a model that refuses nothing. TtmbenchError if a score is infinite
+    or missing, and the model does not say that missing ones count as wrong.
     """
     if adapter is not None:
         missing = np.isnan(scores.groups).any(axis=(1, 2))
@@ -191,7 +170,7 @@ def usable_scores(adapter: MayRefuse | None, scores: Scores, groups: Sequence[Gr
 
 
 def refusal_notes(scores: Scores, groups: Sequence[Group]) -> list[str]:
-    """A sentence that lists the groups with a missing score (NaN); none where there are none."""
+    """A sentence that lists the groups with a missing score (NaN), if there are any."""
     ids = _missing_ids(scores, groups)
     which = f"{len(ids)} of {len(groups)} groups"
     wrong = f"{which} have a pair without a score and count as wrong in every metric: {', '.join(ids)}"
@@ -204,17 +183,10 @@ def _missing_ids(scores: Scores, groups: Sequence[Group]) -> list[str]:
 
 
 def count_truncated(adapter: Truncating | None, groups: Sequence[Group]) -> dict[str, int] | None:
-    """How many captions of a task a model cuts.
+    """How many ``captions`` of a task a model cuts, ``of`` all distinct ones, and the ``groups`` that have one.
 
-    Args:
-        adapter: the model; None for one that does not say, or reads no captions.
-        groups: of the task.
-
-    Returns:
-        ``captions`` that are cut ``of`` all distinct ones, and the ``groups`` that have one; None without a model.
-
-    Raises:
-        TtmbenchError: the model did not give one answer a caption.
+    None without a model (one that does not say, or reads no captions). TtmbenchError if it did not answer for each
+    caption.
     """
     if adapter is None:
         return None
@@ -231,7 +203,7 @@ def count_truncated(adapter: Truncating | None, groups: Sequence[Group]) -> dict
 
 
 def truncated_notes(counted: Mapping[str, int] | None) -> list[str]:
-    """A sentence for the task's notes where captions are cut; none elsewhere."""
+    """A sentence for the task's notes if captions are cut."""
     if not counted or not counted["captions"]:
         return []
     return [

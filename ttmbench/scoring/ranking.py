@@ -1,7 +1,7 @@
-"""Scores counted to ranks, a block of queries at a time: the whole matrix of scores is never there.
+"""Ranks, counted a block of queries at a time: the whole matrix of scores is never in memory.
 
-A block holds some queries against all candidates, so that everything a rank needs stands in it. Its size depends on the
-number of candidates alone: a rank depends neither on the batch size nor on where a run began.
+A block has some queries and all candidates. Its size depends on the number of candidates alone, so that a rank depends
+neither on the batch size nor on where a run began.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rank_queries(
     what: str = "queries",
     block: int = BLOCK,
 ) -> Ranks:
-    """Ranks the best true candidate of each query; a candidate is true that has the query's label.
+    """Ranks the best true candidate of each query; a candidate is true if it has the query's label.
 
     Args:
         score: gives scores of some queries.
@@ -36,9 +36,6 @@ def rank_queries(
         candidates: label of each candidate.
         what: the queries, for the progress bar and messages.
         block: scores held at a time.
-
-    Returns:
-        The ranks.
 
     Raises:
         TtmbenchError: a score is not finite, or there is not one for each query and candidate.
@@ -63,20 +60,9 @@ def rank_queries(
 
 
 def best_candidates(score: ScoreRows, total: int, candidates: int, k: int, what: str) -> Int[np.ndarray, "total k"]:
-    """The k candidates of each query that score highest; of equal ones those that the data have first.
+    """Positions of the k (at most all) highest-scoring candidates of each query, ascending; of equals the first ones.
 
-    Args:
-        score: gives scores of some queries.
-        total: number of queries.
-        candidates: number of candidates.
-        k: how many of them, at most as many as there are.
-        what: the queries, for the progress bar and messages.
-
-    Returns:
-        Places of candidates, in ascending order.
-
-    Raises:
-        TtmbenchError: a score is not finite, or there is not one for each query and candidate.
+    TtmbenchError if a score is not finite, or there is not one for each query and candidate.
     """
     best = np.empty((total, k), np.int32)
     for rows, scores in _in_blocks(score, total, candidates, BLOCK, what, f"choosing {k} for each of"):
@@ -111,20 +97,10 @@ def rank_chosen(
     candidates: Int[np.ndarray, " candidates"],
     what: str = "queries",
 ) -> Ranks:
-    """Ranks queries among the candidates that a first stage chose; a query without a true one there is never found.
+    """Ranks queries among the candidates that a first stage chose; one without a true candidate there is never found.
 
-    Args:
-        score: gives scores of some queries with the candidates chosen for them.
-        chosen: places of candidates, in ascending order.
-        queries: label of each query.
-        candidates: label of each candidate, those that were not chosen too.
-        what: the queries, for messages.
-
-    Returns:
-        The ranks. Where no true candidate was chosen, all three are the number of candidates.
-
-    Raises:
-        TtmbenchError: a score is not finite, or there is not one for each query and candidate.
+    Arguments and errors as of `rank_queries`, but ``score`` gives scores of some queries with the candidates ``chosen``
+    for them (positions, ascending). Where no true candidate was chosen, all three ranks are the number of candidates.
     """
     total, k = chosen.shape
     labels, counts = np.unique(candidates, return_counts=True)
@@ -139,14 +115,9 @@ def rank_chosen(
 
 
 def rank_rows(scores: np.ndarray, own: np.ndarray) -> dict[str, np.ndarray]:
-    """The three counts of `Ranks` for some queries, of which each has a true candidate.
+    """Counts ``strict``, ``as_topk`` and ``above`` of `Ranks`, int [queries], for queries with a true candidate each.
 
-    Args:
-        scores: [queries, candidates].
-        own: which candidates are true, bool of the same shape.
-
-    Returns:
-        ``strict``, ``as_topk`` and ``above``, int [queries].
+    ``own`` says which candidates are true, bool of the shape of the scores, [queries, candidates].
     """
     best = np.where(own, scores, -np.inf).max(axis=1, keepdims=True)
     higher, equal = scores > best, scores == best

@@ -1,4 +1,4 @@
-"""A sweep, from its cells to a folder of documents: what is not done goes to workers, and all is kept track of."""
+"""The driver of a sweep: gives unfinished units to workers and keeps the summary up to date."""
 
 from __future__ import annotations
 
@@ -55,23 +55,16 @@ class Driver:
             warn(f"{why} since {count} cell{'s were' if count > 1 else ' was'} done: running again")
         self.left, self.units = len(stages), sum(len(stage) for cell in stages for stage in cell)
         self._scheduler = Scheduler(stages, on_error=on_error)
-        self._doing: dict[str, str] = {}  # worker -> what it does, for a person
+        self._doing: dict[str, str] = {}  # worker -> what it does, for the display
         self._idle: dict[str, None] = {}
         self._out = Counter[int]()  # number of a cell -> its units that workers have
         self._writing, self._written = 0.0, -1e9
 
     def run(self, executor: Executor, display: Display) -> SweepSummary:
-        """Gives out units until every cell is over.
-
-        Args:
-            executor: starts the workers; it is stopped in the end, whatever happens.
-            display: shows how it goes.
-
-        Returns:
-            The summary, as it was written.
+        """Gives out units until every cell is over, stops the executor, and returns the summary as it was written.
 
         Raises:
-            KeyboardInterrupt: once workers have stopped and the summary says so.
+            KeyboardInterrupt: after workers have stopped and the summary says so.
             TtmbenchError: there can be no workers, or a file cannot be written.
         """
         finished = self._scheduler.over
@@ -127,13 +120,13 @@ class Driver:
         self._doing.pop(event.worker, None)
         self._idle.pop(event.worker, None)
         ended = self._scheduler.lose(event.worker, event.why)
-        told = f"{event.worker} is lost: {event.why}"
+        line = f"{event.worker} is lost: {event.why}"
         if event.unit is not None:
             entry = self._returned(event.unit)
             if entry.number not in [end.cell.number for end in ended]:
                 entry.attempts += 1
-                told += f"; {event.unit.name} is tried again"
-        display.tell(told)
+                line += f"; {event.unit.name} is tried again"
+        display.tell(line)
         for end in ended:
             self._end(end, display)
 
@@ -150,7 +143,7 @@ class Driver:
             display.tell(f"{event.worker} cannot do {unit.name}: {result.error}; it is tried elsewhere")
 
     def _returned(self, unit: Unit) -> CellEntry:
-        """The cell of a unit that a worker no longer has."""
+        """The entry of a unit that a worker no longer has."""
         entry = self._entries[unit.cell.number]
         self._out[entry.number] -= 1
         if not self._out[entry.number] and entry.state == "running":
@@ -176,9 +169,6 @@ class Driver:
         for entry in self._entries.values():
             if entry.state in ("running", "waiting"):
                 entry.state = "skipped" if finished else "waiting"
-        states = {entry.state for entry in self._entries.values()}
-        if not finished:
-            self._summary.status = "interrupted"
-        else:
-            self._summary.status = "failed" if "failed" in states else "done"
+        failed = any(entry.state == "failed" for entry in self._entries.values())
+        self._summary.status = "interrupted" if not finished else "failed" if failed else "done"
         self._save(at_once=True)

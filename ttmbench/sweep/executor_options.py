@@ -1,4 +1,4 @@
-"""What ``--executor_args`` says of workers: when processes of this machine hang, and of Ray also what they get."""
+"""The settings of ``--executor_args``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ttmbench.errors import UsageError
 
 
 class LocalOptions(BaseModel):
-    """How a sweep uses processes of this machine.
+    """Settings for processes of this machine.
 
     Attributes:
-        stall: seconds without a sign of progress after which a worker at a unit is ended; None for none ever. Signs
-            take a few seconds to arrive.
+        stall: seconds without a sign of progress after which a worker is ended; None for no limit. Signs take a few
+            seconds to arrive.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -25,15 +25,15 @@ class LocalOptions(BaseModel):
 
 
 class RayOptions(LocalOptions):
-    """How a sweep uses a cluster.
+    """Settings for a cluster.
 
     Attributes:
-        address: of the cluster, ``host:port``; ``auto`` takes the one that this machine belongs to.
+        address: of the cluster, ``host:port``; ``auto`` is the one that this machine belongs to.
         num_cpus: of each worker; its threads too.
-        num_gpus: of each worker; None takes 1 where the cluster has any, else 0.
-        memory: GB that Ray sets aside for each worker; None for no demand.
-        workers: how many at most; None for as many as the cluster has room for.
-        folder: ``auto`` finds out which workers see the sweep's folder; ``own`` lets every one have its own.
+        num_gpus: of each worker; None for 1 where the cluster has any, else 0.
+        memory: GB that Ray reserves for each worker; None for none.
+        workers: the most; None for as many as the cluster has room for.
+        folder: ``auto`` finds out which workers see the sweep's folder; ``own`` gives each one its own.
     """
 
     address: str = Field("auto", min_length=1)
@@ -45,7 +45,7 @@ class RayOptions(LocalOptions):
 
     @property
     def threads(self) -> int:
-        """Of a worker's arithmetic."""
+        """Number of a worker's threads."""
         return max(1, int(self.num_cpus))
 
     def resources(self, cluster_has_gpus: bool) -> dict[str, float]:

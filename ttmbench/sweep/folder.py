@@ -1,10 +1,11 @@
-"""A sweep's folder: whose it is, and what of the cells is done already by the files that are there."""
+"""A sweep's folder: its locks, and what of the cells is done already."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import filelock
 
@@ -15,22 +16,28 @@ from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, units_of
 from ttmbench.sweep.plan import PlannedCell
 
+_LOCK = f"{OWN}/lock"
+
 
 def stages_left(root: Path, planned: PlannedCell) -> list[list[Unit]]:
-    """What is left to do of a cell: nothing if its document says so, and no seed of which all files are there.
+    """What is left to do of a cell: nothing if its document is done, and no seed whose files are complete.
 
-    Nothing is loaded for it but seeds' last files.
+    Only files are looked at: whether model and data are still the same shows when they are loaded.
     """
     config, stages = planned.cell.config_at(root), units_of(planned.cell)
     if not (root / planned.cell.folder).is_dir():
         return stages
-    key = planned.chosen.key(config).sha256
-    if is_done(root / planned.cell.document, key):
+    key = planned.chosen.key(config)
+    path = root / planned.cell.document
+    document = _done_document(path)
+    if document is not None and document.get("run_key") == key.sha256 and _files_are_sound(path, document):
         return []
-    from ttmbench.evaluator.partial_runs import seed_is_done  # imports torch; only where there is something to look at
+    from ttmbench.evaluator.worker import seed_is_done  # imports torch
 
     by_kind = {stage[0].kind: stage for stage in stages}
-    seeds = [unit for unit in by_kind.get("seed", ()) if not seed_is_done(config, unit.cell.task, unit.part, key)]
+    seeds = [
+        unit for unit in by_kind.get("seed", ()) if not seed_is_done(config, unit.cell.task, unit.part, key.sha256)
+    ]
     # A run that finds every seed needs the raw scores once, and takes them from the cache.
     scores = by_kind.get("groups", []) if seeds or "seed" not in by_kind else []
     return [stage for stage in (scores, seeds, by_kind["run"]) if stage]
@@ -38,26 +45,20 @@ def stages_left(root: Path, planned: PlannedCell) -> list[list[Unit]]:
 
 def why_again(root: Path, planned: PlannedCell) -> str | None:
     """What changed since a cell was done, for the user; None if it never was, or if it is another command now."""
-    try:
-        document = read_json(root / planned.cell.document)
-    except Unreadable:
-        return None
-    if not isinstance(document, dict) or document.get("status") != "done":
-        return None
-    return planned.chosen.key(planned.cell.config_at(root)).changes_since(document)
+    document = _done_document(root / planned.cell.document)
+    return None if document is None else planned.chosen.key(planned.cell.config_at(root)).changes_since(document)
 
 
-def is_done(path: Path, key: str) -> bool:
-    """Whether a document says that a run of this key is done, and the files beside it are as it wrote them.
-
-    Whether model and data are still the same is not looked at: nothing is loaded here.
-    """
+def _done_document(path: Path) -> dict[str, Any] | None:
     try:
         document = read_json(path)
     except Unreadable:
-        return False
-    if not isinstance(document, dict) or (document.get("status"), document.get("run_key")) != ("done", key):
-        return False
+        return None
+    return document if isinstance(document, dict) and document.get("status") == "done" else None
+
+
+def _files_are_sound(path: Path, document: dict[str, Any]) -> bool:
+    """Whether the files next to a document are as its run wrote them."""
     artifacts = document.get("artifacts", {})
     try:
         return all(file_digest(path.parent / Path(name).name) == about["sha256"] for name, about in artifacts.items())
@@ -67,15 +68,11 @@ def is_done(path: Path, key: str) -> bool:
 
 @contextmanager
 def one_driver(root: Path) -> Iterator[None]:
-    """Holds a sweep's folder against other drivers and single cells.
-
-    Raises:
-        UsageError: somebody else has it, or it cannot be written to.
-    """
+    """Locks a sweep's folder against other drivers and single cells; UsageError if it is in use or not writable."""
     try:
-        lock = take_lock(_lock(root))
+        lock = take_lock(root / _LOCK)
     except filelock.Timeout:
-        raise UsageError(_who(root)) from None
+        raise UsageError(_in_use(root)) from None
     except OSError as error:
         raise _unwritable(root, error) from None
     try:
@@ -86,13 +83,9 @@ def one_driver(root: Path) -> Iterator[None]:
 
 @contextmanager
 def beside_other_cells(root: Path) -> Iterator[None]:
-    """Holds a sweep's folder against drivers, together with other single cells; each has its own folder besides.
-
-    Raises:
-        UsageError: a driver has it, or it cannot be written to.
-    """
+    """Locks a sweep's folder against drivers, not against other cells; UsageError if in use or not writable."""
     try:
-        shared = share_lock(_lock(root))
+        shared = share_lock(root / _LOCK)
     except BlockingIOError:
         raise UsageError(
             f"a sweep is writing to {root}, and does this cell too; wait until it is done, or leave --cell to it"
@@ -103,14 +96,10 @@ def beside_other_cells(root: Path) -> Iterator[None]:
         yield
 
 
-def _lock(root: Path) -> Path:
-    return root / OWN / "lock"
-
-
-def _who(root: Path) -> str:
-    """Why a driver cannot have the folder: if it can be shared, only cells have it."""
+def _in_use(root: Path) -> str:
+    """Why a driver cannot have the folder: if it can be shared, only single cells use it."""
     try:
-        with share_lock(_lock(root)):
+        with share_lock(root / _LOCK):
             return f"cells of {root} are being run by themselves (--cell); wait until they are done"
     except OSError:
         return f"another sweep is writing to {root}; wait until it is done, or name another --output_path"

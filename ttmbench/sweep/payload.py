@@ -1,20 +1,21 @@
-"""What travels between a driver and workers that may not see its files, as files of one folder or as bytes.
+"""Files that travel between the driver and workers that may not see its folder.
 
-To every worker: task files, samples and local plugins, in one folder while a cluster takes it over. For a worker
-without a common folder also the folder of the cell, with the state of its seeds, and the raw scores that its units put
-in the cache. These lie in the folder of the driver under ``.sweep/cache/<number of the cell>`` until the cell is over.
-Data and weights never travel: they are at hand on a node, or not.
+To every worker: task files, samples and local plugins, in one folder. To and from a worker without a common folder
+also the cell's folder, with the state of its seeds, and raw scores of the cache, which the driver holds in
+``.sweep/cache/<number of the cell>`` until the cell is over. Data and weights never travel.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import invalidate_caches
-from importlib.metadata import Distribution, EntryPoint, distributions, entry_points
+from importlib.metadata import distributions, entry_points
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
@@ -29,16 +30,16 @@ from ttmbench.evaluator.unit import Cell, Unit
 from ttmbench.hookspecs import PROJECT
 from ttmbench.plugins.registry import ENDINGS
 
-MOST = 100_000_000  # bytes of one folder that travels
+MOST = 100_000_000  # bytes of a folder that travels
 _PLUGINS = "plugins"
 
 
 @dataclass(frozen=True)
 class Payload:
-    """What goes along to every worker.
+    """What travels to every worker.
 
     Attributes:
-        paths: a path as configurations have it -> where it lies below the folder that travels.
+        paths: a path as configurations have it -> its place below the folder that travels.
         plugins: distributions that bring plugins -> version.
         sent: those of them that travel.
     """
@@ -49,7 +50,7 @@ class Payload:
 
 
 def gather(cells: Iterable[Cell], into: Path) -> Payload:
-    """Copies what goes along into an empty folder; a folder that is too large for it is left out, which is said."""
+    """Copies what travels to every worker into an empty folder; a folder that is too large is skipped and reported."""
     paths: dict[str, str] = {}
     for given in dict.fromkeys(path for cell in cells for path in _paths_of(cell.config)):
         source, target = Path(given), f"files/{len(paths)}"
@@ -73,7 +74,7 @@ def gather(cells: Iterable[Cell], into: Path) -> Payload:
 
 
 def relocated(unit: Unit, here: Mapping[str, str]) -> Unit:
-    """A unit whose configuration names what it reads by where it lies here."""
+    """The unit with the paths of this machine in its configuration."""
     config = unit.cell.config
     changed = config.model_copy(
         update={
@@ -86,15 +87,7 @@ def relocated(unit: Unit, here: Mapping[str, str]) -> Unit:
 
 
 def missing_plugins(payload: Payload, folder: Path) -> Iterator[str]:
-    """Makes plugins that came along usable where they are not installed.
-
-    Args:
-        payload: what the driver has.
-        folder: where it lies here.
-
-    Yields:
-        What is not as the driver has it, a line each.
-    """
+    """Makes plugins that travelled in ``folder`` usable; yields a line for each that is not as the driver has it."""
     if set(payload.sent) - set(_plugin_versions()):
         sys.path.append(str(folder / _PLUGINS))  # after all others: what is installed here wins
         invalidate_caches()
@@ -107,19 +100,13 @@ def missing_plugins(payload: Payload, folder: Path) -> Iterator[str]:
 
 
 def files_of(root: Path, cell: Cell) -> dict[str, bytes]:
-    """What earlier units of a cell have left in the driver's folder: path below it -> content."""
+    """Files that earlier units of a cell left in the driver's folder: path below it -> content."""
     folders = (root / cell.folder, root / _cache_of(cell))
     return {path.relative_to(root).as_posix(): path.read_bytes() for folder in folders for path in _files(folder)}
 
 
 def take_in(root: Path, cell: Cell, files: Mapping[str, bytes], over: bool) -> None:
-    """Puts what a unit has written into the driver's folder.
-
-    Args:
-        root: the driver's folder.
-        cell: of the unit.
-        files: that it sent.
-        over: the cell is: what it kept to resume from is removed.
+    """Writes the files of a unit to the driver's folder; if the cell is over, removes what it would resume from.
 
     Raises:
         TtmbenchError: a path leads elsewhere, or a file cannot be written.
@@ -131,11 +118,7 @@ def take_in(root: Path, cell: Cell, files: Mapping[str, bytes], over: bool) -> N
 
 
 def put_files(root: Path, cell: Cell, files: Mapping[str, bytes], cache: Path | None) -> None:
-    """Writes files of a cell below a folder, its raw scores into the cache where there is one.
-
-    Raises:
-        TtmbenchError: a path leads elsewhere, or a file cannot be written.
-    """
+    """Writes files of a cell below a folder, its raw scores into the cache if there is one; errors as for `take_in`."""
     for name, content in files.items():
         path = _target(root, cell, name, cache)
         try:
@@ -165,17 +148,15 @@ class Changes:
         return {name: path.read_bytes() for name, path in changed.items() if path.exists()}
 
     def _stamps(self) -> dict[str, tuple[Path, int, int]]:
-        found = {path.relative_to(self._root).as_posix(): path for path in _files(self._root / self._cell.folder)}
+        paths = {path.relative_to(self._root).as_posix(): path for path in _files(self._root / self._cell.folder)}
         if self._cache is not None:
             scores, target = self._cache / SCORES, _cache_of(self._cell)
-            found |= {f"{target}/{SCORES}/{path.relative_to(scores).as_posix()}": path for path in _files(scores)}
+            paths |= {f"{target}/{SCORES}/{path.relative_to(scores).as_posix()}": path for path in _files(scores)}
         stamps = {}
-        for name, path in found.items():
-            try:
+        for name, path in paths.items():
+            with suppress(FileNotFoundError):
                 about = path.stat()
-            except FileNotFoundError:
-                continue
-            stamps[name] = (path, about.st_mtime_ns, about.st_size)
+                stamps[name] = (path, about.st_mtime_ns, about.st_size)
         return stamps
 
 
@@ -190,7 +171,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _target(root: Path, cell: Cell, name: str, cache: Path | None) -> Path:
-    """Where a file goes; never outside the cell's own two folders."""
+    """The path of a file, never outside the cell's own two folders."""
     path, scores = PurePosixPath(name), PurePosixPath(_cache_of(cell))
     is_score = path.is_relative_to(scores)
     inside = is_score or path.is_relative_to(cell.folder)
@@ -212,10 +193,10 @@ def _plugin_versions() -> dict[str, str]:
 
 
 def _copy_plugin(name: str, into: Path) -> bool:
-    """Copies the package or module of a plugin, and what names it a plugin; whether that could be done."""
+    """Copies the modules and the metadata of a plugin; False if a module has no files."""
     distribution = next(iter(distributions(name=name)))
-    modules = {point.value.partition(":")[0].partition(".")[0] for point in _points(distribution)}
-    sources = [_source(module) for module in modules]
+    points = distribution.entry_points.select(group=PROJECT)
+    sources = [_source(module) for module in {re.split(r"[:.]", point.value)[0] for point in points}]
     if not sources or None in sources:
         return False
     into.mkdir(parents=True, exist_ok=True)
@@ -229,17 +210,13 @@ def _copy_plugin(name: str, into: Path) -> bool:
     about.mkdir(exist_ok=True)
     head = f"Metadata-Version: 2.1\nName: {distribution.name}\nVersion: {distribution.version}\n"
     (about / "METADATA").write_text(head, "utf-8")
-    lines = [f"{point.name} = {point.value}" for point in _points(distribution)]
+    lines = [f"{point.name} = {point.value}" for point in points]
     (about / "entry_points.txt").write_text("\n".join([f"[{PROJECT}]", *lines, ""]), "utf-8")
     return True
 
 
-def _points(distribution: Distribution) -> Iterable[EntryPoint]:
-    return distribution.entry_points.select(group=PROJECT)
-
-
 def _source(module: str) -> Path | None:
-    """The folder of a package, or the file of a module; None for what is neither."""
+    """The folder of a package, or the file of a module; None for any other."""
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         return None

@@ -1,4 +1,4 @@
-"""A sweep's plan: a YAML file of models, tasks and settings, and the cells that it means."""
+"""A sweep's plan: reads a YAML file of models, tasks and settings, and expands it to cells."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ NOT_OF_A_CELL = {
     "baseline": "`ttmbench compare` compares the documents",
 }
 
-
 Given: TypeAlias = dict[str, Any]
 """Options of a run by their names."""
 Names = Annotated[list[str], BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)]
@@ -44,14 +43,14 @@ class _Strict(BaseModel):
 
 
 class Match(_Strict):
-    """Cells by globs of their model, task (or its tags) and setting; an omitted key matches everything."""
+    """Selects cells by globs of their model, task (or its tags) and setting; an omitted key matches everything."""
 
     model: Names = ["*"]
     task: Names = ["*"]
     setting: Names = ["*"]
 
     def fits(self, model: Sequence[str], task: Sequence[str], setting: str) -> bool:
-        """Whether a cell is meant; a model goes by its names, a task by its name and tags."""
+        """Whether a cell matches; ``model`` are the model's names, ``task`` the task's name and tags."""
         pairs = ((self.model, model), (self.task, task), (self.setting, [setting]))
         return all(any(fnmatchcase(name, glob) for glob in globs for name in names) for globs, names in pairs)
 
@@ -94,18 +93,18 @@ class PlannedSetting(BaseModel):
 
 
 class SweepPlan(_Strict):
-    """A plan as its file has it.
+    """The content of a plan's file.
 
     Attributes:
         models: names, or mappings with ``model`` and any of ``name`` (what results call it), ``shards`` and options.
         tasks: names, tags, globs or files.
-        settings: mappings with ``name`` and options; without any there is one setting, which has no name.
-        grid: settings of TTM, or options, each with values: every setting is there with each combination of them.
+        settings: mappings with ``name`` and options; without any there is one setting without a name.
+        grid: settings of TTM, or options, each with values: every setting is combined with all combinations of them.
         options: of every cell.
         overrides: options of some cells.
-        include: only cells that one of these fits; none for all.
-        exclude: and none that one of these fits.
-        shards: into how many parts the scoring of a pair model or a server is cut.
+        include: only cells that match one of these; empty for all.
+        exclude: no cell that matches one of these.
+        shards: number of units into which the scoring of a pair model or a server is divided.
     """
 
     models: list[PlannedModel] = Field(min_length=1)
@@ -126,14 +125,14 @@ class SweepPlan(_Strict):
         return [{"model": entry} if isinstance(entry, str) else entry for entry in value]
 
     def wants(self, model: Sequence[str], task: Sequence[str], setting: str) -> bool:
-        """Whether a cell is one of the plan's, by ``include`` and ``exclude``."""
+        """Whether a cell is selected by ``include`` and ``exclude``."""
         included = not self.include or any(match.fits(model, task, setting) for match in self.include)
         return included and not any(match.fits(model, task, setting) for match in self.exclude)
 
 
 @dataclass(frozen=True)
 class PlannedCell:
-    """A cell with what its names stand for."""
+    """A cell with its task and settings."""
 
     cell: Cell
     chosen: Chosen
@@ -145,23 +144,13 @@ class PlannedCell:
 
 
 def read_plan(path: Path) -> SweepPlan:
-    """Reads a plan.
-
-    Args:
-        path: a YAML file.
-
-    Returns:
-        The plan; names are not looked up yet.
-
-    Raises:
-        UsageError: it cannot be read, or a key is unknown, missing or wrong; the file is named, and the key.
-    """
+    """Reads a YAML file; UsageError names the file and the key if it cannot be read or a key is unknown or wrong."""
     try:
         content = read_yaml(path)
     except Unreadable as error:
         raise UsageError(f"{path}: {error}") from None
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: is no plan, which is a mapping with the keys models and tasks")
+        raise UsageError(f"{path}: must be a mapping with the keys models and tasks, got {content!r:.80}")
     try:
         return SweepPlan(**{str(key): value for key, value in content.items()})
     except ValidationError as error:
@@ -169,16 +158,13 @@ def read_plan(path: Path) -> SweepPlan:
 
 
 def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = ()) -> list[PlannedCell]:
-    """The cells of a plan, model by model, task by task, setting by setting; nothing is loaded.
+    """The cells of a plan, numbered from 1, model by model, task by task, setting by setting; nothing is loaded.
 
     Args:
         plan: the plan.
         origin: what it was read from, for messages.
-        over: options of the command line, which win over the plan's.
+        over: options of the command line, which override the plan's.
         command: the command line, for the record.
-
-    Returns:
-        The cells, numbered from 1.
 
     Raises:
         UsageError: an unknown name or option, a setting that does not fit a task, two cells of one name, or no cell.
@@ -187,17 +173,16 @@ def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = (
     registry = build_registry([str(folder) for folder in {**shared, **over}.get("include_path", [])])
     tasks = _tasks(plan, registry, origin)
     of_model = [_options(model.model_extra or {}, f"{origin}: models: {model.model}") for model in plan.models]
-    settings = _settings(plan, origin)
-    overrides = [(one, _options(one.options, f"{origin}: overrides")) for one in plan.overrides]
+    overrides = [(match, _options(match.options, f"{origin}: overrides")) for match in plan.overrides]
     cells: dict[str, PlannedCell] = {}
-    for (model, own), (task, word), (setting, options) in product(
-        zip(plan.models, of_model, strict=True), tasks.values(), settings
+    for (model, of_this), (task, word), (setting, options) in product(
+        zip(plan.models, of_model, strict=True), tasks.values(), _settings(plan, origin)
     ):
         name, names = task.spec.task, [name for name in (model.name, model.model) if name is not None]
         named = (names, [name, *task.spec.tag], setting)
         if not plan.wants(*named):
             continue
-        layers = [shared, options, own, *(given for one, given in overrides if one.fits(*named)), over]
+        layers = [shared, options, of_this, *(given for match, given in overrides if match.fits(*named)), over]
         given = {"log_samples": True, **_merged(layers), "model": model.model, "tasks": [word]}
         if model.name is not None:
             given["model_name"] = model.name
@@ -206,8 +191,8 @@ def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = (
         folder = _path(setting, safe_name(config.model_name), safe_name(name))
         if config.save_adapted is not None:
             config = config.model_copy(update={"save_adapted": str(Path(config.save_adapted) / folder)})
-        number, shards = len(cells) + 1, model.shards or plan.shards
-        cell = Cell(number, folder, config.model_name, name, setting, config, shards, tuple(command))
+        number = len(cells) + 1
+        cell = Cell(number, folder, name, setting, config, model.shards or plan.shards, tuple(command))
         if folder in cells:
             raise UsageError(
                 f"{origin}: cells {cells[folder].cell.number} and {number} would both write to {folder}; give one of "
@@ -220,7 +205,7 @@ def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = (
 
 
 def _settings(plan: SweepPlan, origin: str) -> list[tuple[str, Given]]:
-    """Name and options of every setting; with a grid one for each combination, whose values the name has."""
+    """Name and options of every setting; with a grid one for each combination, with its values in the name."""
     named = [(one.name, _options(one.model_extra or {}, f"{origin}: settings: {one.name}")) for one in plan.settings]
     settings: list[tuple[str, Given]] = []
     for (name, options), values in product(named or [("", {})], product(*plan.grid.values())):
@@ -231,12 +216,11 @@ def _settings(plan: SweepPlan, origin: str) -> list[tuple[str, Given]]:
         if of_ttm and not any(stage in each for each in (plan.options, options, given) for stage in stages):
             given["ttm"] = True
         given |= {"ttm_args": of_ttm} if of_ttm else {}
-        parts = [*([name] if name else []), *(f"{key}{value}" for key, value in chosen.items())]
-        settings.append((safe_name("-".join(parts)) if chosen else name, _merged([options, given])))
-    names = [name for name, _ in settings]
-    for name in names:
-        if plan.grid and names.count(name) > 1:
-            raise UsageError(f"{origin}: grid: two combinations are called {name}; give each value once")
+        if chosen:
+            name = safe_name("-".join([*([name] if name else []), *(f"{key}{value}" for key, value in chosen.items())]))
+            if name in dict(settings):
+                raise UsageError(f"{origin}: grid: two combinations are called {name}; give each value once")
+        settings.append((name, _merged([options, given])))
     return settings
 
 
@@ -245,11 +229,11 @@ def _path(*parts: str) -> str:
 
 
 def _options(given: Mapping[str, object], origin: str) -> Given:
-    """Options of a run by the names of the command line; pairs as mappings."""
+    """Checks options of a run by the names of the command line; pairs become mappings."""
     options = {str(key).replace("-", "_"): value for key, value in given.items()}
     for key, value in options.items():
         if key in NOT_OF_A_CELL:
-            raise UsageError(f"{origin}: there is no '{key}' here: {NOT_OF_A_CELL[key]}")
+            raise UsageError(f"{origin}: unknown key '{key}' in a sweep: {NOT_OF_A_CELL[key]}")
         if key not in RunConfig.model_fields or key in ("model", "model_name"):
             near = get_close_matches(key, RunConfig.model_fields, n=1)
             known = "it must be an option of `ttmbench run` or, in a grid, a setting of TTM"
@@ -257,23 +241,22 @@ def _options(given: Mapping[str, object], origin: str) -> Given:
         if key in PAIRS:
             options[key] = parse_pairs(value) if isinstance(value, str) else value
             if not isinstance(options[key], Mapping):
-                raise UsageError(f"{origin}: '{key}' is a mapping, got {value!r:.80}")
+                raise UsageError(f"{origin}: '{key}' must be a mapping, got {value!r:.80}")
         elif key in ("ttm_also", "ttm_controls", "track", "include_path") and isinstance(value, str):
             options[key] = split_names(value)
     return options
 
 
 def _merged(layers: Sequence[Given]) -> Given:
-    """Later layers win; of pairs, pair by pair."""
-    found: Given = {}
+    """Merges layers, of which later ones override; mappings are merged by their keys."""
+    merged: Given = {}
     for layer in layers:
         for key, value in layer.items():
-            found[key] = {**found.get(key, {}), **value} if key in PAIRS else value
-    return found
+            merged[key] = {**merged.get(key, {}), **value} if key in PAIRS else value
+    return merged
 
 
 def _chosen(registry: Registry, config: RunConfig, where: str, task: TaskFile) -> Chosen:
-    """What the names of a cell stand for."""
     try:
         check_config(config)
         registry.adapter(config.model)
@@ -285,13 +268,13 @@ def _chosen(registry: Registry, config: RunConfig, where: str, task: TaskFile) -
 
 
 def _tasks(plan: SweepPlan, registry: Registry, origin: str) -> dict[str, tuple[TaskFile, str]]:
-    """The tasks of a plan by name, each with the word that names it for a run: its name, or its file."""
-    found: dict[str, tuple[TaskFile, str]] = {}
+    """The tasks of a plan by name, each with what names it in a run: its name, or its file."""
+    tasks: dict[str, tuple[TaskFile, str]] = {}
     for word in plan.tasks:
         try:
             named = select_tasks(registry, [word])
         except TtmbenchError as error:
             raise UsageError(f"{origin}: tasks: {error}") from None
         for name, task in named.items():
-            found.setdefault(name, (task, name if name in registry.task_files else word))
-    return found
+            tasks.setdefault(name, (task, name if name in registry.task_files else word))
+    return tasks

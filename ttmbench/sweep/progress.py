@@ -1,4 +1,4 @@
-"""How a sweep goes, for a person: in a terminal a line a worker, drawn again, elsewhere a line a finished cell."""
+"""The progress of a sweep on stderr: a line per worker, redrawn, in a terminal; elsewhere a line per finished cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ttmbench._util.console import one_line, warn
 from ttmbench.sweep.summary import SweepSummary
@@ -16,83 +16,53 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _ROWS = 24  # workers that are shown; of more, their number
-_FREQUENCY = 4  # a second
+_FREQUENCY = 4  # redraws per second
 
 
-class Display(Protocol):
-    """What is shown of a sweep while it runs."""
+class Display:
+    """Shows how a sweep goes; ``live`` are lines of a terminal that can be redrawn, None in a file or pipe."""
 
-    def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
-        """How it stands: every cell, and what each worker is doing."""
-        ...
-
-    def tell(self, line: str) -> None:
-        """A line that stays."""
-        ...
-
-
-class PlainLines:
-    """Lines on stderr, for files and pipes: a log grows by what is over."""
+    def __init__(self, live: Live | None = None) -> None:
+        self._live, self._began, self._drawn = live, time.monotonic(), 0.0
+        self._before: int | None = None  # cells that were over at the beginning
 
     def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
-        """Shows nothing."""
-
-    def tell(self, line: str) -> None:
-        """Prints a line."""
-        warn(line)
-
-
-class LiveLines:
-    """Lines that stay on the screen and are drawn again, below those that are told."""
-
-    def __init__(self, live: Live) -> None:
-        self._live, self._clock, self._drawn = live, Clock(), 0.0
-
-    def update(self, summary: SweepSummary, workers: Mapping[str, str]) -> None:
-        """Draws them, a few times a second at most."""
+        """Redraws the states of cells and what each worker is doing, a few times a second at most."""
         now = time.monotonic()
-        if now - self._drawn < 1 / _FREQUENCY and workers:
+        if self._live is None or (now - self._drawn < 1 / _FREQUENCY and workers):
             return
         self._drawn = now
         counts: Counter[str] = Counter(entry.state for entry in summary.cells)
-        self._live.update(overview(counts, self._clock.passed(), self._clock.left(counts), workers), refresh=True)
+        if self._before is None:
+            self._before = counts["done"] + counts["failed"]
+        self._live.update(overview(counts, now - self._began, self._before, workers), refresh=True)
 
     def tell(self, line: str) -> None:
-        """Prints a line above them."""
-        self._live.console.print(f"ttmbench: {one_line(line)}", soft_wrap=True)
+        """Prints a line that stays."""
+        if self._live is None:
+            warn(line)
+        else:
+            self._live.console.print(f"ttmbench: {one_line(line)}", soft_wrap=True)
 
 
-class Clock:
-    """Time since a sweep began, and what is left of it by the cells that are over."""
+def overview(counts: Mapping[str, int], seconds: float, before: int, workers: Mapping[str, str]) -> str:
+    """The lines to draw: numbers of cells by state, the time so far and left, and a line per worker.
 
-    def __init__(self, now: float | None = None) -> None:
-        self._began = time.monotonic() if now is None else now
-        self._before: int | None = None
+    The time left is known once more cells are over than there were ``before``, if the others take as long.
 
-    def passed(self, now: float | None = None) -> float:
-        """Seconds since it began."""
-        return (time.monotonic() if now is None else now) - self._began
-
-    def left(self, counts: Mapping[str, int], now: float | None = None) -> float | None:
-        """Seconds until the last cell is over, if all take as long as those so far; None before the first is."""
-        over = counts.get("done", 0) + counts.get("failed", 0)
-        if self._before is None:
-            self._before = over
-        fresh, left = over - self._before, counts.get("waiting", 0) + counts.get("running", 0)
-        return self.passed(now) / fresh * left if fresh else None
-
-
-def overview(counts: Mapping[str, int], passed: float, left: float | None, workers: Mapping[str, str]) -> str:
-    """The lines: how many cells there are of each state, the time, and a line a worker.
-
-    >>> print(overview({"done": 3, "waiting": 2}, 75, 50, {"worker-1": "a/b seed 1"}))
-    3/5 cells done, 0 failed, 0 running, 2 waiting; 1:15 so far, about 0:50 left
+    >>> print(overview({"done": 3, "waiting": 2}, 75, 0, {"worker-1": "a/b seed 1"}))
+    3/5 cells done, 0 failed, 0 running, 2 waiting; 01:15 so far, about 00:50 left
       worker-1  a/b seed 1
     """
-    states = ", ".join(f"{counts.get(state, 0)} {state}" for state in ("failed", "running", "waiting"))
-    is_over = not counts.get("waiting", 0) + counts.get("running", 0)
-    time_left = "" if left is None or is_over else f", about {_clock(left)} left"
-    head = f"{counts.get('done', 0)}/{sum(counts.values())} cells done, {states}; {_clock(passed)} so far{time_left}"
+    from tqdm import tqdm
+
+    done, failed, running, waiting = (counts.get(state, 0) for state in ("done", "failed", "running", "waiting"))
+    fresh, left = done + failed - before, running + waiting
+    time_left = f", about {tqdm.format_interval(seconds / fresh * left)} left" if fresh and left else ""
+    head = (
+        f"{done}/{sum(counts.values())} cells done, {failed} failed, {running} running, {waiting} waiting; "
+        f"{tqdm.format_interval(seconds)} so far{time_left}"
+    )
     width = max((len(name) for name in workers), default=0)
     shown = [f"  {name:{width}}  {one_line(line, 200)}" for name, line in list(workers.items())[:_ROWS]]
     more = [f"  and {len(workers) - _ROWS} workers more"] if len(workers) > _ROWS else []
@@ -101,19 +71,13 @@ def overview(counts: Mapping[str, int], passed: float, left: float | None, worke
 
 @contextmanager
 def display() -> Iterator[Display]:
-    """What fits stderr as it is."""
+    """The display that fits stderr."""
     if not sys.stderr.isatty():
-        yield PlainLines()
+        yield Display()
         return
     from rich.console import Console
     from rich.live import Live
 
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        yield LiveLines(live)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        yield Display(live)

@@ -1,4 +1,4 @@
-"""Ray, as far as a sweep needs it: a connection that prints nothing, the nodes, and a board for the workers."""
+"""Ray, as far as a sweep needs it: a silent connection, the nodes, and a board on which workers report."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError, UsageError
 
-_ANSWER = 5.0  # seconds for a cluster to take a connection
-_AGAIN = 0.5  # seconds between two looks at the board
-# Read when Ray is imported or connects: nothing of its own on our screen, and no report to its makers.
+_ANSWER = 5.0  # seconds for a cluster to accept a connection
+_AGAIN = 0.5  # seconds between two questions to the board
+# Read when Ray is imported or connects: it prints nothing and reports nothing to its makers.
 _QUIET = {
     "RAY_DEDUP_LOGS": "1",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",
@@ -28,25 +28,19 @@ _QUIET = {
 }
 
 Untyped: TypeAlias = Any
-"""What Ray gives - itself, handles, references - has no types."""
+"""Ray itself, its handles and references have no types."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the cluster.
-
-    Attributes:
-        id: Ray's.
-        address: for a person.
-        resources: name -> amount, all of it.
-    """
+    """A machine of the cluster: Ray's id, its address, and all its resources (name -> amount)."""
 
     id: str
     address: str
     resources: Mapping[str, float]
 
     def room(self, wanted: Mapping[str, float]) -> int:
-        """How many workers of so much fit there."""
+        """How many workers with these resources fit there."""
         return min((int(self.resources.get(name, 0) / amount + 1e-9) for name, amount in wanted.items()), default=0)
 
 
@@ -64,7 +58,7 @@ def import_ray() -> Untyped:
 
 
 def connect(ray: Untyped, address: str, runtime_env: Mapping[str, object]) -> str | None:
-    """Joins a cluster; starts none.
+    """Joins a running cluster.
 
     Args:
         ray: the module.
@@ -72,10 +66,10 @@ def connect(ray: Untyped, address: str, runtime_env: Mapping[str, object]) -> st
         runtime_env: of all workers.
 
     Returns:
-        Where its head is; None if this process was connected before.
+        The address of its head; None if this process was connected before.
 
     Raises:
-        TtmbenchError: nobody answers there, or it is a cluster of another version.
+        TtmbenchError: no cluster answers there, or it is a cluster of another version.
     """
     if ray.is_initialized():
         return None
@@ -111,7 +105,7 @@ def connect(ray: Untyped, address: str, runtime_env: Mapping[str, object]) -> st
 
 
 def nodes(ray: Untyped) -> list[Node]:
-    """The machines that are there now."""
+    """The machines of the cluster that are alive."""
     alive = [node for node in ray.nodes() if node.get("Alive")]
     return [Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"]) for node in alive]
 
@@ -123,7 +117,7 @@ def first_line(error: BaseException) -> str:
 
 
 def silence(address: str) -> str | None:
-    """Why nobody takes connections at an address; None if somebody does."""
+    """Why connections to an address fail; None if they succeed."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER).close()
@@ -133,7 +127,7 @@ def silence(address: str) -> str | None:
 
 
 def _auto_address() -> str | None:
-    """Where the cluster of this machine has its head; None if there is none."""
+    """The address of this machine's cluster; None if there is none."""
     if os.environ.get("RAY_ADDRESS"):
         return os.environ["RAY_ADDRESS"]
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
@@ -143,7 +137,7 @@ def _auto_address() -> str | None:
 
 
 def board_class() -> type:
-    """The class of a small actor: the last line of each worker, and until when nobody asks which server."""
+    """The class of a small actor with the last line of each worker, and for how long each server may not be asked."""
 
     class Board:
         def __init__(self) -> None:
@@ -151,11 +145,9 @@ def board_class() -> type:
             self._until: dict[str, float] = {}
 
         def tell(self, worker: str, line: str | None) -> None:
-            """A worker's line, or without one that it goes on."""
-            self._lines[worker] = line or self._lines.get(worker)
+            self._lines[worker] = line or self._lines.get(worker)  # None is a sign of progress
 
         def take(self) -> dict[str, str | None]:
-            """What was told since the last time."""
             lines, self._lines = self._lines, {}
             return lines
 
@@ -173,14 +165,14 @@ def board_class() -> type:
 
 
 class BoardPauses:
-    """Pauses that the board of a cluster keeps; a `ttmbench._util.rate_limit.Pauses`."""
+    """Pauses that all workers of a cluster share through its board; a `ttmbench._util.rate_limit.Pauses`."""
 
     def __init__(self, board: Untyped) -> None:
         self._board = board
-        self._known: dict[str, tuple[float, float]] = {}
+        self._known: dict[str, tuple[float, float]] = {}  # server -> when the board was asked, end of its pause
 
     def left(self, server: str) -> float:
-        """Seconds until a server may be asked; asks the board now and then."""
+        """Seconds until a server may be asked."""
         now = time.monotonic()
         asked, until = self._known.get(server, (-1e9, 0.0))
         if now - asked > _AGAIN:
@@ -192,7 +184,7 @@ class BoardPauses:
         return max(0.0, until - now)
 
     def hold(self, server: str, seconds: float) -> None:
-        """Nobody asks the server for so long."""
+        """Keeps all workers from asking a server for so long."""
         now = time.monotonic()
         asked, until = self._known.get(server, (now, 0.0))
         self._known[server] = (asked, max(until, now + seconds))

@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster: actors as many as its nodes have room for, each with a worker of its own."""
+"""The Ray executor: as many workers on a cluster as its nodes have room for, each in an actor."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ttmbench.sweep.payload import Payload, files_of, gather, take_in
 from ttmbench.sweep.ray_cluster import Node, Untyped, board_class, connect, first_line, import_ray, nodes, silence
 from ttmbench.sweep.ray_worker import Done, Greeting, Hello, actor_class, leave_token
 
-_LOOK = 2.0  # seconds between two looks at the nodes, and at the board
-_FIRST = 60.0  # seconds for the first worker to begin, after which it is said that none has
-_STILLBORN = 3  # workers in a row that are lost on a node before they begin: it is not used
+_CHECK = 2.0  # seconds between two checks of the nodes and the board
+_FIRST = 60.0  # seconds for the first worker to begin, after which a warning says that none has
+_MAX_FAILED_STARTS = 3  # on a node, in a row; it is not used then
 _STOP = 4.0  # seconds for units to stop
 _VARIABLES = ("TTMBENCH_LIMITS", "TTMBENCH_DATA", LIMIT_VARIABLE, CACHE_VARIABLE)
 
@@ -45,7 +45,7 @@ class _Remote:
         answer: to its greeting or its unit, as Ray's reference; None for an idle one.
         common: whether it sees the sweep's folder.
         process: its number on its node; None until it has begun.
-        unit: that it is at.
+        unit: what it is working on.
     """
 
     name: str
@@ -64,7 +64,7 @@ class RayExecutor:
         root: the sweep's folder.
         options: how the cluster is used.
         cells: of the sweep.
-        units: how many there are: no more workers than these.
+        units: number of units, the most workers that make sense.
     """
 
     def __init__(self, root: Path, options: RayOptions, cells: Sequence[Cell], units: int) -> None:
@@ -73,19 +73,19 @@ class RayExecutor:
         self._ray = import_ray()
         self._remotes: dict[str, _Remote] = {}
         self._queued: list[Event] = []
-        self._barred: dict[str, str] = {}
-        self._stillborn: Counter[str] = Counter()
+        self._unusable: dict[str, str] = {}
+        self._failed_starts: Counter[str] = Counter()
         self._tokens: list[Path] = []
-        self._started, self._looked = 0, 0.0
+        self._started, self._checked = 0, 0.0
         self._watch = Watch(options.stall)
         self._head: str | None = None
-        self._gone_head = self._told_travel = False
+        self._gone_head = self._travel_reported = False
 
     def start(self) -> None:
         """Joins the cluster and waits for the first worker.
 
         Raises:
-            TtmbenchError: no cluster answers, no node has room, or no node has what a worker needs.
+            TtmbenchError: no cluster answers, or no node has what a worker needs.
         """
         ray, options = self._ray, self._options
         with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +111,7 @@ class RayExecutor:
         self._queued = joined
 
     def submit(self, worker: str, unit: Unit) -> None:
-        """Gives a unit to a worker, with what earlier units left where it does not see the sweep's folder."""
+        """Gives a unit to a worker, with the files of earlier units if it does not see the sweep's folder."""
         remote = self._remotes[worker]
         remote.unit = unit
         self._watch.begin(worker, unit.name)
@@ -122,22 +122,22 @@ class RayExecutor:
             self._queued.append(self._lost(remote, self._why(remote, error)))
 
     def wait(self, timeout: float) -> list[Event]:
-        """What has happened; TtmbenchError if no node can be used any more."""
+        """Events of the workers; TtmbenchError if no node can be used any more."""
         events, self._queued = self._queued, []
         remotes = {remote.answer: remote for remote in self._remotes.values() if remote.answer is not None}
         if not remotes:
             time.sleep(0 if events else min(timeout, 0.2))
         elif self._ray.wait(list(remotes), timeout=0 if events else timeout)[0]:
             for answer in self._ray.wait(list(remotes), num_returns=len(remotes), timeout=0)[0]:
-                events += self._heard(remotes[answer])
-        if time.monotonic() - self._looked > _LOOK:
+                events += self._received(remotes[answer])
+        if time.monotonic() - self._checked > _CHECK:
             events += self._take_lines()
             self._top_up()
         queued, self._queued = self._queued, []
         return events + queued
 
     def stop(self, at_once: bool) -> None:
-        """Ends all workers; what units under way have finished is kept."""
+        """Ends all workers; what units under way have finished is saved."""
         began = [remote for remote in self._remotes.values() if remote.process is not None]
         try:
             if not self._gone_head:
@@ -155,7 +155,7 @@ class RayExecutor:
                 token.unlink(missing_ok=True)
 
     def _interrupt(self, busy: Sequence[_Remote]) -> None:
-        """Asks units under way to stop, and takes in what they have finished."""
+        """Asks units under way to stop, and saves what they have finished."""
         for remote in busy:
             _call(remote.actor.interrupt, "control").remote()
         remotes = {remote.answer: remote for remote in busy}
@@ -186,12 +186,12 @@ class RayExecutor:
         return self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
 
     def _top_up(self) -> None:
-        """Begins workers where nodes have room for more; a node that has just come is one of them."""
+        """Begins workers where nodes have room for more, also on nodes that have just joined."""
         self._check_head()
-        self._looked = time.monotonic()
-        usable = [node for node in nodes(self._ray) if node.id not in self._barred and node.room(self._wanted)]
-        if not usable and not self._remotes and self._barred:
-            raise TtmbenchError(f"no node of the cluster can be used: {next(iter(self._barred.values()))}")
+        self._checked = time.monotonic()
+        usable = [node for node in nodes(self._ray) if node.id not in self._unusable and node.room(self._wanted)]
+        if not usable and not self._remotes and self._unusable:
+            raise TtmbenchError(f"no node of the cluster can be used: {next(iter(self._unusable.values()))}")
         on = Counter(remote.node.id for remote in self._remotes.values())
         while len(self._remotes) < self._most:
             free = [node for node in usable if node.room(self._wanted) > on[node.id]]
@@ -223,17 +223,15 @@ class RayExecutor:
         greeting = self._ray.cloudpickle.dumps(replace(self._greeting, name=name))
         self._remotes[name] = _Remote(name, node, actor, _call(actor.hello).remote(__version__, greeting))
 
-    def _heard(self, remote: _Remote) -> list[Event]:
-        """What the answer of a worker means."""
+    def _received(self, remote: _Remote) -> list[Event]:
         try:
             answer = self._ray.get(remote.answer)
         except self._ray.exceptions.RayError as error:
             why = self._why(remote, error)
-            return self._stillborn_on(remote, why) if remote.process is None else [self._lost(remote, why)]
+            return self._failed_start(remote, why) if remote.process is None else [self._lost(remote, why)]
         return self._welcome(remote, answer) if remote.process is None else [self._finished(remote, answer)]
 
     def _finished(self, remote: _Remote, answer: Done) -> Finished:
-        """Takes in what a worker has sent."""
         self._watch.end(remote.name)
         unit, remote.unit, remote.answer = remote.unit, None, None
         assert unit is not None, "an answer is of a unit"
@@ -245,7 +243,6 @@ class RayExecutor:
         return Finished(remote.name, unit, result)
 
     def _welcome(self, remote: _Remote, hello: Hello) -> list[Event]:
-        """A worker has begun, or says what it lacks."""
         lacks, common, process = hello
         if lacks:
             more = f" (and {len(lacks) - 1} more)" if len(lacks) > 1 else ""
@@ -253,42 +250,40 @@ class RayExecutor:
             self._drop(remote)
             return []
         remote.common, remote.process, remote.answer = common, process, None
-        self._stillborn[remote.node.id] = 0
-        if not remote.common and not self._told_travel:
-            self._told_travel = True
+        self._failed_starts[remote.node.id] = 0
+        if not remote.common and not self._travel_reported:
+            self._travel_reported = True
             warn(
                 f"node {remote.node.address} does not see {self._root}: files travel through Ray, and its workers "
                 "share the node's own cache"
             )
         return [WorkerJoined(remote.name, remote.node.id)]
 
-    def _stillborn_on(self, remote: _Remote, why: str) -> list[Event]:
-        """A worker has ended before it began."""
+    def _failed_start(self, remote: _Remote, why: str) -> list[Event]:
         self._drop(remote)
         if remote.node.id in {node.id for node in nodes(self._ray)}:
-            self._stillborn[remote.node.id] += 1
-            if self._stillborn[remote.node.id] >= _STILLBORN:
+            self._failed_starts[remote.node.id] += 1
+            if self._failed_starts[remote.node.id] >= _MAX_FAILED_STARTS:
                 self._bar(remote.node, f"workers end there before they begin: {why}")
         return []
 
     def _lost(self, remote: _Remote, why: str, hung: bool = False) -> WorkerLost:
         self._drop(remote)
-        self._looked = 0.0  # another one takes its place
+        self._checked = 0.0  # another one takes its place
         return WorkerLost(remote.name, remote.unit, why, hung)
 
     def _drop(self, remote: _Remote) -> None:
         self._remotes.pop(remote.name, None)
         self._watch.end(remote.name)
         if not self._gone_head:
-            with suppress(Exception):  # whatever Ray has to say of an actor that is gone
+            with suppress(Exception):  # whatever Ray raises for an actor that is gone
                 self._ray.kill(remote.actor)
 
     def _bar(self, node: Node, why: str) -> None:
-        self._barred[node.id] = f"node {node.address}: {why}"
+        self._unusable[node.id] = f"node {node.address}: {why}"
         warn(f"node {node.address} is not used: {why}")
 
     def _why(self, remote: _Remote, error: Exception) -> str:
-        """Why a worker is lost, as far as it is known."""
         if isinstance(error, self._ray.exceptions.OutOfMemoryError):
             return f"the memory of node {remote.node.address} ran out"
         if not isinstance(error, self._ray.exceptions.RayActorError):
@@ -301,7 +296,7 @@ class RayExecutor:
         return f"{'its process on ' if there else ''}node {remote.node.address} has ended"
 
     def _take_lines(self) -> list[Event]:
-        """What workers have told the board, and which of them have told it nothing for too long."""
+        """Lines that workers sent to the board, and workers that sent nothing for too long."""
         try:
             if not self._ray.wait([self._taking], timeout=0)[0]:
                 return []
@@ -311,25 +306,23 @@ class RayExecutor:
         self._taking = self._board.take.remote()
         for worker in lines:
             self._watch.heard(worker)
-        told = [Progress(worker, line) for worker, line in lines.items() if line and worker in self._remotes]
+        progress = [Progress(worker, line) for worker, line in lines.items() if line and worker in self._remotes]
         hung = [(self._remotes[worker], why) for worker, why in self._watch.hung().items()]
         lost = [self._lost(remote, f"{why} on node {remote.node.address}", hung=True) for remote, why in hung]
-        return [*told, *lost]
+        return [*progress, *lost]
 
 
 def _call(method: Untyped, group: Literal["work", "control"] = "work") -> Untyped:
-    """A method of an actor in one of its two threads: that of its work, and one that is always free."""
+    """A method of an actor in one of its two threads: for work, or always free."""
     return method.options(concurrency_group=group)
 
 
 def _shown(wanted: Mapping[str, float]) -> str:
-    """Resources for a person."""
     names = {"CPU": "CPUs", "GPU": "GPUs", "memory": "GB of memory"}
     shown = {name: amount / 1e9 if name == "memory" else amount for name, amount in wanted.items()}
     return ", ".join(f"{amount:g} {names[name]}" for name, amount in shown.items())
 
 
 def _nodes_shown(there: Sequence[Node]) -> str:
-    """Nodes and what they have, for a person."""
     amounts = {node.address: {name: node.resources.get(name, 0) for name in ("CPU", "GPU")} for node in there}
     return ", ".join(f"{address} ({_shown(amount)})" for address, amount in amounts.items()) or "none"

@@ -1,7 +1,7 @@
-"""What runs on a cluster: a worker that finds out what it shares with the driver, and the actor that holds it.
+"""A worker on a Ray cluster: finds out what it shares with the driver, and does units.
 
-The actor's own class is made inside a function, so that Ray sends it as it is: on a node without this package it can
-still say so.
+The actor's class is made inside a function, so that Ray sends its source: on a node without this package it can still
+report that.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from ttmbench.sweep.payload import Changes, Payload, missing_plugins, put_files,
 from ttmbench.sweep.ray_cluster import BoardPauses, Untyped
 
 _AGAIN = 0.5  # seconds between two lines
-_SIGNS = 2.0  # seconds between two signs of progress: all workers tell one board
+_SIGNS = 2.0  # seconds between two signs of progress: all workers share one board
 _DAY = 86400.0
-_OWN = "ttmbench-sweep"
+_PREFIX = "ttmbench-sweep"
+TOKEN = ".common-"
+"""How the name of a file begins by which a worker recognises a folder of the driver."""
 Done: TypeAlias = tuple[UnitResult, dict[str, bytes]]
-"""What became of a unit, and path -> content of what it wrote where no folder is common."""
-
+"""The result of a unit, and path -> content of what it wrote where no folder is common."""
 Hello: TypeAlias = tuple[list[str], bool, int]
 """What a worker lacks, whether it sees the sweep's folder, and the number of its process."""
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """What the driver tells a worker that begins; called there, it makes the worker.
+    """What a new worker receives from the driver.
 
     Attributes:
         root: the sweep's folder, as the driver has it.
-        token: what stands in a file there; None if no folder is to be common.
+        token: end of the name of a file there; None if no folder is to be common.
         cwd: the driver's working folder.
-        cache: the driver's folder of kept scores; None if there is none.
+        cache: the driver's folder of raw scores; None if there is none.
         packages: versions that numbers depend on.
-        payload: what came along.
-        variables: of the environment, for what is not set there.
-        threads: of the worker's arithmetic.
+        payload: what travelled to the worker.
+        variables: of the environment, for those that are not set on the node.
+        threads: number of the worker's threads.
         board: handle of the board.
         name: of the worker.
     """
@@ -70,16 +71,9 @@ class Greeting:
     board: Untyped
     name: str
 
-    def __call__(self) -> RayWorker:
-        """The worker."""
-        return RayWorker(self)
-
 
 class RayWorker:
-    """A worker on a node: finds out what it shares with the driver, and does units.
-
-    Args:
-        greeting: what the driver says.
+    """A worker on a node.
 
     Attributes:
         lacks: lines on what is not as the driver has it; a worker that lacks something is not used.
@@ -87,20 +81,20 @@ class RayWorker:
     """
 
     def __init__(self, greeting: Greeting) -> None:
-        came_along = Path.cwd()
+        travelled = Path.cwd()
         if "torch" not in sys.modules:  # which reads them once
             os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(greeting.threads)))
         self._board, self._name = greeting.board, greeting.name
         self._thread: int | None = None
-        self._told = 0.0
+        self._reported = 0.0
         self._signs = Signs(lambda: self._board.tell.remote(self._name, None), _SIGNS)
         root = Path(greeting.root)
         self.common = greeting.token is not None and _sees(root, greeting.token)
         for name, value in greeting.variables.items():
             if self.common or not Path(value).is_absolute():
                 os.environ.setdefault(name, value)
-        self.lacks = [*_other_packages(greeting.packages), *missing_plugins(greeting.payload, came_along)]
-        self._here = {path: str(came_along / target) for path, target in greeting.payload.paths.items()}
+        self.lacks = [*_other_packages(greeting.packages), *missing_plugins(greeting.payload, travelled)]
+        self._here = {path: str(travelled / target) for path, target in greeting.payload.paths.items()}
         if self.common and Path(greeting.cwd).is_dir():
             os.chdir(greeting.cwd)
             self._here = {path: target for path, target in self._here.items() if not Path(path).exists()}
@@ -115,10 +109,10 @@ class RayWorker:
         try:
             with sharing_pauses(BoardPauses(self._board)), steps_told(self._signs):
                 if self.common:
-                    return self._worker.do(unit, self._tell), {}
+                    return self._worker.do(unit, self._report), {}
                 put_files(self._root, unit.cell, files or {}, self._cache)
                 changes = Changes(self._root, unit.cell, self._cache)
-                return self._worker.do(unit, self._tell), changes.found()
+                return self._worker.do(unit, self._report), changes.found()
         except TtmbenchError as error:  # files of earlier units cannot be written here
             return UnitResult("failed", str(error)), {}
         finally:
@@ -131,27 +125,26 @@ class RayWorker:
             raise_in(ctypes.c_ulong(self._thread), ctypes.py_object(KeyboardInterrupt))
 
     def leave(self) -> None:
-        """Removes what is the worker's own."""
+        """Removes the worker's own folder."""
         if not self.common:
             shutil.rmtree(self._root, ignore_errors=True)
 
-    def _tell(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         now = time.monotonic()
-        if now - self._told >= _AGAIN:
-            self._told = now
+        if now - self._reported >= _AGAIN:
+            self._reported = now
             self._board.tell.remote(self._name, line)
 
     def _use_cache(self, greeting: Greeting) -> Path | None:
-        """Where raw scores are kept in place of what the configurations say; None to leave that.
+        """Folder of raw scores in place of what the configurations say; None to leave that.
 
-        Workers of a node that see only their own folders share the node's own cache: scores, digests and prepared
-        images. What is in it of a cell travels to the driver.
+        Workers that see only their own folders share the cache of their node; what a cell adds to it travels.
         """
         if greeting.cache is None:
             return None
         if not self.common:
             return cache_folder(None) or self._root / OWN / SCORES
-        is_seen = (Path(greeting.cache) / token_name(greeting.token or "")).is_file()
+        is_seen = (Path(greeting.cache) / f"{TOKEN}{greeting.token}").is_file()
         return None if is_seen else self._root / OWN / SCORES
 
 
@@ -174,7 +167,9 @@ def actor_class() -> type:
             try:
                 import ray.cloudpickle
 
-                self._worker = ray.cloudpickle.loads(greeting)()
+                from ttmbench.sweep.ray_worker import RayWorker
+
+                self._worker = RayWorker(ray.cloudpickle.loads(greeting))
             except Exception as error:
                 return [f"ttmbench cannot begin there: {type(error).__name__}: {error}"], False, 0
             return self._worker.lacks, self._worker.common, os.getpid()
@@ -192,14 +187,14 @@ def actor_class() -> type:
 
 
 def leave_token(folder: Path, token: str) -> Path | None:
-    """A file by which a worker sees that it has this folder; None where none can be made.
+    """Makes a file by which a worker recognises this folder; None if it cannot be made.
 
-    Those of commands that were killed are removed, once they surely belong to none that runs.
+    Files of killed commands are removed, once they surely belong to none that runs.
     """
-    path = folder / token_name(token)
+    path = folder / f"{TOKEN}{token}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(token_name("*")):
+        for old in folder.glob(f"{TOKEN}*"):
             if folder.name == OWN or time.time() - old.stat().st_mtime > _DAY:
                 old.unlink(missing_ok=True)
         path.touch()
@@ -208,15 +203,10 @@ def leave_token(folder: Path, token: str) -> Path | None:
     return path
 
 
-def token_name(token: str) -> str:
-    """Of the file by which a folder is known again."""
-    return f".common-{token}"
-
-
 def _sees(root: Path, token: str) -> bool:
-    """Whether this is the driver's folder, and can be written to."""
+    """Whether this is the driver's folder, and writable."""
     try:
-        if not (root / OWN / token_name(token)).is_file():
+        if not (root / OWN / f"{TOKEN}{token}").is_file():
             return False
         with tempfile.TemporaryFile(dir=root / OWN):
             return True
@@ -225,13 +215,13 @@ def _sees(root: Path, token: str) -> bool:
 
 
 def _own_folder() -> Path:
-    """A folder of this process; those of processes that are gone are removed."""
-    for old in Path(tempfile.gettempdir()).glob(f"{_OWN}-*-*"):
+    """A new folder of this process; those of processes that are gone are removed."""
+    for old in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*-*"):
         process = old.name.split("-")[-2]
         with suppress(OSError):
             if process.isdecimal() and old.stat().st_uid == os.getuid() and not _is_alive(int(process)):
                 shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_OWN}-{os.getpid()}-"))
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}-{os.getpid()}-"))
 
 
 def _is_alive(process: int) -> bool:

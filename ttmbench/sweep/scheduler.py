@@ -1,8 +1,8 @@
-"""Which unit goes to which worker. Pure: no processes, no files, no clock; a simulation asks it the same questions.
+"""Decides which unit goes to which worker, without processes, files or a clock.
 
-A worker goes on with the cell it was at, then with others of the model it holds: those first at which nobody is. One
-that has to change its model takes that with the most waiting units for each worker on it. A unit that was lost with
-its worker, or that lacked something where it was, goes to another place if there is one.
+A worker goes on with its cell, then with others of the model it holds, cells without workers first. A worker that has
+to change its model takes the one with the most waiting units per worker. A unit that was lost with its worker, or that
+lacked something where it was, goes to another place if there is one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Literal
 from ttmbench.evaluator.unit import Cell, Kind, Unit, UnitResult
 
 ATTEMPTS = 3  # workers that may be lost with a unit until its cell has failed
-_Key = tuple[int, Kind, int]
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,18 @@ class CellEnd:
 
 
 @dataclass(slots=True, eq=False)
+class _Model:
+    """The cells of a model: those that no worker has begun, and those with units for a further worker."""
+
+    fresh: deque[_CellState] = field(default_factory=deque)
+    begun: deque[_CellState] = field(default_factory=deque)
+    waiting: int = 0
+    workers: int = 0
+
+
+@dataclass(slots=True, eq=False)
 class _CellState:
-    """A cell under way: the stages to come, and of the present one the units that wait and those that are out."""
+    """A cell under way: the stages to come, and of the present one the units that wait and how many workers have."""
 
     cell: Cell
     model: _Model
@@ -38,21 +47,14 @@ class _CellState:
     over: bool = False
 
     def pop(self) -> Unit | None:
-        """A unit that waits, which is given out."""
         if not self.waiting:
             return None
         self.model.waiting -= 1
         return self.waiting.popleft()
 
-
-@dataclass(slots=True, eq=False)
-class _Model:
-    """The cells of a model: those at which nobody has been, and those with units for a further worker."""
-
-    fresh: deque[_CellState] = field(default_factory=deque)
-    begun: deque[_CellState] = field(default_factory=deque)
-    waiting: int = 0
-    workers: int = 0
+    def open_stage(self) -> None:
+        self.waiting.extend(self.stages.popleft())
+        self.model.waiting += len(self.waiting)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +66,8 @@ class _WorkerState:
 
 
 @dataclass(slots=True)
-class _Again:
-    """A unit that is given out a second time: where it cannot be done, and where it was lost."""
+class _Retry:
+    """A unit to be done again: the places that cannot do it, and those where it was lost."""
 
     unit: Unit
     unfit: set[str] = field(default_factory=set)
@@ -78,7 +80,7 @@ class Scheduler:
     """The state of a sweep in memory.
 
     Args:
-        stages: of every cell that is not finished, in order: the units that are left, stage by stage
+        stages: for every unfinished cell, in order, the units that are left, stage by stage
             (`ttmbench.evaluator.unit.units_of`), at least one.
         attempts: how many workers may be lost with a unit.
         on_error: with ``raise`` nothing more is given out once a cell has failed.
@@ -95,49 +97,45 @@ class Scheduler:
         self._cells: dict[int, _CellState] = {}
         self._workers: dict[str, _WorkerState] = {}
         self._places: Counter[str] = Counter()
-        self._again: dict[_Key, _Again] = {}
-        self._left, self._out = len(stages), 0
+        self._retries: dict[tuple[int, Kind, int], _Retry] = {}
+        self._out = 0
+        self.left = len(stages)
+        """Cells that are not over."""
         for of_cell in stages:
             cell = of_cell[-1][0].cell
             model = self._models.setdefault(cell.model_key, _Model())
-            state = _CellState(cell, model, deque(of_cell))
-            self._cells[cell.number] = state
-            self._open_stage(state)
+            state = self._cells[cell.number] = _CellState(cell, model, deque(of_cell))
+            state.open_stage()
             model.fresh.append(state)
 
     @property
     def over(self) -> bool:
         """Whether nothing is under way and nothing more will be given out."""
-        return self._out == 0 and (self._left == 0 or self._stops)
-
-    @property
-    def left(self) -> int:
-        """Cells that are not over."""
-        return self._left
+        return self._out == 0 and (self.left == 0 or self._stops)
 
     @property
     def waiting(self) -> int:
         """Units that could be given out now."""
         if self._stops:
             return 0
-        return sum(model.waiting for model in self._models.values()) + sum(one.waits for one in self._again.values())
+        return sum(model.waiting for model in self._models.values()) + sum(
+            retry.waits for retry in self._retries.values()
+        )
 
     def join(self, worker: str, place: str) -> None:
-        """A worker is there; ``place`` is what it shares with others."""
-        assert worker not in self._workers, f"a second worker {worker}"
+        """A new worker that has no unit; ``place`` is what it shares with others (`WorkerJoined`)."""
         self._workers[worker] = _WorkerState(place)
         self._places[place] += 1
 
     def next(self, worker: str) -> Unit | None:
-        """A unit for a worker that has none: it is the worker's from now on. None if there is none for it now."""
+        """Gives out a unit for an idle worker; None if there is none for it now."""
         state = self._workers[worker]
-        assert state.unit is None, f"{worker} has a unit"
         if self._stops:
             return None
-        unit = self._second_try(state.place) or (state.cell.pop() if state.cell is not None else None)
+        unit = self._retried(state.place) or (state.cell.pop() if state.cell is not None else None)
         if unit is None and state.model is not None:
             unit = self._from(state.model)
-        if unit is None and self._models:  # from the model with the most waiting units for each worker on it
+        if unit is None and self._models:
             unit = self._from(max(self._models.values(), key=lambda model: model.waiting / (model.workers + 1)))
         if unit is not None:
             cell = self._cells[unit.cell.number]
@@ -152,12 +150,7 @@ class Scheduler:
         return unit
 
     def finish(self, worker: str, unit: Unit, result: UnitResult) -> CellEnd | None:
-        """A worker is done with its unit. A failed one drops what else waits of its cell.
-
-        Args:
-            worker: the worker, which has none now.
-            unit: its unit.
-            result: what became of it.
+        """Takes a unit back from its worker, which is idle now; a failed unit drops what else waits of its cell.
 
         Returns:
             The cell, if it is over now.
@@ -168,22 +161,22 @@ class Scheduler:
         if result.state == "failed":
             return self._end(cell, result.error or "failed")
         if result.state == "done":
-            self._again.pop(unit.key, None)
+            self._retries.pop(unit.key, None)
             return self._advance(cell)
-        again = self._again.setdefault(unit.key, _Again(unit))
-        again.waits = True
+        retry = self._retries.setdefault(unit.key, _Retry(unit))
+        retry.waits = True
         if result.state == "unfit":
-            again.unfit.add(self._workers[worker].place)
-            again.why = result.error or "failed"
-            return self._check_places(again)
+            retry.unfit.add(self._workers[worker].place)
+            retry.why = result.error or "failed"
+            return self._check_places(retry)
         return None
 
     def lose(self, worker: str, why: str) -> list[CellEnd]:
-        """A worker is gone: its unit waits for another, unless too many were lost with it.
+        """Removes a worker: its unit waits for another, unless too many were lost with it.
 
         Args:
             worker: the worker.
-            why: what is known, for the cell's error.
+            why: for the cell's error.
 
         Returns:
             Cells that are over now: that of the unit, and those that only the worker's place could have done.
@@ -193,27 +186,24 @@ class Scheduler:
         if unit is not None:
             cell = self._taken_back(worker, unit)
             if not cell.over:
-                again = self._again.setdefault(unit.key, _Again(unit))
-                again.lost.append(state.place)
-                again.waits = True
-                if len(again.lost) >= self._attempts:
-                    ended.append(self._end(cell, f"{len(again.lost)} workers were lost with it; the last: {why}"))
+                retry = self._retries.setdefault(unit.key, _Retry(unit))
+                retry.lost.append(state.place)
+                retry.waits = True
+                if len(retry.lost) >= self._attempts:
+                    ended.append(self._end(cell, f"{len(retry.lost)} workers were lost with it; the last: {why}"))
         if state.model is not None:
             state.model.workers -= 1
         del self._workers[worker]
         self._places[state.place] -= 1
         if not self._places[state.place]:
             del self._places[state.place]
-            ended += [end for one in list(self._again.values()) if one.waits and (end := self._check_places(one))]
+            retries = [retry for retry in self._retries.values() if retry.waits]
+            ended += [end for retry in retries if (end := self._check_places(retry))]
         return ended
 
     @property
     def _stops(self) -> bool:
         return self._failed and self._on_error == "raise"
-
-    def _open_stage(self, cell: _CellState) -> None:
-        cell.waiting.extend(cell.stages.popleft())
-        cell.model.waiting += len(cell.waiting)
 
     def _taken_back(self, worker: str, unit: Unit) -> _CellState:
         state = self._workers[worker]
@@ -225,12 +215,12 @@ class Scheduler:
         return cell
 
     def _advance(self, cell: _CellState) -> CellEnd | None:
-        """The next stage, if this one is over."""
-        if cell.out or cell.waiting or any(again.unit.cell is cell.cell for again in self._again.values()):
+        """Opens the next stage, if this one is over."""
+        if cell.out or cell.waiting or any(retry.unit.cell is cell.cell for retry in self._retries.values()):
             return None
         if not cell.stages:
             return self._end(cell, None)
-        self._open_stage(cell)
+        cell.open_stage()
         cell.model.begun.append(cell)
         return None
 
@@ -239,27 +229,27 @@ class Scheduler:
         cell.model.waiting -= len(cell.waiting)
         cell.waiting.clear()
         cell.stages.clear()
-        self._left -= 1
+        self.left -= 1
         self._failed |= error is not None
-        self._again = {key: again for key, again in self._again.items() if again.unit.cell is not cell.cell}
+        self._retries = {key: retry for key, retry in self._retries.items() if retry.unit.cell is not cell.cell}
         return CellEnd(cell.cell, error)
 
-    def _check_places(self, again: _Again) -> CellEnd | None:
-        """Ends the cell of a unit that can be done nowhere."""
-        if again.unfit and self._places and again.unfit >= set(self._places):
-            return self._end(self._cells[again.unit.cell.number], again.why)
+    def _check_places(self, retry: _Retry) -> CellEnd | None:
+        """Ends the cell of a unit that no place can do."""
+        if retry.unfit and self._places and retry.unfit >= set(self._places):
+            return self._end(self._cells[retry.unit.cell.number], retry.why)
         return None
 
-    def _second_try(self, place: str) -> Unit | None:
-        for again in self._again.values():
-            elsewhere = set(self._places) - again.unfit - set(again.lost)
-            if again.waits and place not in again.unfit and (place in elsewhere or not elsewhere):
-                again.waits = False
-                return again.unit
+    def _retried(self, place: str) -> Unit | None:
+        for retry in self._retries.values():
+            better = set(self._places) - retry.unfit - set(retry.lost)
+            if retry.waits and place not in retry.unfit and (place in better or not better):
+                retry.waits = False
+                return retry.unit
         return None
 
     def _from(self, model: _Model) -> Unit | None:
-        """A unit of a cell at which nobody is, else of one that can be shared."""
+        """A unit of a cell that no worker has begun, else of one that can be shared."""
         while model.fresh or model.begun:
             is_fresh = bool(model.fresh)
             cell = model.fresh.popleft() if is_fresh else model.begun[0]

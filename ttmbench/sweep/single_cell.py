@@ -1,6 +1,6 @@
-"""One cell of a sweep alone, in this process: for jobs that a cluster's own scheduler starts, side by side or not.
+"""Runs one cell of a sweep in this process, for jobs that a cluster's own scheduler starts, also at the same time.
 
-Each has its cell's folder for itself, as every run has; ``sweep.json`` they share, under a lock for the moment.
+Each cell has a folder of its own; ``sweep.json`` is shared and changed under a lock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from ttmbench.sweep.summary import SUMMARY, SweepSummary, new_summary, read_summ
 if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults
 
-_PATIENCE = 30.0  # seconds for others that write the summary
-_NAME = "this process"
+_PATIENCE = 30.0  # seconds to wait for others that write the summary
 
 
-class SingleCell:
-    """A cell among those of its sweep.
+def run_cell(root: Path, plan: str, planned: Sequence[PlannedCell], number: int) -> EvalResults:
+    """Runs a cell and updates the summary.
 
     Args:
         root: the sweep's folder.
@@ -37,61 +36,59 @@ class SingleCell:
         planned: all cells.
         number: of the one to run, from 1.
 
-    Attributes:
-        done: whether it is done already.
-        document: where its document is or will be.
+    Raises:
+        UsageError: a sweep is writing to the folder; other errors as for `ttmbench.evaluator.run.run`.
     """
+    with beside_other_cells(root):
+        from ttmbench.evaluator.run import run
 
-    def __init__(self, root: Path, plan: str, planned: Sequence[PlannedCell], number: int) -> None:
-        self._root, self._plan, self._planned, self._cell = root, plan, planned, planned[number - 1].cell
-        self.done = not stages_left(root, planned[number - 1])
-        self.document = root / self._cell.document
+        def update(**changes: object) -> None:
+            _update_summary(root, plan, planned, number, changes)
 
-    def run(self) -> EvalResults:
-        """Runs it, and keeps the summary; errors as for `ttmbench.evaluator.run.run`, or UsageError beside a sweep."""
-        with beside_other_cells(self._root):
-            from ttmbench.evaluator.run import run
-
-            config, began = self._cell.config_at(self._root), time.perf_counter()
-            chosen = choose(config)
-            self._note(state="running", worker=_NAME, attempts=1)
-            try:
-                results = run(config, command=self._cell.command, chosen=chosen)
-            except Exception as error:
-                self._note(state="failed", error=str(error) if isinstance(error, TtmbenchError) else error_line(error))
-                raise
-            except BaseException:
-                self._note(state="waiting", error=None)
-                raise
-            self._note(state="done", seconds=time.perf_counter() - began, error=None)
-            return results
-
-    def _note(self, **changes: object) -> None:
-        """Changes the cell's entry in the summary; whatever else is in there stays as others wrote it."""
+        cell, began = planned[number - 1].cell, time.perf_counter()
+        config = cell.config_at(root)
+        chosen = choose(config)
+        update(state="running", worker="this process", attempts=1)
         try:
-            (self._root / OWN).mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(self._root / OWN / "summary.lock").acquire(timeout=_PATIENCE):
-                summary = self._summary()
-                place = self._cell.number - 1
-                summary.cells[place] = summary.cells[place].model_copy(update=changes)
-                states = {entry.state for entry in summary.cells}
-                under_way = states & {"waiting", "running"}
-                summary.status = "running" if under_way else "failed" if "failed" in states else "done"
-                summary.write(self._root)
-        except (filelock.Timeout, OSError, TtmbenchError) as error:
-            warn(f"{self._root / SUMMARY} is not up to date ({error}); the cell's document is what counts")
+            results = run(config, command=cell.command, chosen=chosen)
+        except Exception as error:
+            update(state="failed", error=str(error) if isinstance(error, TtmbenchError) else error_line(error))
+            raise
+        except BaseException:
+            update(state="waiting", error=None)
+            raise
+        update(state="done", seconds=time.perf_counter() - began, error=None)
+        return results
 
-    def _summary(self) -> SweepSummary:
-        """The summary that is there, if it is of the same cells; else one that is made from the cells' documents."""
-        cells = [planned.cell for planned in self._planned]
-        try:
-            summary = read_summary(self._root / SUMMARY)
-            if [entry.cell for entry in summary.cells] == [cell.folder for cell in cells]:
-                return summary
-        except DataError:
-            pass  # none yet, or a damaged one
-        summary = new_summary(self._plan, cells, self._root)
-        for entry, planned in zip(summary.cells, self._planned, strict=True):
-            if not stages_left(self._root, planned):
-                entry.state = "done"
-        return summary
+
+def _update_summary(
+    root: Path, plan: str, planned: Sequence[PlannedCell], number: int, changes: dict[str, object]
+) -> None:
+    """Changes a cell's entry in the summary; other entries stay as others wrote them."""
+    try:
+        (root / OWN).mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(root / OWN / "summary.lock").acquire(timeout=_PATIENCE):
+            summary = _summary(root, plan, planned)
+            summary.cells[number - 1] = summary.cells[number - 1].model_copy(update=changes)
+            states = {entry.state for entry in summary.cells}
+            unfinished = states & {"waiting", "running"}
+            summary.status = "running" if unfinished else "failed" if "failed" in states else "done"
+            summary.write(root)
+    except (filelock.Timeout, OSError, TtmbenchError) as error:
+        warn(f"{root / SUMMARY} is not up to date ({error}); the cell's document is what counts")
+
+
+def _summary(root: Path, plan: str, planned: Sequence[PlannedCell]) -> SweepSummary:
+    """The existing summary, if it is of the same cells; else a new one from the cells' documents."""
+    cells = [one.cell for one in planned]
+    try:
+        summary = read_summary(root / SUMMARY)
+        if [entry.cell for entry in summary.cells] == [cell.folder for cell in cells]:
+            return summary
+    except DataError:
+        pass  # none yet, or a damaged one
+    summary = new_summary(plan, cells, root)
+    for entry, one in zip(summary.cells, planned, strict=True):
+        if not stages_left(root, one):
+            entry.state = "done"
+    return summary

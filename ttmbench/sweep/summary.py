@@ -1,4 +1,4 @@
-"""``sweep.json``: every cell of a sweep and how it stands, for people and for scripts."""
+"""``sweep.json``: every cell of a sweep and its state."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from ttmbench.evaluator.unit import Cell
 from ttmbench.results.settings import SWEEP_FILE
 
 SUMMARY = SWEEP_FILE
-VERSION: Literal["1.0"] = "1.0"
 CellStateName = Literal["waiting", "running", "done", "failed", "skipped"]
-"""How a cell stands. ``waiting``: to be done by the same command. ``skipped``: not begun, since another cell failed and
-``--on_error raise`` was given."""
+"""``waiting``: the same command again does it. ``skipped``: not begun, since another cell failed and ``--on_error
+raise`` was given."""
 
 
 class CellEntry(BaseModel):
@@ -35,10 +34,10 @@ class CellEntry(BaseModel):
         task: name of the task.
         setting: name of the setting; empty without any.
         state: see `CellStateName`.
-        seconds: that workers have spent on it in the last command that did so; None if none has.
-        worker: that had it last.
-        attempts: 1, and 1 more for each time that a unit of it was begun again since a worker was lost or lacked
-            something; 0 if it was never begun.
+        seconds: worked on it by the last command that did so; None if none has.
+        worker: the last one.
+        attempts: 0 before it is begun, then 1, and 1 more whenever a unit was begun again because its worker was lost
+            or lacked something.
         error: one line, of a failed cell.
         document: the results document below the sweep's folder.
     """
@@ -59,7 +58,7 @@ class CellEntry(BaseModel):
 
 
 class SweepSummary(BaseModel):
-    """The whole of it.
+    """The content of ``sweep.json``.
 
     Attributes:
         kind: what this file is.
@@ -68,16 +67,16 @@ class SweepSummary(BaseModel):
         status: ``running``, ``done`` (every cell is), ``failed`` (one is), ``interrupted``.
         started: when the last command began, ISO 8601.
         updated: when this was written.
-        counts: state -> how many cells.
+        counts: state -> number of cells.
         workers_lost: in the last command.
-        workers_hung: of those, how many were ended since they gave no sign of progress.
+        workers_hung: of those, how many were ended because they gave no sign of progress.
         cells: in the order of the plan.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     kind: Literal["sweep"] = "sweep"
-    schema_version: Literal["1.0"] = VERSION
+    schema_version: Literal["1.0"] = "1.0"
     plan: str
     status: Literal["running", "done", "failed", "interrupted"] = "running"
     started: str
@@ -95,7 +94,7 @@ class SweepSummary(BaseModel):
 
 
 def new_summary(plan: str, cells: Sequence[Cell], root: Path) -> SweepSummary:
-    """A summary in which every cell waits, with what an earlier command knew of time and workers of the same cells."""
+    """A summary in which every cell waits, with times and workers that an earlier command recorded."""
     earlier: dict[str, CellEntry] = {}
     if (root / SUMMARY).exists():
         try:
@@ -104,27 +103,28 @@ def new_summary(plan: str, cells: Sequence[Cell], root: Path) -> SweepSummary:
             warn(f"{error}; it is made anew from the cells' documents")
     entries = []
     for cell in cells:
-        named = {"cell": cell.folder, "document": cell.document}
-        named |= {"model": cell.model, "task": cell.task, "setting": cell.setting}
-        before = (
-            earlier[cell.folder].model_dump(include={"seconds", "worker", "attempts"}) if cell.folder in earlier else {}
+        entry = CellEntry(
+            number=cell.number,
+            cell=cell.folder,
+            model=cell.config.model_name,
+            task=cell.task,
+            setting=cell.setting,
+            document=cell.document,
         )
-        entries.append(CellEntry(number=cell.number, **named, **before))
+        if before := earlier.get(cell.folder):
+            entry.seconds, entry.worker, entry.attempts = before.seconds, before.worker, before.attempts
+        entries.append(entry)
     return SweepSummary(plan=plan, started=_now(), updated=_now(), counts={}, cells=entries)
 
 
 def read_summary(path: Path) -> SweepSummary:
-    """Reads a summary.
-
-    Raises:
-        DataError: it cannot be read, or is none.
-    """
+    """Reads a summary; DataError if it cannot be read or is not one."""
     try:
         return SweepSummary.model_validate(read_json(path))
     except Unreadable as error:
         raise DataError(f"{path} {error}") from None
     except ValidationError as error:
-        raise DataError(f"{path} is no summary of a sweep: {describe(error, SweepSummary)}") from None
+        raise DataError(f"{path} is not the summary of a sweep: {describe(error, SweepSummary)}") from None
 
 
 def _now() -> str:

@@ -1,7 +1,7 @@
 """Test-Time Matching: Algorithm 1 of arXiv:2510.07632, inside groups and over the whole dataset (section 3.2.1).
 
-Nothing in this file knows which caption is true. Captions are shuffled by seed before anything looks at them, so
-"caption i belongs to image i" is false here; `Step.captions` is mapped back by whoever reports.
+Nothing in this file knows which caption is true. Captions are shuffled by seed before anything looks at them;
+`Step.captions` is mapped back for the report.
 """
 
 from __future__ import annotations
@@ -93,13 +93,10 @@ def adapt(
         seed: shuffles the captions and orders the batches.
         supervision: what each iteration trains on; by default Algorithm 1's own choice.
         resume: where an earlier run with the same arguments stopped; its iterations are not yielded again.
-        keep: given every iteration and the state after it.
-
-    Yields:
-        One Step an iteration.
+        keep: called with every iteration and the state after it.
 
     Raises:
-        TtmbenchError: no threshold can be chosen, or the loss is not finite.
+        TtmbenchError: no threshold can be chosen, or the loss is NaN or infinite.
     """
     blind = ShuffledTask(stage, seed)
     choose = selections(blind, scores, config, schedule, seed, supervision)
@@ -149,24 +146,10 @@ def overfit(
 ) -> Iterator[Step]:
     """SimpleMatch's second step (section 3.1): overfits to the matchings that the model starts with.
 
-    Every unit without a tie is kept (where the settings include ties, every unit), and the matching is never looked at
-    again. Training has TTM's budget with the same restarts, and ends early once every kept group satisfies the group
-    score with its pseudo-label as the truth.
-
-    Args:
-        stage: model and prepared inputs; the model is changed in place.
-        scores: of the model that the run starts from.
-        config: hyperparameters; those of the threshold are not used.
-        learning_rate: at the start.
-        seed: shuffles the captions and orders the batches.
-        resume: as in `adapt`.
-        keep: as in `adapt`.
-
-    Yields:
-        One Step a restart, its threshold 0.
-
-    Raises:
-        TtmbenchError: the loss is not finite.
+    Every unit without a tie is used (where the settings include ties, every unit), and the matching is never computed
+    again. Training has TTM's budget with the same restarts, and ends early once every used group satisfies the group
+    score with its pseudo-label as the truth. Arguments and errors as of `adapt`; yields one Step a restart, its
+    threshold 0.
     """
     blind = ShuffledTask(stage, seed)
     labels, fixed = fixed_selection(blind, scores, config)
@@ -221,7 +204,7 @@ def _iterations(
 
 
 def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) -> Scores:
-    """Scores of the model after an iteration; DivergedError if training has blown it up."""
+    """Scores of the model after an iteration; DivergedError if they are NaN or infinite."""
     scores = stage.score()
     if not np.isfinite(scores.groups).all():
         raise DivergedError(f"after iteration {iteration} the model's scores are NaN or infinite", learning_rate)
@@ -231,7 +214,7 @@ def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) ->
 class ShuffledTask:
     """The task with its captions in an order drawn by seed: inside every group, or among all captions.
 
-    Of groups with more images than captions the images are shuffled, which captions choose from there.
+    With more images than captions, where captions choose images, the images are shuffled.
     """
 
     def __init__(self, stage: PreparedTask, seed: int) -> None:
@@ -287,7 +270,7 @@ class ShuffledTask:
         return TrainingPairs(images[choice.selected], captions[choice.selected])
 
     def _sides(self, choosing: np.ndarray, options: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Images and captions, of what chooses and what it chooses from."""
+        """(images, captions) of what chooses and what it chooses from."""
         return (options, choosing) if self._captions_choose else (choosing, options)
 
     def _all_inside(self, choice: Selection) -> TrainingPairs:
@@ -310,7 +293,7 @@ class ShuffledTask:
 
 
 def is_overfitted(is_global: bool, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
-    """Whether there is nothing left to train: no group was kept, or each satisfies the group score of its label."""
+    """Whether nothing is left to train: no group was selected, or each satisfies the group score of its label."""
     if not fixed.any():
         return True
     return not is_global and _fits(scores.groups[fixed], captions[fixed])

@@ -1,32 +1,39 @@
-"""The paper's analyses for any model and task (arXiv:2510.07632, Fig. 2 and 4): numbers as plain JSON, no figures.
+"""The paper's analyses for any model and task (arXiv:2510.07632, Fig. 2 and 4): numbers as JSON, no figures.
 
-Each reads labels to report precision or a metric; none of them steers anything but the oracle, which is named so.
+Each reads labels to report precision or a metric; only the oracle is steered by them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from ttmbench import stats
-from ttmbench.errors import UsageError
+from ttmbench._arrays.scores import fewer_first
+from ttmbench.errors import DivergedError, UsageError
+from ttmbench.matching import match_global, match_groups
 from ttmbench.results.summary import metric_chance, metric_mean, metric_values
 from ttmbench.schedules import threshold_for_coverage
-from ttmbench.ttm import learning_rates as learningrates
 from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.learning_rates import agreement, matchings, observe
-from ttmbench.ttm.selection import Supervision, algorithm1_selection
+from ttmbench.ttm.selection import PseudoLabels, Supervision, algorithm1_selection
 from ttmbench.ttm.selection import oracle as oracle_supervision
 from ttmbench.ttm.trainer import restored
 from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import MetricSpec
+from ttmbench.types import MetricSpec, Scores
 
 BAND = (0.15, 0.30)  # share of groups that tau_1 should keep (section 3.2)
 TAU_COVERAGES = (0.15, 0.20, 0.25, 0.30)
 POINTS = 201
+FACTORS = (0.06, 0.2, 0.4, 1.0, 2.0, 4.0)  # on the learning rate that would be used; from 1e-5 they reach 4e-5
+CONFIDENT = 0.25  # share of the units, those with the largest raw margins, that a good run should leave alone
+
+Analysis = dict[str, Any]
+"""JSON values by name."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +43,10 @@ class Question:
     Attributes:
         stage: the model on a task; its ``seeds`` are run one by one.
         metric: the metric that the curves show.
-        taus: values of tau_1 to compare, logits (shares under the share rule); None chooses by coverage.
-        lrs: learning rates to compare; None takes `ttmbench.ttm.learning_rates.grid`.
+        taus: values of tau_1, logits (fractions under the share rule); None chooses by coverage.
+        lrs: learning rates to compare; None takes those of `grid`.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: how intervals are made.
+        interval: kind of interval.
     """
 
     stage: Adaptation
@@ -50,43 +57,35 @@ class Question:
     interval: stats.IntervalMethod = "wilson"
 
 
-def thresholds(question: Question) -> dict[str, Any]:
-    """Number of units that a threshold keeps, and the share of right ones among them (Fig. 2 left and middle).
+def thresholds(question: Question) -> Analysis:
+    """Number of units that a threshold selects, and the fraction of correct ones among them (Fig. 2 left and middle).
 
-    Args:
-        question: model and task; nothing is trained.
-
-    Returns:
-        ``threshold``, ``selected`` and ``accuracy`` (null where nothing is selected) as lists of equal length, and
-        ``band``: the thresholds that keep 30 % and 15 %.
+    Nothing is trained. Returns ``threshold``, ``selected`` and ``accuracy`` (null where nothing is selected) as lists
+    of equal length, and ``band``: the thresholds that select 30 % and 15 %.
     """
     confidence, tie, right = _confidence(question.stage)
     clear = confidence[~tie]
     if len(clear) == 0:
         raise UsageError("every matching of this task ties, so no threshold keeps any")
     low = min(0.0, float(clear.min())) if question.stage.spec.is_global else 0.0
-    grid = np.linspace(low, float(clear.max()), POINTS)
-    kept = (confidence[None, :] >= grid[:, None]) & ~tie[None, :]
+    levels = np.linspace(low, float(clear.max()), POINTS)
+    kept = (confidence[None, :] >= levels[:, None]) & ~tie[None, :]
     selected, correct = kept.sum(axis=1), (kept & right[None, :]).sum(axis=1)
     total = len(confidence)
     return {
         "candidates": total,
         "tied": int(tie.sum()),
-        "threshold": grid.tolist(),
+        "threshold": levels.tolist(),
         "selected": selected.tolist(),
         "accuracy": [int(c) / int(s) if s else None for c, s in zip(correct, selected, strict=True)],
         "band": {str(share): threshold_for_coverage(clear, min(1.0, share * total / len(clear))) for share in BAND},
     }
 
 
-def supervision(question: Question) -> dict[str, Any]:
+def supervision(question: Question) -> Analysis:
     """What the raw model scores by each way of assigning captions (Fig. 4 left): how good a teacher each would be.
 
-    Args:
-        question: model and task, scored over all pairs; nothing is trained.
-
-    Returns:
-        metric -> value, 95 % interval and chance; null where a metric is undefined.
+    Nothing is trained. Returns metric -> value, 95 % interval and chance; null where a metric is undefined.
     """
     bars = {}
     for metric in question.stage.metrics:
@@ -100,14 +99,10 @@ def supervision(question: Question) -> dict[str, Any]:
     return {"metrics": bars}
 
 
-def schedules(question: Question) -> dict[str, Any]:
+def schedules(question: Question) -> Analysis:
     """TTM under every registered threshold schedule, from one tau_1 to one tau_T (Fig. 2 right).
 
-    Args:
-        question: model and task.
-
-    Returns:
-        ``baseline`` and, for each schedule, thresholds and the metric after every iteration.
+    Returns ``baseline`` and, for each schedule, thresholds and the metric after every iteration.
     """
     stage = question.stage
     names = list(stage.registry.schedules)
@@ -118,14 +113,10 @@ def schedules(question: Question) -> dict[str, Any]:
     return {"baseline": metric_mean(question.metric, stage.raw), "curves": runs}
 
 
-def oracle(question: Question) -> dict[str, Any]:
-    """TTM beside its oracle variant, which keeps exactly the right matchings (Fig. 4 middle): a skyline.
+def oracle(question: Question) -> Analysis:
+    """TTM beside its oracle variant, which trains on exactly the correct matchings (Fig. 4 middle): an upper bound.
 
-    Args:
-        question: model and task.
-
-    Returns:
-        ``baseline`` and the curves ``ttm`` and ``oracle``; the latter reads labels.
+    Returns ``baseline`` and the curves ``ttm`` and ``oracle``; the latter reads labels.
     """
     stage = question.stage
     return {
@@ -137,14 +128,11 @@ def oracle(question: Question) -> dict[str, Any]:
     }
 
 
-def tau(question: Question) -> dict[str, Any]:
+def tau(question: Question) -> Analysis:
     """TTM from several values of tau_1 (Fig. 4 right): how much does the first threshold matter?
 
-    Args:
-        question: model and task; without ``taus`` the values keep 15, 20, 25 and 30 % of the groups at first.
-
-    Returns:
-        ``baseline`` and a curve for each tau_1, from the largest to the smallest.
+    Returns ``baseline`` and a curve for each tau_1, largest first; by default those that select 15, 20, 25 and 30 % of
+    the groups at first.
     """
     stage = question.stage
     taus = question.taus if question.taus is not None else _taus(stage)
@@ -155,18 +143,14 @@ def tau(question: Question) -> dict[str, Any]:
     return {"baseline": metric_mean(question.metric, stage.raw), "curves": curves}
 
 
-def lr(question: Question) -> dict[str, Any]:
+def lr(question: Question) -> Analysis:
     """TTM at several learning rates: what each gives beside what can be seen of it without labels.
 
-    Args:
-        question: model and task; without ``lrs`` the rates lie around the one that would be used.
-
-    Returns:
-        ``baseline``, the rate that would be used (``default``) and one entry a rate, lists by seed. ``metric`` and
-        ``final`` read labels; nothing else does.
+    Returns ``baseline``, the rate that would be used (``default``) and one entry a rate (by default rates around that
+    one), lists by seed. ``metric`` and ``final`` read labels; nothing else does.
     """
     stage = question.stage
-    rates = sorted(set(question.lrs or learningrates.grid(stage.learning_rate)))
+    rates = sorted(set(question.lrs or grid(stage.learning_rate)))
     baseline = metric_mean(question.metric, stage.raw)
     return {
         "baseline": baseline,
@@ -176,7 +160,7 @@ def lr(question: Question) -> dict[str, Any]:
     }
 
 
-ANALYSES: Mapping[str, Callable[[Question], dict[str, Any]]] = {
+ANALYSES: Mapping[str, Callable[[Question], Analysis]] = {
     "thresholds": thresholds,
     "schedules": schedules,
     "supervision": supervision,
@@ -188,42 +172,34 @@ TRAINS = ("schedules", "oracle", "tau", "lr")
 ALPHA = "alpha"  # of generative scores, in `ttmbench.scoring.debiasing`
 
 
-def _curve(question: Question, stage: Adaptation, supervision: Supervision = algorithm1_selection) -> dict[str, Any]:
+def _curve(question: Question, stage: Adaptation, supervision: Supervision = algorithm1_selection) -> Analysis:
     """One TTM run a seed: what happens in every iteration, lists [seeds][iterations]."""
-    rows: dict[str, list[list[Any]]] = {"threshold": [], "coverage": [], "pseudo_label_accuracy": [], "metric": []}
+    names = ("threshold", "coverage", "pseudo_label_accuracy")
+    rows: dict[str, list[list[float | None]]] = {name: [] for name in (*names, "metric")}
     for seed in stage.seeds:
-        records = list(_records(question, stage, seed, supervision))
-        for name, row in rows.items():
-            row.append([record[name] for record in records])
+        for row in rows.values():
+            row.append([])
+        with restored(stage.stage):
+            for step in stage.steps(seed, supervision):
+                record = stage.record_of(step, seed)
+                for name in names:
+                    rows[name][-1].append(getattr(record, name))
+                rows["metric"][-1].append(metric_mean(question.metric, step.scores))
     ends = np.array([row[-1] for row in rows["metric"]], dtype=np.float64)
     return {**rows, "final": float(ends.mean()), "final_seed_std": stats.seed_std(ends)}
 
 
-def _records(question: Question, stage: Adaptation, seed: int, supervision: Supervision) -> Iterator[dict[str, Any]]:
-    with restored(stage.stage):
-        for step in stage.steps(seed, supervision):
-            record = stage.record_of(step, seed)
-            yield {
-                "threshold": record.threshold,
-                "coverage": record.coverage,
-                "pseudo_label_accuracy": record.pseudo_label_accuracy,
-                "metric": metric_mean(question.metric, step.scores),
-            }
-
-
-def _at_rate(question: Question, rate: float) -> dict[str, Any]:
+def _at_rate(question: Question, rate: float) -> Analysis:
     """Every seed at one learning rate."""
     stage = question.stage
     stage = replace(stage, settings=stage.settings.with_changes({"lr": rate}, "analyze"))
-    metric: list[float | None] = []
     runs = []
     for seed in stage.seeds:
-        ended: list[Step] = []
         with restored(stage.stage):
-            runs.append(observe(stage.steps(seed), stage.raw, seed, stage.spec.is_global, ended.append))
-        metric.append(metric_mean(question.metric, ended[0].scores) if ended else None)
-    whole = [value for value in metric if value is not None]
-    ends = np.array(whole if len(whole) == len(metric) else [], dtype=np.float64)
+            runs.append(observe(stage.steps(seed), stage.raw, stage.spec.is_global))
+    metric = [None if run.scores is None else metric_mean(question.metric, run.scores) for run in runs]
+    known = [value for value in metric if value is not None]
+    ends = np.array(known if len(known) == len(metric) else [], dtype=np.float64)
     return {
         "lr": rate,
         "metric": metric,
@@ -253,3 +229,83 @@ def _taus(stage: Adaptation) -> list[float]:
         raise UsageError("every matching of this task ties, so no threshold keeps any")
     scale = len(tie) / len(clear)
     return [threshold_for_coverage(clear, min(1.0, share * scale)) for share in TAU_COVERAGES]
+
+
+# --- learning rates, and what can be seen of them without labels (docs/learning-rate.md) -----------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One run of TTM at one learning rate, as it looks without labels."""
+
+    matching: PseudoLabels | None  # of the adapted model, or None if the run diverged
+    selected: tuple[int, ...]  # units that each iteration trained on
+    loss: tuple[float | None, ...]  # of the last epoch of every iteration; None where it trained on nothing
+    confident_kept: float | None  # see `confident_kept`; None if it diverged
+    scores: Scores | None = None  # of the adapted model, or None if the run diverged
+    diverged: str | None = None  # the error, if training diverged
+
+    @property
+    def final_loss(self) -> float | None:
+        """Of the last iteration that trained; None if none did, or the run diverged."""
+        losses = [loss for loss in self.loss if loss is not None]
+        return losses[-1] if losses and self.diverged is None else None
+
+
+def grid(rate: float) -> tuple[float, ...]:
+    """Learning rates to compare, around the one that would be used.
+
+    >>> grid(1e-5)
+    (6e-07, 2e-06, 4e-06, 1e-05, 2e-05, 4e-05)
+    """
+    return tuple(float(f"{rate * factor:.3g}") for factor in FACTORS)
+
+
+def matchings(scores: Scores, is_global: bool) -> PseudoLabels:
+    """The matching of every unit, its confidence, and ties."""
+    if is_global:
+        assert scores.all_pairs is not None, "the global variant scores every pair"
+        overall = match_global(scores.all_pairs)
+        return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
+    found = match_groups(fewer_first(scores.groups))
+    return PseudoLabels(found.captions, found.margin, found.tie)
+
+
+def observe(steps: Iterable[Step], raw: Scores, is_global: bool) -> Seen:
+    """Goes through the iterations of a run that starts from raw scores; one that diverges is not an error here."""
+    selected: list[int] = []
+    loss: list[float | None] = []
+    last: Step | None = None
+    try:
+        for last in steps:
+            selected.append(int(last.selected.sum()))
+            loss.append(last.loss[-1] if last.loss else None)
+    except DivergedError as error:
+        return Seen(None, tuple(selected), tuple(loss), None, diverged=str(error))
+    assert last is not None, "TTM has at least one iteration"
+    after = matchings(last.scores, is_global)
+    kept = confident_kept(matchings(raw, is_global), after)
+    return Seen(after, tuple(selected), tuple(loss), kept, last.scores)
+
+
+def same(one: PseudoLabels, other: PseudoLabels) -> np.ndarray:
+    """Which units two models match alike, bool [units]; a tie is like nothing."""
+    return (one.captions == other.captions).all(axis=1) & ~one.tie & ~other.tie
+
+
+def agreement(runs: Sequence[Seen]) -> float | None:
+    """Fraction of units that two seeds match alike, mean over pairs; None for fewer than two, or if one diverged."""
+    found = [run.matching for run in runs if run.matching is not None]
+    if len(found) < 2 or len(found) < len(runs):
+        return None
+    return fmean(float(same(one, other).mean()) for one, other in itertools.combinations(found, 2))
+
+
+def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:
+    """Fraction of the quarter of units with the largest raw confidence that are matched as before; None if all tie."""
+    clear = np.flatnonzero(~before.tie)
+    if len(clear) == 0:
+        return None
+    count = max(1, round(CONFIDENT * len(clear)))
+    surest = clear[np.argsort(-before.confidence[clear], kind="stable")[:count]]
+    return float(same(before, after)[surest].mean())

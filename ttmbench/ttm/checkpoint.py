@@ -1,7 +1,7 @@
-"""The test-time stage on disk while it runs, so that a run that was stopped goes on where it was.
+"""Checkpoints of the test-time stage, so that a stopped run resumes.
 
-A folder for every variant and seed holds each finished iteration, where training stands after the last of them, and,
-once the seed is over, its final scores. Every file carries a digest; one that does not fit is never used.
+A folder for every variant and seed holds each finished iteration, the state of training after the last of them, and,
+once the seed is done, its final scores. Every file has a digest; one that does not match is never used.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import Scores
 
 Tensors = dict[str, torch.Tensor]
+Header = dict[str, Any]
 _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
+_STEP_ARRAYS = ("captions", "selected", "tie")
+_STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 
 
 @dataclass(frozen=True)
 class SeedProgress:
-    """Where a seed stands.
+    """Progress of a seed.
 
     Attributes:
         steps: finished iterations, in order.
-        state: of training after the last of them; None before the first, and once the seed is over.
+        state: of training after the last of them; None before the first, and once the seed is done.
         final: scores that the seed ended with; None while it runs.
     """
 
@@ -44,12 +47,12 @@ class SeedProgress:
 
 
 class SeedCheckpoint:
-    """One variant and seed of a task. Without a folder it keeps nothing.
+    """Files of one variant and seed of a task. Without a folder nothing is stored.
 
     Args:
         folder: where its files go.
-        start: digest of what the seed starts from; what was kept of another start is thrown away.
-        warn: told once if files cannot be written; the run goes on without them.
+        start: digest of what the seed starts from; files of another start are removed.
+        warn: called once if files cannot be written; the run goes on without them.
     """
 
     def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
@@ -57,7 +60,7 @@ class SeedCheckpoint:
         self._writer: threading.Thread | None = None
 
     def read(self) -> SeedProgress:
-        """Where an earlier run left off; the beginning, if anything there is damaged or of another start."""
+        """Progress of an earlier run; the beginning, if anything there is damaged or of another start."""
         if self._folder is None or not self._folder.is_dir():
             return SeedProgress()
         try:
@@ -65,42 +68,34 @@ class SeedCheckpoint:
         except FileNotFoundError:
             pass  # stopped before its first iteration was over
         except Exception as error:
-            warn(f"{self._folder} cannot be gone on from ({error}); its seed starts again")
+            warn(f"cannot resume from {self._folder}: {error}; its seed starts again")
         shutil.rmtree(self._folder, ignore_errors=True)
         return SeedProgress()
 
     def keep(self, step: Step, state: TrainingState) -> None:
-        """Takes down a finished iteration and where training stands after it.
+        """Stores a finished iteration and the state of training after it.
 
-        Weights of an accelerator are copied from it at once and written while it trains on: a file of some hundred
-        megabytes takes seconds. Until it is whole, the one before it counts.
+        Weights of an accelerator are copied at once and written while training goes on, since a file of some hundred
+        megabytes takes seconds. Until it is complete, the one before it counts.
         """
-        about = {
-            "iteration": step.iteration,
-            "threshold": step.threshold,
-            "loss": list(step.loss),
-            "learning_rate": step.learning_rate,
-            "seconds": step.seconds,
-        }
-        arrays = {"captions": step.captions, "selected": step.selected, "tie": step.tie}
-        tensors = {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
-        self._write(_step_name(step.iteration), {**tensors, **_score_tensors(step.scores)}, about)
+        tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
+        about = {name: getattr(step, name) for name in _STEP_VALUES}
+        self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, about)
         tensors = training_tensors(state.model, state.optimizer, state.random)
-        elsewhere = any(tensor.device.type != "cpu" for tensor in tensors.values())
-        self._write(_TRAINING, tensors, {"iteration": state.iteration}, meanwhile=elsewhere)
+        self._write(_TRAINING, tensors, {"iteration": state.iteration})
 
     def finish(self, final: Scores, steps: int) -> None:
-        """The seed is over: keeps its scores and lets go of the training state."""
+        """Stores the scores of a seed that is done and removes the training state."""
         self.finish_writing()
         if self._folder is None:
             return
-        self._write(_FINAL, _score_tensors(final), {"steps": steps})
+        self._write(_FINAL, score_tensors(final), {"steps": steps})
         (self._folder / _TRAINING).unlink(missing_ok=True)
 
     def _read(self, folder: Path) -> SeedProgress:
         if (folder / _FINAL).exists():
             tensors, about = self._load(folder / _FINAL)
-            return SeedProgress(self._steps(folder, about["steps"]), None, _scores_of(tensors))
+            return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors))
         tensors, about = self._load(folder / _TRAINING)
         steps = self._steps(folder, about["iteration"])
         return SeedProgress(steps, _state_of(tensors, about["iteration"], steps[-1].scores))
@@ -109,53 +104,40 @@ class SeedCheckpoint:
         steps = []
         for iteration in range(1, count + 1):
             tensors, about = self._load(folder / _step_name(iteration))
-            steps.append(
-                Step(
-                    iteration=about["iteration"],
-                    threshold=about["threshold"],
-                    captions=tensors["captions"].numpy(),
-                    selected=tensors["selected"].numpy(),
-                    tie=tensors["tie"].numpy(),
-                    loss=tuple(about["loss"]),
-                    learning_rate=about["learning_rate"],
-                    scores=_scores_of(tensors),
-                    seconds=about["seconds"],
-                )
-            )
+            values: Header = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
+            values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
+            steps.append(Step(**values, scores=scores_of(tensors)))
         return tuple(steps)
 
-    def _write(self, name: str, tensors: Tensors, about: Mapping[str, Any], *, meanwhile: bool = False) -> None:
+    def _write(self, name: str, tensors: Tensors, about: Header) -> None:
         self.finish_writing()
         if self._folder is None:
             return
         card = {**about, "file": self._place(name), "start": self._start}
         arguments = (self._folder / name, separated(tensors), card)
-        if meanwhile:
+        if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             self._writer = threading.Thread(target=self._put, args=arguments, name=f"writes {name}")
             self._writer.start()
         else:
             self._put(*arguments)
 
-    def _put(self, path: Path, tensors: Tensors, card: Mapping[str, Any]) -> None:
+    def _put(self, path: Path, tensors: Tensors, card: Header) -> None:
         from safetensors import SafetensorError
 
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda place: save_sealed(place, tensors, card))
         except (OSError, SafetensorError, TtmbenchError) as error:
-            detail = isinstance(error, TtmbenchError)
-            self._warn(str(error) if detail else f"{path} cannot be written: {error}")
+            self._warn(str(error) if isinstance(error, TtmbenchError) else f"{path} cannot be written: {error}")
             self._folder = None
 
     def finish_writing(self) -> None:
-        """Waits until what was kept last is on the disk."""
+        """Waits until the last state is on the disk."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
 
-    def _load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
-        if not path.exists():
-            raise FileNotFoundError(path)
+    def _load(self, path: Path) -> tuple[Tensors, Header]:
         try:
             tensors, about = load_sealed(path)
         except SealError as error:
@@ -167,16 +149,16 @@ class SeedCheckpoint:
         return tensors, about
 
     def _place(self, name: str) -> str:
-        """A file's own name, with its seed and variant: one that was put in another's place is not used."""
+        """A file's name with its seed and variant, so that a file in another's place is not used."""
         assert self._folder is not None
         return "/".join((*self._folder.parts[-2:], name))
 
 
 class TaskCheckpoint:
-    """The test-time stage of one task on disk.
+    """Checkpoints of one task.
 
     Args:
-        folder: of the task; None to keep nothing.
+        folder: of the task; None to store nothing.
         data: fingerprint of the data; part of what every seed starts from.
         run: key of the run (`ttmbench.evaluator.run_key.RunKey`); likewise.
     """
@@ -187,7 +169,7 @@ class TaskCheckpoint:
     def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
         """The files of one variant and seed, which start from raw scores."""
         folder = None if self._folder is None or self._warned else self._folder / variant / f"seed_{seed}"
-        start = "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(_score_tensors(raw))}"
+        start = "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(score_tensors(raw))}"
         return SeedCheckpoint(folder, start, self._warn)
 
     def _warn(self, why: str) -> None:
@@ -197,13 +179,9 @@ class TaskCheckpoint:
 
 
 def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
-    """Whether a seed of a variant is over, as far as its last file says; whether all of it is sound shows on reading.
+    """Whether a seed of a variant is done, by its last file; damage of the others shows on reading.
 
-    Args:
-        folder: of the task, as for `TaskCheckpoint`.
-        variant: its name.
-        seed: the seed.
-        run: key of the run.
+    ``folder`` is of the task, ``run`` the key of the run.
     """
     try:
         about = load_sealed(folder / variant / f"seed_{seed}" / _FINAL)[1]
@@ -212,28 +190,52 @@ def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
     return str(about.get("start", "")).startswith(f"{run}:")
 
 
+def read_state(path: Path, consequence: str) -> tuple[Tensors, dict[str, Any]] | None:
+    """Tensors of a sealed file and what they are; None without one, and with a warning for a damaged one."""
+    try:
+        return load_sealed(path)
+    except FileNotFoundError:
+        return None
+    except (SealError, OSError) as error:
+        warn(f"cannot resume from {path}: {error}; {consequence}")
+        return None
+
+
+def write_state(path: Path, tensors: Tensors, about: Mapping[str, Any], consequence: str) -> bool:
+    """Replaces a sealed file in one step; False, with a warning of the consequence, if it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda target: save_sealed(target, separated(tensors), about))
+    except (OSError, TtmbenchError) as error:
+        warn(f"{error}; {consequence}")
+        return False
+    return True
+
+
 def _step_name(iteration: int) -> str:
     return f"iteration_{iteration}.safetensors"
 
 
-def _score_tensors(scores: Scores) -> Tensors:
+def score_tensors(scores: Scores) -> Tensors:
+    """Score arrays as tensors of a file; `scores_of` reads them."""
     tensors = {"scores.groups": torch.from_numpy(np.array(scores.groups))}
     if scores.all_pairs is not None:
         tensors["scores.all_pairs"] = torch.from_numpy(np.array(scores.all_pairs))
     return tensors
 
 
-def _scores_of(tensors: Tensors) -> Scores:
+def scores_of(tensors: Tensors) -> Scores:
+    """The score arrays that `score_tensors` wrote."""
     pairs = tensors.get("scores.all_pairs")
     return Scores(tensors["scores.groups"].numpy(), None if pairs is None else pairs.numpy())
 
 
 def training_tensors(
     model: Mapping[str, torch.Tensor],
-    optimizer: Mapping[int, Mapping[str, Any]] | None,
+    optimizer: Mapping[int, Mapping[str, object]] | None,
     random: Mapping[str, torch.Tensor],
 ) -> Tensors:
-    """Model, optimiser and random generators as tensors of one file; `training_parts` takes them apart again."""
+    """Model, optimiser and random generators as tensors of one file; `training_parts` is the inverse."""
     tensors = {f"model.{name}": tensor for name, tensor in model.items()}
     tensors |= {f"random.{device}": state for device, state in random.items()}
     for number, values in (optimizer or {}).items():

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Pairs to train on.
+    """Pairs to train on, arrays [units, pairs of a unit].
 
     Attributes:
-        images: rows of distinct images, int [units, pairs of a unit].
-        captions: rows of distinct captions, of the same shape.
-        matched: whether the model is to say that the pair matches, bool of the same shape; None where only matched
-            pairs are trained on.
+        images: rows of distinct images, int.
+        captions: rows of distinct captions, int.
+        matched: whether the model is to say that the pair matches, bool; None where only matched pairs are trained on.
     """
 
     images: np.ndarray
@@ -75,11 +74,11 @@ def finetune(
     factor: Callable[[int, int], float] | None = None,
     option: str = "--ttm_args",
 ) -> tuple[float, ...]:
-    """Trains on pairs for ``config.epochs`` epochs.
+    """Trains on pairs for ``config.epochs`` epochs and returns the loss of every epoch.
 
-    With matched pairs alone, every image of a batch meets every caption of it. With pairs that are said to match or
-    not, each stands on its own, so a batch is gone through in parts of ``part_size`` pairs. If memory runs out, the
-    gradient of the same loss over the same batch is computed in smaller parts, where the adapter can do that.
+    With matched pairs alone, all other pairs of a batch are negatives. Pairs that are said to match or not are
+    independent, so a batch is gone through in parts of ``part_size`` pairs. If memory runs out, the gradient of the
+    same loss over the same batch is computed in smaller parts, where the adapter can do that.
 
     Args:
         adapter: the model; changed in place.
@@ -97,11 +96,11 @@ def finetune(
         option: that sets the learning rate, for messages.
 
     Returns:
-        Loss of every epoch: the mean over its batches, each weighted with its units, so that a smaller last batch
-        counts less. (The gradient of a batch is not weighted: every batch is one step.)
+        Means over batches, each weighted with its units, so that a smaller last batch counts less. (The gradient of a
+        batch is not weighted: every batch is one step.)
 
     Raises:
-        DivergedError: the loss is not a finite number.
+        DivergedError: the loss is NaN or infinite.
         TtmbenchError: memory is too small.
     """
     memory = BatchSizer.of(part_size)
@@ -134,15 +133,10 @@ def finetune(
 
 
 def images_on_device(adapter: object, prepared: Prepared) -> Prepared:
-    """The same inputs, their images where the model is: as bytes they fit, and go there once and not in every step.
+    """The same inputs, with images on the model's device: as bytes they fit, and are copied once, not in every step.
 
-    Args:
-        adapter: the model; one without a ``device``, or on the processor, leaves them where they are.
-        prepared: a task's inputs. Images that are lists, are no bytes, or would take more than a quarter of the memory
-            that the device has left, stay where they are too.
-
-    Returns:
-        The inputs.
+    Images stay if the device is a CPU, if they are lists or not bytes, or would take more than a quarter of the
+    device's free memory.
     """
     device = getattr(adapter, "device", None)
     if not isinstance(device, torch.device) or device.type == "cpu":
@@ -218,20 +212,11 @@ def _pairs_in_parts(
 def contrastive_in_parts(
     adapter: TrainableInParts, images: Batch, captions: Batch, part_size: int | None
 ) -> torch.Tensor:
-    """The gradient of a contrastive loss over a whole batch, with only some of its rows in memory at a time.
+    """A contrastive loss over a whole batch, whose gradient is added with ``part_size`` rows in memory at a time.
 
     Features of all rows are computed without gradients; the loss's gradient with respect to them is taken; then the
-    towers are gone through again in parts, each with the gradient of its features (arXiv:2101.06983). Up to rounding
-    this is the gradient of ``matching_loss``.
-
-    Args:
-        adapter: the model.
-        images: prepared images of the batch.
-        captions: prepared captions, as many.
-        part_size: rows in memory at a time.
-
-    Returns:
-        The loss; gradients are added to the parameters.
+    encoders are run again in parts, each with the gradient of its features (arXiv:2101.06983). Up to rounding this is
+    the gradient of ``matching_loss``.
     """
     assert part_size is not None, "asked for once memory has run out"
     sides = ((adapter.train_images, images), (adapter.train_captions, captions))
@@ -255,7 +240,7 @@ def _images(
     chosen: np.ndarray,
     crop_rng: np.random.Generator | None,
 ) -> Batch:
-    """The images of a batch; other crops of the enlarged ones each time, under augmentation."""
+    """The images of a batch; under augmentation other crops of the enlarged ones each time."""
     rows = pairs.images[chosen].reshape(-1)
     if prepared.enlarged is None or crop_rng is None or pairs.matched is not None:
         return take(prepared.images, rows)
@@ -269,5 +254,5 @@ def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
 
 
 def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
-    """Goes back to a snapshot; the snapshot stays usable."""
+    """Loads a snapshot, which stays usable."""
     adapter.load_state_dict({name: tensor.clone() for name, tensor in state.items()})

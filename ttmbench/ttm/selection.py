@@ -1,8 +1,7 @@
 """Which units TTM trains on: the first threshold, and what a threshold selects (Algorithm 1, line 5; section B.1).
 
-What may decide otherwise (a `Supervision`) is here, too: an oracle, and the controls that show what a gain is made of.
-The oracle reads labels and is named so wherever its numbers appear; nothing else in this file knows which caption is
-true.
+A `Supervision` may decide otherwise: an oracle, and the controls that show what a gain is made of. Only the oracle,
+which is named so wherever its numbers appear, knows which caption is true.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Ties = Literal["exclude", "include"]
 
 @dataclass(frozen=True)
 class PseudoLabels:
-    """A candidate matching of every unit (a group; a pair in the global variant) and how sure the model is of it.
+    """A candidate matching of every unit (a group; a pair in the global variant) and the model's confidence in it.
 
     Attributes:
         captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
@@ -37,12 +36,7 @@ class PseudoLabels:
 
 @dataclass(frozen=True)
 class Selection:
-    """What an iteration trains on.
-
-    Attributes:
-        captions: as in `PseudoLabels`.
-        selected: bool [units].
-    """
+    """What an iteration trains on: ``captions`` as in `PseudoLabels`, of the ``selected`` units, bool [units]."""
 
     captions: np.ndarray
     selected: np.ndarray
@@ -50,43 +44,28 @@ class Selection:
 
 @dataclass(frozen=True)
 class SelectionProposal:
-    """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control).
+    """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control)."""
 
-    Attributes:
-        choice: Algorithm 1's own.
-        in_task_order: its captions by their positions in the task's own order, int [units, images of a unit].
-        tie: bool [units].
-        n_captions: how many captions a unit has to choose from.
-        is_global: units are pairs of one assignment, in which no caption is given twice.
-        rng: for what is drawn at random; the same seed and iteration give the same stream.
-    """
-
-    choice: Selection
-    in_task_order: np.ndarray
-    tie: np.ndarray
-    n_captions: int
-    is_global: bool
-    rng: np.random.Generator
+    choice: Selection  # Algorithm 1's own
+    in_task_order: np.ndarray  # its captions by their positions in the task's own order, int [units, images of a unit]
+    tie: np.ndarray  # bool [units]
+    n_captions: int  # how many captions a unit has to choose from
+    is_global: bool  # units are pairs of one assignment, in which no caption is given twice
+    rng: np.random.Generator  # for random draws; the same seed and iteration give the same stream
 
 
 Supervision = Callable[[SelectionProposal], Selection]
 
 
 def algorithm1_selection(proposal: SelectionProposal) -> Selection:
-    """The supervision of Algorithm 1: train on what the threshold keeps."""
+    """The supervision of Algorithm 1: train on what the threshold selects."""
     return proposal.choice
 
 
 def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
-    """tau_1: the one that is stated, else one that keeps the share `TTMConfig.coverage` of all units.
+    """tau_1: as given, else the one that selects the fraction `TTMConfig.coverage` of all units of the raw model.
 
-    Args:
-        config: hyperparameters.
-        labels: of the raw model.
-        by_share: as for `select`.
-
-    Returns:
-        Logits; a share when ``by_share``.
+    In logits; a fraction when ``by_share``.
     """
     if config.tau_start is not None:
         return config.tau_start
@@ -99,17 +78,14 @@ def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> 
 
 
 def select(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties = "exclude") -> np.ndarray:
-    """Which units become pseudo-labels: confident enough, and by default never a tied one.
+    """Which units become pseudo-labels, bool [units]: confident enough, and by default never a tied one.
 
     Args:
         labels: the candidates.
-        threshold: tau_t; logits, or a share when ``by_share``: then the top 1 - tau_t of all units by confidence.
-        by_share: the share rule (section B.1). The number to keep is that share of all units, tied ones included,
-            rounded down as the authors do; of units with equal confidence at the end of it, the later ones are kept.
+        threshold: tau_t; logits, or a fraction when ``by_share``: then the top 1 - tau_t of all units by confidence.
+        by_share: the share rule (section B.1). The number to select is that fraction of all units, tied ones included,
+            rounded down as the authors do; of units with equal confidence at the end of it, the later ones count.
         ties: as in `TTMConfig`.
-
-    Returns:
-        bool [units].
     """
     eligible = _eligible(labels, ties)
     if not by_share:
@@ -127,13 +103,9 @@ def _eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
 
 
 def oracle(truth: np.ndarray) -> Supervision:
-    """Keeps a unit if and only if its matching is right and no tie (section 4.5): a skyline, never a result.
+    """A supervision that selects exactly the units whose matching is correct and no tie (section 4.5): an upper bound.
 
-    Args:
-        truth: the true captions by their positions in the task's own order, int [units, images of a unit].
-
-    Returns:
-        A supervision; thresholds do not matter to it.
+    ``truth`` are the true captions by their positions in the task's own order, int [units, images of a unit].
     """
 
     def choose(proposal: SelectionProposal) -> Selection:
@@ -161,7 +133,7 @@ def placebo(proposal: SelectionProposal) -> Selection:
 
 
 def shuffle(proposal: SelectionProposal) -> Selection:
-    """TTM's own pseudo-labels, each moved to another selected unit: same labels, same units, wrong company.
+    """TTM's own pseudo-labels, each moved to another selected unit: the same labels and units, combined wrongly.
 
     With fewer than two selected units nothing can be moved, and nothing is trained on.
     """

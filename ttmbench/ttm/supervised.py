@@ -1,7 +1,7 @@
-"""Ordinary finetuning on labelled groups: a model's own loss on true pairs, epoch by epoch, resumable between two.
+"""Ordinary finetuning on labelled groups: a model's own loss on true pairs, resumable between two epochs.
 
-A dual encoder learns by its contrastive loss which image of a batch goes with which caption; a matching head is asked,
-of every image and caption of a group, whether they match.
+A dual encoder learns by its contrastive loss which image of a batch belongs to which caption; a matching head, of every
+image and caption of a group, whether they match.
 """
 
 from __future__ import annotations
@@ -75,23 +75,14 @@ PRESET_NOTES: Mapping[str, str] = {
 
 
 def loss_of(adapter: Trainable | PairTrainable) -> Loss:
-    """The loss that a model is finetuned by; it is one that can be trained."""
+    """The loss that a trainable model is finetuned by."""
     return "contrastive" if isinstance(adapter, DualEncoder) and isinstance(adapter, Trainable) else "matching"
 
 
 def settings_of(preset: str | None, loss: Loss, changes: Mapping[str, Any]) -> FinetuneConfig:
-    """The package's defaults, those of a preset, and what the user says.
+    """The package's defaults, changed by a preset and by ``--finetune_args``.
 
-    Args:
-        preset: name, or None.
-        loss: the model's.
-        changes: of ``--finetune_args``.
-
-    Returns:
-        The settings.
-
-    Raises:
-        UsageError: no such preset, an unknown setting, or a value out of range.
+    UsageError for an unknown preset, an unknown setting, or a value out of range.
     """
     settings = FinetuneConfig()
     if preset is not None:
@@ -102,15 +93,10 @@ def settings_of(preset: str | None, loss: Loss, changes: Mapping[str, Any]) -> F
 
 
 def true_pairs(prepared: Prepared, loss: Loss) -> TrainingPairs:
-    """What is trained on: one pair a unit, so that batches are drawn over all groups.
+    """Pairs to train on, one a unit, so that batches are drawn over all groups; caption i is true for image i.
 
-    Args:
-        prepared: groups whose caption i is true for image i.
-        loss: for ``contrastive`` every image with its caption; for ``matching`` every image with every caption of its
-            group, and whether it is its own.
-
-    Returns:
-        The pairs.
+    For ``contrastive`` every image with its caption; for ``matching`` every image with every caption of its group, and
+    whether it is its own.
     """
     images, captions = prepared.rows.images, prepared.rows.captions
     m, k = images.shape[1], captions.shape[1]
@@ -128,14 +114,7 @@ def true_pairs(prepared: Prepared, loss: Loss) -> TrainingPairs:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """An epoch that is over.
-
-    Attributes:
-        epoch: from 1.
-        loss: mean over its batches, weighted with their pairs.
-        learning_rate: at its first step.
-        seconds: wall time.
-    """
+    """A finished epoch, from 1: its mean loss over pairs, the learning rate at its first step, its wall time."""
 
     epoch: int
     loss: float
@@ -145,7 +124,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class FinetuneState:
-    """Where finetuning stands between two epochs: enough to go on as if it had never stopped."""
+    """State of finetuning between two epochs: enough to resume as if it had never stopped."""
 
     epochs: tuple[EpochRecord, ...]
     model: Mapping[str, torch.Tensor]
@@ -162,7 +141,7 @@ def train(
     resume: FinetuneState | None = None,
     part_size: int | BatchSizer = DEFAULT,
 ) -> Iterator[FinetuneState]:
-    """Finetunes a model in place and yields where it stands after every epoch.
+    """Finetunes a model in place and yields its state after every epoch; the tensors change with the next one.
 
     Args:
         adapter: the model.
@@ -172,11 +151,8 @@ def train(
         resume: where an earlier run with the same arguments stopped; its epochs are not yielded again.
         part_size: what is in memory at a time.
 
-    Yields:
-        The state; its tensors are the model's own and change with the next epoch.
-
     Raises:
-        DivergedError: the loss is not a finite number.
+        DivergedError: the loss is NaN or infinite.
         TtmbenchError: memory is too small.
     """
     pairs = true_pairs(prepared, loss_of(adapter))

@@ -32,13 +32,13 @@ GROUPS = 16  # in the batch that is scored before and after
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Where a run of TTM stands after an iteration: enough to go on as if it had never stopped.
+    """State of a run of TTM after an iteration: enough to resume as if it had never stopped.
 
     Attributes:
         iteration: the last that is finished.
         scores: of the model after it.
         model: what training changes, by name.
-        optimizer: per parameter, by its number: name -> value; None if the next iteration starts with a new optimiser.
+        optimizer: by number of the parameter; None if every iteration has a new one.
         random: states of torch's generators, by device.
     """
 
@@ -70,7 +70,7 @@ class Trainer:
         return TrainingState(iteration, scores, self.stage.adapter.state_dict(), optimizer, random_state())
 
     def resume(self, state: TrainingState) -> None:
-        """Goes on from there."""
+        """Goes on from a state."""
         resume_weights(self.stage.adapter, state.model)
         if state.optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]
@@ -114,7 +114,7 @@ def random_state() -> dict[str, torch.Tensor]:
 
 
 def set_random_state(states: Mapping[str, torch.Tensor]) -> None:
-    """Puts torch's generators back where `random_state` found them."""
+    """Restores torch's generators to states of `random_state`."""
     torch.set_rng_state(states["cpu"])
     for device, state in states.items():
         if device != "cpu":
@@ -143,11 +143,7 @@ def batch_units(total: int, default: int) -> int:
 
 
 class Original:
-    """A model as it came to the test-time stage: its weights, and its scores of one batch.
-
-    Args:
-        stage: model and prepared inputs. The batch is its first groups, at most `GROUPS`.
-    """
+    """A model as it came to the test-time stage: its weights, and its scores of the first `GROUPS` groups."""
 
     def __init__(self, stage: PreparedTask) -> None:
         self._adapter, self._weights = stage.adapter, snapshot(stage.adapter)
@@ -157,11 +153,7 @@ class Original:
 
     @contextmanager
     def adapted(self) -> Iterator[None]:
-        """Whatever is trained inside, the model leaves as it came.
-
-        Raises:
-            TtmbenchError: it does not: the batch has other scores than before.
-        """
+        """Restores the model afterwards; TtmbenchError if the groups then have other scores than before."""
         if self._scores is None:
             self._scores = self._batch.score().groups
         try:
@@ -194,17 +186,13 @@ class Original:
 
 @contextmanager
 def restored(stage: PreparedTask) -> Iterator[None]:
-    """Whatever is trained inside, the model leaves as it came; TtmbenchError if it does not."""
+    """Restores the model afterwards; TtmbenchError if it cannot be."""
     with Original(stage).adapted():
         yield
 
 
 def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
-    """Loads the weights that a stopped run kept.
-
-    Raises:
-        TtmbenchError: the model does not have them afterwards.
-    """
+    """Loads the weights of a stopped run; TtmbenchError if the model does not have them afterwards."""
     restore(adapter, state)
     loaded = adapter.state_dict()
     for name, tensor in state.items():

@@ -1,7 +1,6 @@
 """The test-time stage of one task: TTM, SimpleMatch's overfitting step, the oracle, the controls, the label audit.
 
-Here TTM's choices meet the labels, for the report alone. Every variant starts from the same model and leaves it as it
-found it.
+Here TTM's choices meet the labels, for the report alone. Every variant starts from the same model and restores it.
 """
 
 from __future__ import annotations
@@ -38,35 +37,20 @@ OnSeedDone = Callable[[int, dict[str, Any]], object]
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A task, a model and the settings of the test-time stage.
+    """A task, a model and the settings of the test-time stage."""
 
-    Attributes:
-        registry: schedules and hooks.
-        spec: the task.
-        stage: model and prepared inputs.
-        raw: scores of the model as it is.
-        settings: hyperparameters.
-        preset: what ``--ttm_preset`` says.
-        metrics: what is reported of every iteration.
-        seeds: one run each.
-        seed: of what all seeds share: the split of the holdout.
-        clusters: int [groups], equal where groups share an image; None if none are known to.
-        checkpoint: where iterations are kept while it runs.
-        told: seeds that another process has run, of whose iterations plugins are told here.
-    """
-
-    registry: Registry
-    spec: TaskSpec
-    stage: PreparedTask
-    raw: Scores
-    settings: TTMConfig
-    preset: str
-    metrics: Sequence[MetricSpec]
-    seeds: Sequence[int]
-    seed: int = 0
-    clusters: Int[np.ndarray, " groups"] | None = None
-    checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
-    told: frozenset[int] = frozenset()
+    registry: Registry  # schedules and hooks
+    spec: TaskSpec  # the task
+    stage: PreparedTask  # model and prepared inputs
+    raw: Scores  # scores of the model as it is
+    settings: TTMConfig  # hyperparameters
+    preset: str  # of ``--ttm_preset``
+    metrics: Sequence[MetricSpec]  # what is reported of every iteration
+    seeds: Sequence[int]  # one run each
+    seed: int = 0  # of what all seeds share: the split of the holdout
+    clusters: Int[np.ndarray, " groups"] | None = None  # equal where groups share an image; None if none do
+    checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)  # where iterations are stored while it runs
+    told: frozenset[int] = frozenset()  # seeds of other processes, reported to plugins here
 
     @property
     def learning_rate(self) -> float:
@@ -90,15 +74,11 @@ class Adaptation:
         Args:
             audit: run each seed again with the captions of every group permuted, and compare every selection.
             finished: called after each seed with the model still adapted.
-            complete: whether what ``finished`` left of a seed that an earlier run ended is there; else the seed starts
-                again.
-
-        Returns:
-            Scores of the last iteration of each seed, and the record.
+            complete: whether what ``finished`` wrote for a seed of an earlier run exists; else the seed starts again.
 
         Raises:
             AssertionNotMet: the audit found a selection that depends on the order of captions.
-            TtmbenchError: the loss became no finite number.
+            TtmbenchError: the loss became NaN or infinite.
         """
         supervised = self._supervised(algorithm1_selection)
         runs = self._every_seed(TTM, supervised, notify=True, finished=finished, complete=complete)
@@ -117,7 +97,7 @@ class Adaptation:
         return MethodScores(TTM, _final(runs), record, iterations=_before_the_last(runs))
 
     def oracle(self) -> MethodScores:
-        """TTM that keeps exactly the right matchings (section 4.5): it reads labels, so it is a skyline."""
+        """TTM that trains on exactly the correct matchings (section 4.5): it reads labels, so it is an upper bound."""
         runs = self._every_seed(ORACLE, self._supervised(oracle(self.truth)))
         record = {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)}
         return MethodScores(ORACLE, _final(runs), record, iterations=_before_the_last(runs))
@@ -129,18 +109,11 @@ class Adaptation:
         return MethodScores(name, _final(runs), record, iterations=_before_the_last(runs))
 
     def holdout(self, share: float) -> list[MethodScores]:
-        """TTM on a part of the groups, scored on the others: does the gain carry over?
+        """TTM on a part of the groups, scored on the others, before training and after it: does the gain carry over?
 
-        Groups that share an image are on the same side, so that no image that is scored was trained on.
-
-        Args:
-            share: of the groups that are held out.
-
-        Returns:
-            The held-out groups before training and after it.
-
-        Raises:
-            UsageError: the share leaves one side without groups, or all groups share images.
+        Groups that share an image are on the same side, so that no image that is scored was trained on. ``share`` is
+        the fraction of groups that are held out; UsageError if it leaves one side without groups, or all groups share
+        images.
         """
         clusters = np.arange(len(self.raw.groups)) if self.clusters is None else self.clusters
         is_held = held_out(clusters, share, self.seed)
@@ -185,7 +158,7 @@ class Adaptation:
         resume: TrainingState | None = None,
         keep: Kept | None = None,
     ) -> Iterator[Step]:
-        """One seed's iterations; the model is changed, and it is for the caller to put it back."""
+        """One seed's iterations; the model is changed, and the caller restores it."""
         return adapt(
             self.stage,
             self.raw,
@@ -213,16 +186,8 @@ class Adaptation:
     ) -> dict[int, SeedProgress]:
         """Runs a variant for every seed, from the same model, or from where an earlier run stopped.
 
-        Args:
-            name: of the variant, for its checkpoints.
-            variant: gives a seed's iterations.
-            notify: tell plugins of every iteration that is new.
-            finished: called after a seed's last iteration with the model still adapted.
-            evaluate: what the adapted model scores in the end; by default the scores of the last iteration.
-            complete: as in `ttm`.
-
-        Returns:
-            Seed -> its iterations and final scores.
+        ``notify`` reports every new iteration to plugins; ``evaluate`` gives the final scores of the adapted model, by
+        default those of the last iteration; ``finished`` and ``complete`` as in `ttm`.
         """
         runs: dict[int, SeedProgress] = {}
         about = {"variant": name if name == SIMPLE_MATCH else self.spec.matching}
@@ -262,7 +227,7 @@ class Adaptation:
     def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, Any]:
         """Runs every seed again with the captions of each group in another order; every selection must map back.
 
-        Of groups with more images than captions it is the images that are permuted.
+        With more images than captions, the images are permuted.
         """
         rows = self.stage.prepared.rows
         of_images = rows.images.shape[1] > rows.captions.shape[1]
@@ -354,18 +319,10 @@ def _compare(spec: TaskSpec, seed: int, one: Step, other: Step, captions: np.nda
 
 
 def adapted_folders(config: RunConfig, tasks: Sequence[str], new: bool) -> dict[tuple[str, int], Path]:
-    """Where ``--save_adapted`` writes: the folder itself for one task and one seed, else a folder for each.
+    """(task, seed) -> folder of ``--save_adapted``: the folder itself for one task and seed, else a folder for each.
 
-    Args:
-        config: the run.
-        tasks: names of the run's tasks.
-        new: the folder must be new or empty: no earlier run is gone on with.
-
-    Returns:
-        (task, seed) -> folder, none of them made yet but the first; empty if nothing is to be saved.
-
-    Raises:
-        UsageError: the folder holds something already, or cannot be made.
+    None of them is made but the first; empty if nothing is to be saved. UsageError if the folder cannot be made, or if
+    it is to be ``new`` (no run is resumed) and is not empty.
     """
     if config.save_adapted is None:
         return {}

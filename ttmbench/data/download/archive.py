@@ -1,7 +1,7 @@
-"""Archives, unpacked so that nothing of them can reach outside its folder or fill the disk.
+"""Unpacks archives so that no member can reach outside its folder or fill the disk.
 
-Files and folders alone are written. A link to a file of the same archive becomes a copy; every other link, a device or
-a path that leads out refuses the whole archive. What is unpacked appears at once, or not at all.
+Only files and folders are written. A link to a file of the same archive becomes a copy; any other link, a device or a
+path that leads out refuses the whole archive. The result appears in one step, or not at all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple, cast
 
 from ttmbench._util.console import DEVICES, plain, progress_bar
 from ttmbench._util.limits import limit
@@ -33,7 +33,7 @@ from ttmbench.errors import DataError
 CHUNK = 1 << 20
 MOST_AT_ONCE = 16 << 20
 _ZIP = (b"PK\3\4", b"PK\5\6")  # files follow; none does
-_OPENERS: dict[bytes, Callable[[Path], Any]] = {
+_OPENERS: dict[bytes, Callable[[Path], AbstractContextManager[object]]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
@@ -58,7 +58,7 @@ _BROKEN = (  # what readers of archives raise of damaged ones
 
 
 class Unpacked(NamedTuple):
-    """How many files there are, and their bytes together."""
+    """Number of files, and their bytes together."""
 
     files: int
     bytes: int
@@ -66,7 +66,7 @@ class Unpacked(NamedTuple):
 
 @dataclass(frozen=True)
 class _Entry:
-    """What an archive says of one member, not checked yet; ``link``: the path that it leads to, from the top."""
+    """An unchecked member of an archive; ``link``: the path that it leads to, from the top."""
 
     name: str
     size: int
@@ -79,11 +79,11 @@ _Files = Mapping[PurePosixPath, _Entry]  # files and links of an archive, checke
 
 
 def unpack(archive: Path, target: Path, member: str | None = None) -> Unpacked:
-    """Unpacks an archive into a new file or folder; what was written.
+    """Unpacks an archive into a new file or folder, or in place of an existing one.
 
     Args:
-        archive: zip, or tar packed by gzip, bzip2, xz or not at all; told apart by content.
-        target: what is made; replaced if it is there.
+        archive: zip, or tar packed by gzip, bzip2, xz or not at all; recognised by content.
+        target: the new file or folder.
         member: file or folder of the archive that becomes the target; without it everything, less the folders that
             hold it all.
 
@@ -113,7 +113,7 @@ def unpack(archive: Path, target: Path, member: str | None = None) -> Unpacked:
 
 
 def _checked(entries: Iterable[_Entry], archive: Path) -> _Files:
-    """The files and links; what is wrong with names, sizes or links is refused before anything is written."""
+    """The files and links of an archive; wrong names, sizes and links are refused before anything is written."""
     files: dict[PurePosixPath, _Entry] = {}
     folded: set[str] = set()
     count, size, most = 0, 0, _most(archive)
@@ -150,7 +150,7 @@ def _checked(entries: Iterable[_Entry], archive: Path) -> _Files:
 
 @contextmanager
 def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
-    """What an archive lists, whatever kind it is of; its content can be read as long as the block lasts."""
+    """The members of an archive of any kind; their content can be read inside the block."""
     with archive.open("rb") as file:
         magic = file.read(6)
     if magic.startswith(_ZIP):
@@ -159,8 +159,7 @@ def _entries(archive: Path) -> Iterator[Iterable[_Entry]]:
         return
     opener = next(opener for start, opener in _OPENERS.items() if magic.startswith(start))
     with opener(archive) as stream:
-        short: Any = ShortReads(stream, archive)  # tarfile asks for less of a file than its type says
-        with tarfile.open(fileobj=short, mode="r:") as tar:
+        with tarfile.open(fileobj=cast("IO[bytes]", ShortReads(cast("IO[bytes]", stream), archive)), mode="r:") as tar:
             yield _tar_entries(tar)
 
 
@@ -192,13 +191,12 @@ def _tar_entries(file: tarfile.TarFile) -> Iterator[_Entry]:
 
 
 def check_end(tar: tarfile.TarFile) -> None:
-    """Reads a tar's file to its end; tarfile.ReadError if that is not where the reading of members stopped.
+    """Reads a tar to its end; tarfile.ReadError if anything but zeros follows the last member.
 
-    tarfile takes a damaged header, other than the first one, and a missing one for the end of the archive. POSIX ends
-    it with two blocks of zeros, and writers fill up their last record with more. Of a packed file, the checksum comes
-    last.
+    tarfile takes a damaged or missing header, other than the first one, for the end of the archive. POSIX ends it with
+    two blocks of zeros, and writers may add more. The checksum of a packed file comes last.
     """
-    stream: Any = tar.fileobj
+    stream = cast("IO[bytes]", tar.fileobj)
     stream.seek(tar.offset)
     zeros, other = 0, False
     while not other and zeros <= MOST_AT_ONCE and (block := stream.read(CHUNK)):
@@ -221,21 +219,21 @@ def check_end(tar: tarfile.TarFile) -> None:
 
 
 class ShortReads:
-    """A stream that gives a little at a time: an honest tar never asks for more, and a long header is no honest one."""
+    """A stream that refuses large reads: only a dishonest tar has a header that long."""
 
     def __init__(self, stream: IO[bytes], archive: Path) -> None:
         self.stream, self.archive = stream, archive
         self.seek, self.tell = stream.seek, stream.tell
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes."""
+        """The next ``size`` bytes; DataError if that is too many."""
         if not 0 <= size <= MOST_AT_ONCE:
             raise DataError(f"archive {self.archive.name} has a header of {size} bytes, so it is refused")
         return self.stream.read(size)
 
 
 def _most(archive: Path) -> int:
-    """Bytes that an honest archive of this size may hold; a small one of text packs well."""
+    """Most bytes that an honest archive of this size holds; a small one of text packs well."""
     return int(min(limit("archive_bytes"), max(limit("archive_free"), limit("archive_ratio") * archive.stat().st_size)))
 
 
@@ -259,7 +257,7 @@ def _safe(entry: _Entry, archive: Path) -> PurePosixPath:
 
 
 def _linked(path: PurePosixPath, entry: _Entry, archive: Path) -> PurePosixPath:
-    """The file of the archive that a link means."""
+    """The path in the archive that a link leads to."""
     link, linked = entry.link, PurePosixPath(os.path.normpath(entry.link))
     if linked.is_absolute() or ".." in linked.parts or "\\" in link or "\0" in link or linked == path:
         raise DataError(f"archive {archive.name}: {path} is a link to {link!r:.200}, which leads out of its folder")
@@ -267,7 +265,7 @@ def _linked(path: PurePosixPath, entry: _Entry, archive: Path) -> PurePosixPath:
 
 
 def _chosen(files: _Files, member: str | None, archive: Path) -> dict[PurePosixPath, _Entry]:
-    """Which files are written, by their paths below the target (``.`` for the target itself), links followed."""
+    """Path below the target (``.`` for the target itself) -> file to write, links followed."""
     if member is None:
         root = PurePosixPath(os.path.commonpath([path.parent for path in files]))
     else:
@@ -290,7 +288,7 @@ def _chosen(files: _Files, member: str | None, archive: Path) -> dict[PurePosixP
 
 
 def _write(chosen: Mapping[PurePosixPath, _Entry], target: Path, archive: Path) -> Unpacked:
-    """Writes files; their true sizes are counted, whatever the archive says: copies of one file count each."""
+    """Writes files and counts their true sizes, not those that the archive states; copies of a file count each."""
     total, most = 0, _most(archive)
     with progress_bar(len(chosen), f"unpacking {archive.name.removesuffix('.part')}", "files") as shown:
         for relative, entry in chosen.items():

@@ -1,4 +1,4 @@
-"""Google Drive: a large file comes after a page that asks whether to go on, because no virus scan was made."""
+"""Google Drive: its addresses, and the page that asks for confirmation before a large file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ERRORS = ("uc-error-caption", "uc-error-subcaption")
 
 
 def is_drive(url: str) -> bool:
-    """Whether an address is one of Drive's.
+    """Whether an address is on Google Drive.
 
     >>> is_drive("https://drive.google.com/uc?id=x"), is_drive("https://drive.google.com.example.org/")
     (True, False)
@@ -22,7 +22,7 @@ def is_drive(url: str) -> bool:
 
 
 def direct(url: str) -> str:
-    """The address that gives the file itself or the page that asks.
+    """The address of the file itself or of the page that asks.
 
     >>> direct("https://drive.google.com/uc?id=x")
     'https://drive.google.com/uc?id=x&export=download'
@@ -40,7 +40,7 @@ def direct(url: str) -> str:
 
 
 def confirmed(page: str, url: str) -> str:
-    """The address behind the button of a page that came from ``url`` in place of the file: its form's, with fields.
+    """The address behind the form of a page that ``url`` gave in place of the file.
 
     Raises:
         OutOfReachError: there is no such form; the page's own words say why.
@@ -62,7 +62,7 @@ def confirmed(page: str, url: str) -> str:
 
 
 class _Page(HTMLParser):
-    """The form of Drive's page: where it leads and its hidden fields; else the words of its error."""
+    """The form of Drive's page: its address and hidden fields; else the words of the error."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,6 @@ class _Page(HTMLParser):
         self._inside = ""  # "form" or "p", the form or the error that is being read
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Looks for the form, its fields and the error."""
         given = {name: value or "" for name, value in attrs}
         if tag == "form" and given.get("id") == _FORM:
             self.action, self._inside = given.get("action", ""), tag
@@ -82,11 +81,9 @@ class _Page(HTMLParser):
             self._inside = tag
 
     def handle_endtag(self, tag: str) -> None:
-        """Leaves the form or the error."""
         if tag == self._inside:
             self._inside = ""
 
     def handle_data(self, data: str) -> None:
-        """Keeps the words of the error."""
         if self._inside == "p":
             self.words.append(data)

@@ -1,14 +1,15 @@
-"""One file from the web to disk: resumed where it stopped, tried again with patience, checked as it comes.
+"""Downloads of single files: resumed where they stopped, retried, and checked as they come.
 
-A file is written as ``<name>.part``, and ``<name>.part.json`` says of which version of which address. Both stay if the
-download is interrupted.
+A file is written as ``<name>.part``; ``<name>.part.json`` records address and version. Both stay if interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -23,15 +24,16 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPCookieProcessor, HTTPRedirectHandler, OpenerDirector, Request, build_opener
 
 from ttmbench._util.console import progress_bar
-from ttmbench._util.files import file_digest
+from ttmbench._util.files import file_digest, replace_file
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.redact import scrub
 from ttmbench._version import __version__
 from ttmbench.data.download.drive import confirmed, direct, is_drive
-from ttmbench.data.download.part import RANGE, PartialFile, TryAgain, digits, forget, validator
 from ttmbench.data.origin import Origin
 from ttmbench.errors import DataError, OutOfReachError
 
 CHUNK = 1 << 20
+_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.ASCII)
 PAGE_BYTES = 1 << 20
 _LEAST_FREE = 1 << 28  # bytes of the disk that a file of unknown size leaves
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
@@ -55,13 +57,100 @@ class NoAnswerError(OutOfReachError):
     """The server cannot be reached at all."""
 
 
+class TryAgain(Exception):
+    """A failure that may pass; ``wait``: seconds that the server asks for.
+
+    A slow server counts as a failed attempt although something came.
+    """
+
+    def __init__(self, why: str, wait: float | None = None, unreachable: bool = False, slow: bool = False) -> None:
+        super().__init__(why)
+        self.wait, self.unreachable, self.slow = wait, unreachable, slow
+
+
+@dataclass(frozen=True)
+class PartialFile:
+    """A partial file: address, path, version (ETag or date), size of the whole file, bytes at hand."""
+
+    url: str
+    part: Path
+    validator: str | None = None
+    total: int | None = None
+    have: int = 0
+
+    @staticmethod
+    def read(part: Path, url: str) -> PartialFile:
+        """The state of a partial file; nothing at hand if it is of another address or unknown."""
+        try:
+            known = json.loads(_beside(part).read_text(encoding="utf-8"))
+            have = part.stat().st_size
+            if known["url"] == scrub(url) and have:
+                return PartialFile(url, part, known["validator"], known["total"], have)
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        return PartialFile(url, part)
+
+    def write(self) -> None:
+        """Writes the state beside the part."""
+        text = json.dumps({"url": scrub(self.url), "validator": self.validator, "total": self.total})
+        replace_file(_beside(self.part), lambda path: path.write_text(text, encoding="utf-8"), to_disk=False)
+
+    def headers(self) -> dict[str, str]:
+        """The headers that ask for the rest of the same version; none, for the whole, if no version is known."""
+        if not self.have or not self.validator:
+            return {}
+        return {"Range": f"bytes={self.have}-", "If-Range": self.validator}
+
+    def span_of(self, response: HTTPResponse) -> tuple[int, int | None]:
+        """First byte of an answer of status 200 or 206 (0: the whole file), and size of the file if the server says.
+
+        Raises:
+            TryAgain: the answer is another part than asked for, or of another version; the part at hand is deleted.
+        """
+        length = _digits(response.headers.get("Content-Length"))
+        if response.status == 200:
+            return 0, length
+        span = _RANGE.fullmatch(response.headers.get("Content-Range", "")) if response.status == 206 else None
+        wrong = "another part than was asked for"
+        if span is not None and span[1] is not None and span[3] != "*":
+            start, last, total = int(span[1]), int(span[2]), int(span[3])
+            if start == self.have and start <= last < total and length in (None, last + 1 - start):
+                if not start and last + 1 == total:
+                    return 0, total
+                if start and _validator(response.headers) == self.validator and self.total in (None, total):
+                    return start, total
+                wrong = "a part of another version" if start else "a part where the whole was asked for"
+        forget(self.part)
+        raise TryAgain(f"{self.url} sent {wrong}", 0.0)
+
+
+def forget(part: Path) -> None:
+    """Removes a partial file and its state."""
+    part.unlink(missing_ok=True)
+    _beside(part).unlink(missing_ok=True)
+
+
+def _beside(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _validator(headers: HTTPMessage) -> str | None:
+    """The value for If-Range: a strong ETag, else the date."""
+    etag: str | None = headers.get("ETag")
+    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
+
+
+def _digits(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None
+
+
 class _SafeRedirects(HTTPRedirectHandler):
-    """Follows to http and https only, and never from https back to http."""
+    """Follows redirects to http and https only, and never from https back to http."""
 
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
-        """The request to follow with, or an error."""
+        """The request that follows, or an error."""
         old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
         if new not in ("http", "https") or (old == "https" and new == "http"):
             fp.close()
@@ -71,58 +160,43 @@ class _SafeRedirects(HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Web:
-    """How files are fetched.
+    """How files are fetched."""
 
-    Attributes:
-        tries: attempts in a row that bring nothing new before a file is given up.
-        pause: seconds before the second attempt; doubled each time.
-        longest_wait: a server that asks for more seconds than this is not waited for.
-        timeout: seconds without a byte.
-        patience: seconds in which at least ``least`` bytes have to come.
-        least: see there.
-        sleep: waits so many seconds.
-        most: bytes that a file may have; None for the limits of this process.
-        shows: whether a bar is drawn for each file.
-    """
-
-    tries: int = 5
-    pause: float = 1.0
-    longest_wait: float = 120.0
-    timeout: float = 30.0
-    patience: float = 60.0
+    tries: int = 5  # attempts in a row that bring nothing new before a file is given up
+    pause: float = 1.0  # seconds before the second attempt; doubled each time
+    longest_wait: float = 120.0  # a server that asks for more seconds than this is not waited for
+    timeout: float = 30.0  # seconds without a byte
+    patience: float = 60.0  # seconds in which at least ``least`` bytes have to come
     least: int = 60_000
     sleep: Callable[[float], None] = time.sleep
-    most: int | None = None
-    shows: bool = True
+    most: int | None = None  # bytes that a file may have; None for the limits of this process
+    shows: bool = True  # whether a bar is drawn for each file
     _opener: OpenerDirector = field(
         default_factory=lambda: build_opener(HTTPCookieProcessor(), _SafeRedirects()), repr=False
     )
     _down: set[str] = field(default_factory=set, repr=False)
 
     def size(self, url: str, timeout: float = 5.0) -> int | None:
-        """Bytes that an address would give, as its server says; None if it does not say."""
+        """Size of the file at an address, in bytes, from its server; None if unknown."""
         if is_drive(url):  # it answers with a page
             return None
         request = Request(url, method="HEAD", headers=_HEADERS)
         try:
             with self._opener.open(request, timeout=timeout) as response:
-                return digits(response.headers.get("Content-Length"))
+                return _digits(response.headers.get("Content-Length"))
         except (OSError, HTTPException, OutOfReachError) as error:
             if isinstance(error, HTTPError):
                 error.close()
             return None
 
     def fetch(self, origin: Origin, part: Path, what: str) -> Got:
-        """Fetches a file, or the rest of it; size and digest of the whole file in ``part``.
+        """Fetches a file, or the rest of it, into ``part``; size and digest of the whole file.
 
-        Args:
-            origin: its address, and size and digest if they are stated.
-            part: where it is written; what is there already is continued, if it is of the same version.
-            what: names the file, for messages and the progress bar.
+        A part of the same version is continued. ``what`` names the file in messages and the progress bar.
 
         Raises:
             OutOfReachError: the server cannot be reached, refuses, or stops in the middle again and again.
-            DataError: what came is not what ``origin`` says, or it cannot be written.
+            DataError: the file is not what ``origin`` states, or cannot be written.
         """
         try:
             got = self._patiently(origin, part, what)
@@ -172,14 +246,14 @@ class Web:
             start, total = state.span_of(response)
             if origin.bytes is not None and total is not None and total != origin.bytes:
                 raise DataError(f"{what}: {url} has {total} bytes, but the task file says {origin.bytes}")
-            PartialFile(url, part, validator(response.headers), total, start).write()
+            PartialFile(url, part, _validator(response.headers), total, start).write()
             if total is not None and total - start > shutil.disk_usage(part.parent).free:
                 raise DataError(f"{what} needs {total - start} more bytes than are free in {part.parent}")
             return self._save(response, part, start, total, origin, what)
 
     @contextlib.contextmanager
     def _answer(self, url: str, state: PartialFile) -> Iterator[HTTPResponse | None]:
-        """The answer that brings the file, or None if all of it is here; Drive's question on the way is answered."""
+        """The answer that brings the file, or None if all of it is here; confirms Drive's question on the way."""
         # A page that asks is wanted whole, so Drive is asked for the rest of a file only where the file itself is.
         asks = is_drive(url) and state.have > 0
         for _ in range(4):
@@ -199,13 +273,13 @@ class Web:
 
     @contextlib.contextmanager
     def _open(self, url: str, state: PartialFile) -> Iterator[HTTPResponse | None]:
-        """An open answer, or None if all is here; what may pass is distinguished from what will not."""
+        """An open answer, or None if all is here; TryAgain for failures that may pass."""
         try:
             response = self._opener.open(Request(url, headers=_HEADERS | state.headers()), timeout=self.timeout)
         except HTTPError as error:
             with error:
                 code, wait = error.code, _asked_to_wait(error.headers)
-                whole = RANGE.fullmatch(error.headers.get("Content-Range", ""))
+                whole = _RANGE.fullmatch(error.headers.get("Content-Range", ""))
             if code == 416 and whole and whole[3] == str(state.have) and state.total in (None, state.have):
                 response = contextlib.nullcontext()
             elif code == 416:
@@ -224,7 +298,6 @@ class Web:
     def _save(
         self, response: HTTPResponse, part: Path, start: int, total: int | None, origin: Origin, what: str
     ) -> Got:
-        """Writes the answer to the part and checks that all of it came."""
         url, wanted, size = str(origin.url), origin.bytes, start
         hashed = hashlib.sha256()
         if start:
@@ -259,7 +332,7 @@ class Web:
 
 
 def _check_room(size: int, part: Path, what: str) -> None:
-    """A body of unstated length has an end: the limit, and the disk's."""
+    """Stops a body of unstated length at the limit, and before the disk is full."""
     if size > limit("download_bytes"):
         forget(part)
         raise DataError(f"{what} goes on beyond {limit('download_bytes')} bytes; {raised_by('download_bytes')}")
@@ -268,14 +341,14 @@ def _check_room(size: int, part: Path, what: str) -> None:
 
 
 def _opened(part: Path, appends: bool) -> IO[bytes]:
-    """A part to write to; its name can be foreseen, so nothing that a link of that name leads to."""
+    """Opens a part to write to; never follows a link, since its name can be foreseen."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if appends else os.O_TRUNC)
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     return os.fdopen(os.open(part, flags, 0o666), "ab" if appends else "wb")
 
 
 def _read(response: HTTPResponse, url: str) -> bytes:
-    """What has come by now: a server that trickles does not hold it up."""
+    """The bytes that have come by now: a server that trickles does not hold it up."""
     try:
         block: bytes = response.read1(CHUNK)
         return block

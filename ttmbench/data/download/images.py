@@ -1,7 +1,7 @@
-"""Images that are fetched one by one, because nobody offers them together: addresses that begin alike, or in the rows.
+"""Images that are fetched one by one: from one address and their names, or from addresses in the rows.
 
-Of addresses in the rows many lead nowhere any more. What could not be had is written down beside the folder with its
-reason (``<folder>.lost.jsonl``), and is not asked for again before somebody says so.
+Many addresses in rows are dead: lost images are recorded with the reason beside the folder (``<folder>.lost.jsonl``)
+and not asked for again without ``--retry``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ttmbench._util.text import read_json_lines
 from ttmbench.data.availability import amount, count_of_images
 from ttmbench.data.download import manifest
 from ttmbench.data.download.files import DataFile, check_no_link
-from ttmbench.data.download.http import NoAnswerError, Web
-from ttmbench.data.download.part import forget
+from ttmbench.data.download.http import NoAnswerError, Web, forget
 from ttmbench.data.origin import Origin
 from ttmbench.data.paths import inside
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
@@ -36,16 +35,12 @@ _SAFE = "%/:=&?~#+!$,;'@()*[]"  # in an address as it was written
 
 @dataclass(frozen=True)
 class EachImage(DataFile):
-    """A folder of images, each with an address of its own; all of them have to be there.
+    """A folder of images with an address each, all of which are needed."""
 
-    Attributes:
-        addresses: name of each image that the rows name and that is not there -> its address.
-    """
-
-    addresses: Callable[[], Mapping[str, str]] = dict
+    addresses: Callable[[], Mapping[str, str]] = dict  # name of each missing image -> its address
 
     def missing(self) -> str | None:
-        """Which images are not there."""
+        """Which images are missing."""
         try:
             names = list(self.addresses())
         except TtmbenchError as error:
@@ -57,11 +52,11 @@ class EachImage(DataFile):
         return None
 
     def fetch(self, web: Web) -> str:
-        """Fetches every image that is not there; says what came.
+        """Fetches every missing image.
 
         Raises:
-            OutOfReachError: some could not be had: how many, and why the first.
-            DataError: what came cannot be written.
+            OutOfReachError: some could not be fetched: how many, and why the first.
+            DataError: an image cannot be written.
         """
         assert self.origin_of is not None, "only what has an address is fetched so"
         sizes, lost = [], []
@@ -73,15 +68,15 @@ class EachImage(DataFile):
                     lost.append(str(error))
             if sizes:
                 about = {"url": self.origin_of.url, "images": len(sizes), "fetched": sum(sizes)}
-                manifest.write(self.data_dir, self.path, about)
+                manifest.write(self.data_dir, self.name, about)
         if lost:
             total = len(sizes) + len(lost)
-            raise OutOfReachError(f"{self.path}: {len(lost)} of {total} images could not be fetched, first {lost[0]}")
+            raise OutOfReachError(f"{self.name}: {len(lost)} of {total} images could not be fetched, first {lost[0]}")
         return f"{len(sizes)} images, {amount(sum(sizes))}"
 
     def fetch_image(self, web: Web, name: str, url: str, look: Callable[[Path], object] | None = None) -> int:
-        """Fetches an image; its bytes. With ``look``, which raises what keeps it out, no part is left to go on with."""
-        target = inside(self.target, name, self.path)
+        """Fetches an image; its size. With ``look``, which raises for a wrong image, no part is left to resume."""
+        target = inside(self.target, name, self.name)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = Path(f"{target}.part")
         check_no_link(part)
@@ -99,35 +94,32 @@ class EachImage(DataFile):
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """Makes the folder and keeps it to this process; DataError if it cannot be written."""
+        """Makes and locks the folder; DataError if it cannot be written."""
         try:
             self.target.mkdir(parents=True, exist_ok=True)
-            with manifest.locked(self.data_dir, self.path):
+            with manifest.locked(self.data_dir, self.name):
                 yield
         except OSError as error:
             raise DataError(f"{self.target} cannot be written ({error.strerror or error})") from None
 
 
 class ListedImages(EachImage):
-    """A folder of images whose addresses are in the rows.
-
-    A folder that is there without a record is the user's own: nothing is fetched into it.
-    """
+    """A folder of images whose addresses are in the rows. Nothing is fetched into the user's own, without a record."""
 
     @cached_property
     def lost_file(self) -> Path:
-        """Where it is written what could not be had."""
+        """The record of images that could not be fetched."""
         return self.target.with_name(f"{self.target.name}.lost.jsonl")
 
     def ask_again(self) -> None:
-        """Forgets what could not be had."""
+        """Forgets which images could not be fetched."""
         if not self.lost_file.is_symlink():
             self.lost_file.unlink(missing_ok=True)
 
     def missing(self) -> str | None:
-        """Which images are not there and were not asked for in vain."""
+        """Which images are missing and not recorded as lost."""
         has_any = self.target.is_dir() and next(self.target.iterdir(), None) is not None
-        if has_any and (self.target.is_symlink() or self.path not in manifest.read(self.data_dir)):
+        if has_any and (self.target.is_symlink() or self.name not in manifest.read(self.data_dir)):
             return None  # the user's own
         try:
             names = list(self._wanted())
@@ -138,25 +130,23 @@ class ListedImages(EachImage):
         return f"{count_of_images(names)} not there"
 
     def fetch(self, web: Web) -> str:
-        """Fetches every image that is not there, several at a time; says what came and how many were lost.
-
-        With less patience than for single files, since many addresses lead nowhere.
+        """Fetches every missing image, several at a time, with less patience than for single files.
 
         Raises:
             OutOfReachError: no server can be reached.
-            DataError: what came cannot be written.
+            DataError: an image cannot be written.
         """
         quick = replace(
             web, tries=min(web.tries, 2), timeout=min(web.timeout, 10.0), most=limit("image_bytes"), shows=False
         )
         with self._written():
-            manifest.write(self.data_dir, self.path, {"listed": True})  # from now on it is no folder of the user's own
+            manifest.write(self.data_dir, self.name, {"listed": True})  # from now on it is no folder of the user's own
             sizes, lost = self._fetch_all(quick, self._wanted())
         why = f"; {lost} could not be had: {self.lost_file.name} says why" if lost else ""
         return f"{len(sizes)} images, {amount(sum(sizes))}{why}"
 
     def _wanted(self) -> dict[str, str]:
-        """The images to ask for: those that are not there, and were not asked for in vain."""
+        """Name -> address of the images that are missing and not recorded as lost."""
         lost, secrets = set(), secrets_in_environment()
         if self.lost_file.is_file():
             lines = (line for _, line in read_json_lines(self.lost_file))
@@ -164,9 +154,9 @@ class ListedImages(EachImage):
         return {name: url for name, url in self.addresses().items() if (name, scrub(url, secrets)) not in lost}
 
     def _fetch_all(self, web: Web, wanted: Mapping[str, str]) -> tuple[list[int], int]:
-        """Sizes of the images that came, and how many are lost; what is under way when it is interrupted is finished.
+        """Sizes of the fetched images, and how many are lost.
 
-        As long as no server has answered it may be the network that is down, so nothing is said of an image.
+        Until a server has answered, the network may be down, and no image is recorded as lost.
         """
         sizes: list[int] = []
         lost, silent, answered = 0, list[tuple[str, str, str]](), False
@@ -189,13 +179,12 @@ class ListedImages(EachImage):
                     break
         if silent:
             raise OutOfReachError(
-                f"{self.path}: none of the first {len(silent)} images could be had, and no server answered: "
+                f"{self.name}: none of the first {len(silent)} images could be had, and no server answered: "
                 f"{silent[0][2]}"
             )
         return sizes, lost
 
     def _fetch_and_look(self, web: Web, name: str, url: str) -> int:
-        """Fetches an image and looks whether it is one; images are small, so an interrupted one is fetched anew."""
         address = quote(url.strip(), safe=_SAFE)
         try:
             Origin(url=address)
@@ -215,7 +204,7 @@ class _NoImageError(Exception):
 
 @contextmanager
 def _pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads that decode images; what has not begun at the end of the block is not begun any more."""
+    """Threads that decode images; jobs that have not begun at the end of the block are cancelled."""
     pool = ThreadPoolExecutor(AT_ONCE, initializer=quiet_thread)
     try:
         yield pool
@@ -224,7 +213,7 @@ def _pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def _look(file: Path) -> None:
-    """Decodes an image as a run will do; _NoImageError if it cannot be."""
+    """Decodes an image as a run does; _NoImageError if that fails."""
     try:
         as_rgb(open_image(file))
     except Exception as error:  # whatever a decoder makes of what a stranger's server sends

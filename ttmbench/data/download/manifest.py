@@ -1,4 +1,4 @@
-"""What was fetched into the data folder (``downloads.json``), and locks that keep two processes apart."""
+"""Records of downloads (``downloads.json``) and locks between processes that download."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ FORMAT = 1
 
 @contextmanager
 def locked(data_dir: Path, path: str) -> Iterator[None]:
-    """Keeps a path of the data folder to this process; another one waits here as long as it takes, and says so.
-
-    Raises:
-        UsageError: the folder cannot be written to.
-    """
+    """Locks a path of the data folder; waits for another process, and says so. UsageError if it cannot be written."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", path.replace("/", "__"))
     try:
         (data_dir / LOCKS).mkdir(parents=True, exist_ok=True)
@@ -40,7 +36,7 @@ def locked(data_dir: Path, path: str) -> Iterator[None]:
             try:
                 lock.acquire(timeout=5)
             except Timeout:
-                step_done()  # who watches this process hears that it waits
+                step_done()  # tells whoever watches this process that it waits
     except OSError as error:
         raise UsageError(
             f"the data folder {data_dir} cannot be written to ({error.strerror or error}); --data_dir names another one"
@@ -52,11 +48,7 @@ def locked(data_dir: Path, path: str) -> Iterator[None]:
 
 
 def read(data_dir: Path) -> dict[str, dict[str, Any]]:
-    """What is written down of each path: url, bytes, sha256, time, and for archives what was unpacked.
-
-    Raises:
-        DataError: the record is damaged.
-    """
+    """Path -> its record: url, bytes, sha256, time, and for archives what was unpacked; DataError if damaged."""
     file = data_dir / NAME
     if not file.is_file():
         return {}
@@ -73,7 +65,7 @@ def read(data_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 def write(data_dir: Path, path: str, about: Mapping[str, object]) -> None:
-    """Writes down what was fetched to a path below the data folder, as JSON values with the time."""
+    """Records what was fetched to a path below the data folder, with the time."""
     with locked(data_dir, NAME):
         files = read(data_dir) | {path: {**about, "time": datetime.now(UTC).isoformat(timespec="seconds")}}
         text = json.dumps({"format": FORMAT, "files": dict(sorted(files.items()))}, indent=2) + "\n"

@@ -1,10 +1,8 @@
-"""Pixels of the rendered tasks: a scene in, an RGB image out, the same bytes on every platform.
+"""Draws the images of the rendered tasks, with the same bytes on every platform.
 
-Images are test data with pinned digests, so nothing here may depend on a library's version or on the processor:
-
-- random numbers are `RandomState.random_sample` only, whose stream numpy has frozen;
-- geometry is integer arithmetic on a lattice of sample points, and sines are rounded to integers first;
-- colours use elementwise IEEE additions and multiplications, which have one right answer.
+Images have pinned digests, so nothing here may depend on a library's version or on the CPU: random numbers are
+`RandomState.random_sample` only, whose stream numpy has frozen; geometry is integer arithmetic, with sines rounded to
+integers first; colours use elementwise IEEE additions and multiplications, which have one correct result.
 """
 
 import colorsys
@@ -38,39 +36,22 @@ HUES: dict[str, int] = {
 
 @dataclass(frozen=True)
 class Style:
-    """How images of a style look: ranges that an image draws its own appearance from.
+    """Ranges from which the appearance of an image is drawn."""
 
-    Attributes:
-        backgrounds: patterns to choose from: "plain", "gradient", "cloud", "stripes".
-        lightness: darkest and lightest background, in [0, 1].
-        saturation: range of the saturation of objects.
-        value: range of the brightness of objects.
-        tint: largest saturation of the background.
-        hue_jitter: largest extra shift of one object's hue, in degrees.
-        rotation: largest rotation of an object, in degrees.
-        contrast: strength of the background's pattern.
-        noise: amplitude of the noise of every pixel.
-        surfaces: surfaces of objects to choose from: "flat", "striped", "bordered".
-        hue_shift: degrees added to every hue.
-        specks: largest number of round distractors without much colour.
-        speck_radius: their largest radius, in pixels.
-        cast: what the light does to red, green and blue.
-    """
-
-    backgrounds: tuple[str, ...]
-    lightness: tuple[float, float]
-    saturation: tuple[float, float]
-    value: tuple[float, float]
-    tint: float
-    hue_jitter: int
-    rotation: int
-    contrast: float = 0.0
-    noise: float = 0.0
-    surfaces: tuple[str, ...] = ("flat",)
-    hue_shift: int = 0
-    specks: int = 0
-    speck_radius: int = 0
-    cast: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    backgrounds: tuple[str, ...]  # patterns to choose from: "plain", "gradient", "cloud", "stripes"
+    lightness: tuple[float, float]  # darkest and lightest background, in [0, 1]
+    saturation: tuple[float, float]  # range of the saturation of objects
+    value: tuple[float, float]  # range of the brightness of objects
+    tint: float  # largest saturation of the background
+    hue_jitter: int  # largest extra shift of one object's hue, in degrees
+    rotation: int  # largest rotation of an object, in degrees
+    contrast: float = 0.0  # strength of the background's pattern
+    noise: float = 0.0  # amplitude of the noise of every pixel
+    surfaces: tuple[str, ...] = ("flat",)  # surfaces of objects to choose from: "flat", "striped", "bordered"
+    hue_shift: int = 0  # degrees added to every hue
+    specks: int = 0  # largest number of round distractors without much colour
+    speck_radius: int = 0  # their largest radius, in pixels
+    cast: tuple[float, float, float] = (1.0, 1.0, 1.0)  # factors of red, green and blue
 
 
 STYLES: dict[str, Style] = {
@@ -114,12 +95,12 @@ STYLES: dict[str, Style] = {
         cast=(0.75, 0.88, 1.0),
     ),
 }
-"""Styles by name: "clean", "light" and "mid" are what training sees, "hue" is the shift that the tasks test."""
+"""Styles by name: "clean", "light" and "mid" are for training, "hue" is the shift that the tasks test."""
 
 
 @dataclass(frozen=True)
 class Thing:
-    """One object of a scene: what it is, and where its centre is and how far it reaches, in units of 1/64 pixel."""
+    """One object of a scene; centre and radius are in units of 1/64 pixel."""
 
     shape: str
     color: str
@@ -130,17 +111,11 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """Everything one image is made of; equal scenes give equal bytes.
+    """Everything one image is made of; equal scenes give equal bytes."""
 
-    Attributes:
-        things: the objects, in no meaningful order.
-        style: a key of `STYLES`.
-        seed: the seed of the image's own noise, rotations and background, below 2**32.
-    """
-
-    things: tuple[Thing, ...]
-    style: str
-    seed: int
+    things: tuple[Thing, ...]  # the objects, in no meaningful order
+    style: str  # a key of `STYLES`
+    seed: int  # the seed of the image's own noise, rotations and background, below 2**32
 
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]

@@ -1,6 +1,4 @@
-"""Groups of the rendered tasks: which images and captions are told apart together.
-
-Six kinds, each in the manner of a published benchmark and made from eight shapes and eight colours:
+"""Groups of the rendered tasks: six kinds after published benchmarks, from eight shapes and eight colours.
 
 - `color` (2x2, ColorSwap): two objects, and the same two with their colours exchanged;
 - `spatial` (1x4, WhatsUp): two objects, and the four relations they could be in;
@@ -9,7 +7,7 @@ Six kinds, each in the manner of a published benchmark and made from eight shape
 - `describe` (retrieval, COCO): an image of two objects, and two captions that both say what it shows;
 - `name` (classification, ImageNet): an image of one object, whose name of 64 is the caption.
 
-Pixels are made by `ttmbench.data.rendered.drawing`, whose rules about determinism hold here too.
+The rules of `ttmbench.data.rendered.drawing` about determinism hold here too.
 """
 
 import hashlib
@@ -23,7 +21,6 @@ from numpy.typing import DTypeLike
 from ttmbench.data.rendered.drawing import HUES, SHAPES, SIZE, STYLES, UNIT, Scene, Thing
 from ttmbench.data.rendered.drawing import render as render
 
-KINDS: tuple[str, ...] = ("color", "spatial", "replace", "place", "describe", "name")
 COLORS: tuple[str, ...] = tuple(HUES)
 _SHAPES = tuple(SHAPES)
 
@@ -58,13 +55,9 @@ class Look:
 
 @dataclass(frozen=True)
 class SceneGroup:
-    """Scenes and captions told apart together; caption i is true for scene i (`describe`: both are, for the one scene).
+    """Scenes and at least as many captions; caption i is true for scene i (`describe`: both for the one scene).
 
-    Attributes:
-        group_id: unique within the kind and seed.
-        scenes: the images to be.
-        captions: at least as many as scenes.
-        tags: subsets that the group belongs to, such as {"axis": "left-right"}.
+    ``group_id`` is unique within the kind and seed; ``tags`` are subsets, such as {"axis": "left-right"}.
     """
 
     group_id: str
@@ -74,15 +67,14 @@ class SceneGroup:
 
 
 class _NotSeeded(ISeedSequence):
-    """In place of the seed that numpy would gather for a stream, which takes ten times as long as to set its own."""
+    """Replaces numpy's gathering of a seed, which takes ten times as long as setting our own."""
 
     def generate_state(self, n_words: int, dtype: DTypeLike = np.uint32) -> np.ndarray:
-        """Zeros."""
         return np.zeros(n_words, dtype)
 
 
 def random_stream(*names: object) -> np.random.RandomState:
-    """A random stream of its own for every tuple of names, the same one on every platform."""
+    """A random stream for a tuple of names, the same on every platform."""
     digest = hashlib.sha256("/".join(map(str, names)).encode()).digest()
     stream = np.random.RandomState(np.random.MT19937(_NotSeeded()))  # type: ignore[arg-type]  # of numpy's stub
     stream.seed(np.frombuffer(digest, dtype=">u4").astype(np.int64))
@@ -90,7 +82,7 @@ def random_stream(*names: object) -> np.random.RandomState:
 
 
 def below(rng: np.random.RandomState, bound: int) -> int:
-    """A random integer in [0, bound); `random_sample` draws alike on every platform."""
+    """A random integer in [0, bound), the same on every platform."""
     return int(rng.random_sample() * bound)
 
 
@@ -105,7 +97,7 @@ def _pixels(rng: np.random.RandomState, low: int, high: int) -> int:
 
 
 def _thing(look: Look, relation: str, across: int, along: int, radius: int) -> Thing:
-    """A thing so far from the side that the relation names, and so far along that side."""
+    """A thing at a distance from the side that the relation names, and at a position along that side."""
     far = SIZE * UNIT - across
     x, y = {"left": (across, along), "right": (far, along), "above": (along, across), "below": (along, far)}[relation]
     return Thing(look.shape, look.color, x, y, radius)
@@ -209,14 +201,15 @@ _MAKERS: dict[str, Callable[[np.random.RandomState, str, str], SceneGroup]] = {
     "describe": _described_group,
     "name": _named_group,
 }
+KINDS = tuple(_MAKERS)
 
 
 def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list[SceneGroup]:
-    """The first groups of the rendered task of a kind and seed, each of which has a random stream of its own.
+    """The first groups of the rendered task of a kind and seed, each with its own random stream.
 
-    Another style (a key of `STYLES`) gives the same layouts in another look. No two groups are alike: captions repeat
-    only where a kind has hardly any new ones left ("place" has 128 sets of captions, "name" 64), and then about other
-    images. ValueError if the kind or the style is unknown, or n_groups is negative.
+    Another style (a key of `STYLES`) gives the same layouts with another appearance. Groups differ: captions repeat
+    only where a kind has few ("place" has 128 sets of captions, "name" 64), and then with other images. ValueError if
+    the kind or the style is unknown, or n_groups is negative.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of scene groups: {kind!r}; expected one of {', '.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub: tables with image columns."""
+"""Datasets on the Hugging Face Hub: tables with image columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ttmbench._util.images import open_image
 from ttmbench.data.availability import DataLocation, LocalFile
@@ -22,17 +22,15 @@ from ttmbench.errors import DataError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
 
 if TYPE_CHECKING:
+    from datasets import Dataset, Features
     from PIL.Image import Image
-
-if TYPE_CHECKING:
-    pass
 
 
 def read_huggingface(request: SourceRequest) -> Loaded:
-    """A dataset with image and caption columns, through ``datasets``: the groups, and which were left out.
+    """The groups of a dataset with image and caption columns, read by ``datasets``, and which were dropped.
 
-    An image column holds an image or a list of them, a caption column a text or a list of them. OutOfReachError if the
-    dataset is neither in the cache nor to be fetched; DataError if it is not what the task file says.
+    A cell holds an image or a caption, or a list of them. OutOfReachError if the dataset is neither cached nor
+    downloadable; DataError if it is not what the task file says.
     """
     options = read_hub_options(HuggingfaceOptions, request)
     import datasets
@@ -51,12 +49,11 @@ def read_huggingface(request: SourceRequest) -> Loaded:
             raise _no_images(where, cell.column, opened.rows.features, listed)
         item = cell.item or 0 if listed[cell.column] else None
         name = f"{cell.group_id}/{cell.column}" + (f"/{item}" if item else "")
-        what = f"{where}: '{cell.column}' of group {cell.group_id}"
-        raw = partial(_raw, table, cell.row.index, cell.column, item, roots, what)
+        raw = partial(_raw, table, cell, item, roots)
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
     texts = table.remove_columns(list(listed))
-    groups = groups_from_rows(_rows(texts, where), replace(request, limit=None), where, image)
+    groups = groups_from_rows(_rows(texts, where), replace(request, limit=None), image)
     dropped: list[dict[str, str]] = []
     remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
     record: dict[str, object] = {"revision": opened.revision, "exif": options.exif}
@@ -65,8 +62,8 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     return Loaded(remaining, record | ({"dropped": dropped} if dropped else {}))
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
-    """A dataset of the hub, or a local folder of one."""
+def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
+    """A dataset on the Hub, or a local folder of one."""
     options = read_hub_options(HuggingfaceOptions, request)
     own = options.local_copy(request.data_dir or data_folder())
     if own is None:
@@ -80,7 +77,7 @@ def locations(request: SourceRequest) -> list[DataLocation]:
 
 
 def _without(groups: Iterator[Group], drop: Mapping[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:
-    """Groups whose true caption is not to be dropped; those that are are written down."""
+    """Groups whose true caption is not in ``drop``; the others are recorded in ``dropped``."""
     reasons = {_plain(caption): why for caption, why in drop.items()}
     for group in groups:
         why = reasons.get(_plain(group.captions[0]))
@@ -91,16 +88,16 @@ def _without(groups: Iterator[Group], drop: Mapping[str, str], dropped: list[dic
 
 
 def _plain(caption: str) -> str:
-    """A caption without what copies of a dataset differ in: case, spaces, a full stop at the end."""
+    """A caption without case, extra spaces and final full stop, in which copies of a dataset differ."""
     return " ".join(caption.split()).rstrip(" .").casefold()
 
 
-def _rows(table: Any, where: str) -> Iterator[Row]:
+def _rows(table: Dataset, where: str) -> Iterator[Row]:
     """The rows of a table; DataError where the bytes of a text are not UTF-8."""
     index = -1
     try:
         for index, cells in enumerate(table):
-            yield Row(str(index), cells, index)
+            yield Row(str(index), cells, index, where)
     except UnicodeDecodeError:
         column = "?"
         with suppress(UnicodeDecodeError):
@@ -109,11 +106,10 @@ def _rows(table: Any, where: str) -> Iterator[Row]:
         raise DataError(f"{where}: '{column}' of row {index + 1} is not UTF-8 text; save it as UTF-8") from None
 
 
-def _image_columns(features: Any, wanted: str | Sequence[str]) -> dict[str, bool]:
+def _image_columns(features: Features, wanted: str | Sequence[str]) -> dict[str, bool]:
     """Columns that hold images -> whether in lists.
 
-    The library ``datasets`` says in a file's metadata which columns are images. Other libraries do not; of their
-    columns those that the task takes its images from, and that hold bytes, are read as images too.
+    ``datasets`` marks image columns in a file's metadata. Without that, the task's image columns may hold bytes.
     """
     import datasets
 
@@ -127,13 +123,13 @@ def _image_columns(features: Any, wanted: str | Sequence[str]) -> dict[str, bool
     return columns
 
 
-def _holds_bytes(feature: Any) -> bool:
-    """Whether cells are bytes, or structs with ``bytes`` and maybe ``path``, as images are stored."""
+def _holds_bytes(feature: object) -> bool:
+    """Whether cells are bytes, or structs of ``bytes`` and optionally ``path``."""
     kind = feature.get("bytes") if isinstance(feature, dict) and set(feature) <= {"bytes", "path"} else feature
     return getattr(kind, "dtype", None) in ("binary", "large_binary")
 
 
-def _no_images(where: str, column: str, features: Any, listed: Mapping[str, bool]) -> DataError:
+def _no_images(where: str, column: str, features: Features, listed: Mapping[str, bool]) -> DataError:
     if column not in features:
         return DataError(f"{where}: there is no column '{column}'; it has {', '.join(features)}")
     known = f"those that do: {', '.join(sorted(listed))}" if listed else "no column does"
@@ -144,19 +140,19 @@ def _no_images(where: str, column: str, features: Any, listed: Mapping[str, bool
     )
 
 
-def _raw(table: Any, index: int, column: str, item: int | None, roots: list[Path], what: str) -> bytes | Path:
-    """An undecoded image of a table. Bytes come first; a path must lead into the dataset's own folders."""
-    cell = table[index][column]
+def _raw(table: Dataset, named: ImageCell, item: int | None, roots: list[Path]) -> bytes | Path:
+    """An encoded image of a table: its bytes, else its path, which must lead into the dataset's own folders."""
+    cell = table[named.row.index][named.column]
     if item is not None:
         cell = cell[item]
     if cell and cell.get("bytes"):
         content: bytes = cell["bytes"]
         return content
     if not cell or not cell.get("path"):
-        raise DataError(f"{what} holds no image")
+        raise DataError(f"{named.where} holds no image")
     path = Path(cell["path"]).resolve()
     if not any(path.is_relative_to(root.resolve()) for root in roots):
-        raise DataError(f"{what} names {cell['path']}, outside the dataset's own folders")
+        raise DataError(f"{named.where} names {cell['path']}, outside the dataset's own folders")
     return path
 
 

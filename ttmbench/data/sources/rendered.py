@@ -24,7 +24,7 @@ class RenderedOptions(BaseModel):
 
 
 def read_rendered(request: SourceRequest) -> Iterable[Group]:
-    """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`): the same images on every machine."""
+    """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`), the same on every machine."""
     from ttmbench.data.rendered import drawing, scenes
 
     options = read_options(RenderedOptions, request)
@@ -44,6 +44,6 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
         yield Group(group.group_id, tuple(images), group.captions, group.tags)
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
+def locate_rendered(request: SourceRequest) -> list[DataLocation]:
     """Scenes are drawn: nothing is needed."""
     return [DataLocation("drawn on this machine", ())]

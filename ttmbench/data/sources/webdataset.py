@@ -1,7 +1,4 @@
-"""Datasets in webdataset shards: tar files of images with texts beside them, on the hub or in a folder.
-
-Files of one name and several endings are one sample.
-"""
+"""Webdataset shards on the Hub or in a folder: tar files in which files that differ in their ending are a sample."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, cast
 
 from ttmbench._util.images import open_image
 from ttmbench._util.limits import limit, raised_by
@@ -35,7 +32,7 @@ MOST_TEXT = 1 << 20
 
 @dataclass(frozen=True)
 class TarMember:
-    """A file of a tar: the archive, the name in it, the first byte and the number of bytes."""
+    """A file in a tar: archive, name, first byte and number of bytes."""
 
     tar: Path
     name: str
@@ -43,7 +40,7 @@ class TarMember:
     size: int
 
     def read(self) -> bytes:
-        """Its bytes; DataError if the archive ends before them."""
+        """The bytes of the file; DataError if the archive ends before them."""
         if self.size > limit("image_bytes"):
             raise DataError(f"{self.tar}: {self.name} has {self.size} bytes; {raised_by('image_bytes')}")
         with self.tar.open("rb") as file:
@@ -55,15 +52,10 @@ class TarMember:
 
 
 class WebdatasetOptions(HubOptions):
-    """Options of ``kind: webdataset``.
+    """Options of ``kind: webdataset``."""
 
-    Attributes:
-        shards: pattern of the tar files of the split.
-        lines: columns of texts whose lines are items of a list: several captions of an image.
-    """
-
-    shards: str = "test/*.tar"
-    lines: tuple[str, ...] = ()
+    shards: str = "test/*.tar"  # pattern of the tar files of the split
+    lines: tuple[str, ...] = ()  # columns of texts whose lines are a list: several captions of an image
 
     @property
     def patterns(self) -> list[str]:
@@ -75,12 +67,12 @@ class WebdatasetOptions(HubOptions):
         return folder.is_dir() and bool(self.found_in(folder))
 
     def found_in(self, folder: Path) -> list[str]:
-        """Names of the shards that a folder has, in order."""
+        """Names of the shards in a folder, in order."""
         names = [file.relative_to(folder).as_posix() for file in folder.rglob("*.tar") if file.is_file()]
         return in_order([name for name in names if fnmatchcase(name, self.shards)])
 
     def incomplete(self, folder: Path) -> str | None:
-        """What is missing of the shards; None if they are as many as the folder says, or it does not say."""
+        """Which shards are missing; None if there are as many as the folder states, or it states none."""
         shards = self.found_in(folder)
         count = folder / PurePosixPath(self.shards).parent / COUNT
         text = count.read_text(encoding="utf-8").strip() if count.is_file() and count.stat().st_size < 100 else ""
@@ -93,14 +85,13 @@ class WebdatasetOptions(HubOptions):
         reasons: dict[str, str] = {}
         for name in self.found_in(folder):
             try:
-                for _ in _members(folder / name):
-                    pass
+                list(_members(folder / name))
             except DataError as error:
                 reasons[name] = str(error)
         return reasons
 
     def unusable(self, folder: Path) -> str | None:
-        """What is missing of the shards, or why the first of the damaged ones cannot be read."""
+        """Which shards are missing, or why the first damaged one cannot be read."""
         why = self.incomplete(folder) or next(iter(self.damaged(folder).values()), None)
         return None if why is None else f"incomplete: {why}"
 
@@ -108,8 +99,7 @@ class WebdatasetOptions(HubOptions):
 def read_webdataset(request: SourceRequest) -> Loaded:
     """Images with texts, from tar files; columns are ``image``, ``txt``, ``json.name``, ``cls`` and ``__key__``.
 
-    OutOfReachError if the repository is neither in the cache nor to be fetched; DataError if a shard is missing or not
-    what it should be.
+    OutOfReachError if the repository is neither cached nor downloadable; DataError if a shard is missing or wrong.
     """
     options = read_hub_options(WebdatasetOptions, request)
     check_folder(options.path)
@@ -122,20 +112,20 @@ def read_webdataset(request: SourceRequest) -> Loaded:
     def image(cell: ImageCell) -> ImageRef:
         member = cell.value
         if not isinstance(member, TarMember):
-            raise DataError(f"{cell.where}: '{cell.column}' of group {cell.group_id} is no image")
+            raise DataError(f"{cell.where} is no image")
         name = f"{member.tar.relative_to(folder).as_posix()}/{member.name}"
         return ImageRef(name, lambda: open_image(io.BytesIO(member.read())), read=member.read, exif=options.exif)
 
     shards = [folder / name for name in options.found_in(folder)]
-    groups = groups_from_rows(_rows(shards, options.lines), replace(request, limit=None), options.where, image)
+    groups = groups_from_rows(_rows(shards, options.lines), replace(request, limit=None), image)
     record: dict[str, object] = {"revision": None if own else commit_of(folder), "exif": options.exif}
     if own is not None:
         record["folder"] = str(own)
     return Loaded(list(islice(groups, request.limit)), record)
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
-    """Shards of a repository of the hub, or a local folder of them."""
+def locate_webdataset(request: SourceRequest) -> list[DataLocation]:
+    """Shards of a repository of the Hub, or a local folder of them."""
     options = read_hub_options(WebdatasetOptions, request)
     own = options.local_copy(request.data_dir or data_folder())
     if own is not None:
@@ -145,10 +135,10 @@ def locations(request: SourceRequest) -> list[DataLocation]:
 
 
 def _rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:
-    """The samples of tar files, one after the other, numbered through.
+    """The samples of tar files, numbered throughout.
 
     Cells are ``__key__`` (the name without its ending), ``image`` (a `TarMember`), and by their endings ``txt`` and
-    ``cls`` (texts) and ``json`` (what it holds). Of the texts in ``lines``, each line is an item of a list.
+    ``cls`` (texts) and ``json`` (parsed). Texts in ``lines`` become lists of lines.
     """
     samples = ((tar, key, cells) for tar in tars for key, cells in _samples(tar))
     for index, (tar, key, cells) in enumerate(samples):
@@ -158,7 +148,7 @@ def _rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:
             text = cells.get(column)
             if isinstance(text, str):
                 cells[column] = [line.strip() for line in text.splitlines() if line.strip()]
-        yield Row(str(index), cells, index)
+        yield Row(str(index), cells, index, str(tar))
 
 
 def _samples(tar: Path) -> Iterator[tuple[str, dict[str, object]]]:
@@ -184,15 +174,10 @@ def _samples(tar: Path) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _members(tar: Path) -> Iterator[TarMember]:
-    """The files of an uncompressed tar, and at last whether it is whole.
-
-    Raises:
-        DataError: it is no such tar, is damaged or cut off, or has something else than files and folders.
-    """
+    """The files of an uncompressed tar; DataError if it is damaged, cut off, or has more than files and folders."""
     try:
         with tar.open("rb") as stream:
-            short: Any = ShortReads(stream, tar)  # tarfile asks for less of a file than its type says
-            opened = tarfile.open(fileobj=short, mode="r:")
+            opened = tarfile.open(fileobj=cast("IO[bytes]", ShortReads(stream, tar)), mode="r:")
             for count, member in enumerate(opened):
                 if count >= limit("archive_files"):
                     raise DataError(f"{tar} has more than {limit('archive_files')} files; {raised_by('archive_files')}")

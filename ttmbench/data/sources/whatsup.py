@@ -1,8 +1,7 @@
-"""WhatsUp's photographs: two objects in four relations. Photographs of a scene stand together, or in pairs.
+"""WhatsUp's photographs of two objects in four relations, one by one or in pairs.
 
-A scene is the two objects. Its photographs are told by their file names where they have any
-(``beer-bottle_on_armchair.jpeg``), else by their captions: the four options of a photograph are the same for its whole
-scene, and the first one is true.
+The objects and the relation are read from the file name (``beer-bottle_on_armchair.jpeg``), else from the captions: the
+four options of a photograph are the same for all photographs of the objects, and the first one is true.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
-from ttmbench.data.sources.first_of import first_available, locations_of_all
+from ttmbench.data.sources.combined import first_available, locate_each
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest
 
-RELATIONS = {  # relation as file names have it -> the word that tells it in a caption
+RELATIONS = {  # relation in file names -> its word in captions
     "on": "on",
     "under": "under",
     "left_of": "left",
@@ -40,9 +39,7 @@ _ARTICLES = {"a", "an", "the"}
 class WrongLabels(BaseModel):
     """Two photographs whose files show each other's relation. The two names alone may be written as a list.
 
-    Attributes:
-        photographs: their names.
-        sha256: of the two files as they were published, in this order, where that is known.
+    ``sha256``: of the two published files, in this order, where known.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -56,26 +53,18 @@ class WrongLabels(BaseModel):
 
 
 class WhatsupOptions(BaseModel):
-    """Options of ``kind: whatsup``.
-
-    Attributes:
-        of: sources of the photographs, one with its four captions a row, in the order in which they are tried.
-        relations: two relations that make a 2x2 group of each scene; without them each photograph is a 1x4 group.
-        wrong_labels: pairs of photographs known to show each other's relation, as ``object_relation_object``, each
-            alone or with the digests of its files.
-        fix_labels: exchange the images of these pairs, unless they have been corrected.
-    """
+    """Options of ``kind: whatsup``."""
 
     model_config = ConfigDict(extra="forbid")
-    of: list[dict[str, object]] = Field(min_length=1)
-    relations: tuple[str, str] | None = None
-    wrong_labels: list[WrongLabels] = []
-    fix_labels: bool = True
+    of: list[dict[str, object]] = Field(min_length=1)  # photographs with four captions each, tried in this order
+    relations: tuple[str, str] | None = None  # of a 2x2 group of each scene; without, photographs are 1x4
+    wrong_labels: list[WrongLabels] = []  # pairs that show each other's relation, as ``object_relation_object``
+    fix_labels: bool = True  # exchange the images of these pairs, unless they have been corrected
 
 
 @dataclass(frozen=True)
 class Photo:
-    """One photograph: its objects and their relation, and the captions to choose from, the true one first."""
+    """One photograph, its two objects and their relation, and its captions, the true one first."""
 
     first: str
     relation: str
@@ -85,7 +74,7 @@ class Photo:
 
     @property
     def name(self) -> str:
-        """As file names have it."""
+        """Its name in file names."""
         return f"{self.first}_{self.relation}_{self.second}"
 
     @property
@@ -95,11 +84,11 @@ class Photo:
 
 
 def read_whatsup(request: SourceRequest) -> Loaded:
-    """WhatsUp's photographs, scene by scene, alone (1x4) or in pairs (2x2).
+    """WhatsUp's photographs, scene by scene, one by one (1x4) or in pairs (2x2).
 
-    The record names the source of the photographs and every exchanged pair. OutOfReachError if no source is at hand;
-    DataError if a photograph's relation cannot be told, or one of a scene is missing or doubled; UsageError if the
-    options do not fit the shape.
+    The record has the source of the photographs and every exchanged pair. OutOfReachError if no source is at hand;
+    DataError if a photograph's relation is unknown, or one of a scene is missing or doubled; UsageError if the options
+    do not fit the shape.
     """
     options = read_options(WhatsupOptions, request)
     relations = options.relations
@@ -126,23 +115,21 @@ def read_whatsup(request: SourceRequest) -> Loaded:
     return Loaded(list(islice(groups, request.limit)), record)
 
 
-def locations(request: SourceRequest) -> list[DataLocation]:
-    """The places of the photographs."""
-    return locations_of_all(read_options(WhatsupOptions, request).of, _photographs(request))
+def locate_whatsup(request: SourceRequest) -> list[DataLocation]:
+    """The locations of the photographs."""
+    return locate_each(read_options(WhatsupOptions, request).of, _photographs(request))
 
 
 def _photographs(request: SourceRequest) -> SourceRequest:
-    """The request for the single photographs, whatever groups are made of them."""
+    """The request for the single photographs."""
     return replace(request, shape=GroupShape(1, OPTIONS), limit=None, n_groups=None)
 
 
 def told_by_captions(group: Group) -> tuple[str, str, str]:
-    """First object, relation and second object of a photograph without a file name, as file names have them.
+    """First object, relation and second object of a photograph, from its captions, as file names have them.
 
-    What all captions begin and end with are the objects; what stands between in the first one is the relation.
-
-    Raises:
-        DataError: the captions do not tell.
+    The common beginning and end of all captions are the objects; the rest of the first one is the relation. DataError
+    if that fails.
     """
     captions = [caption.rstrip(" .").lower().split() for caption in group.captions]
     words = captions[0]
@@ -159,7 +146,7 @@ def told_by_captions(group: Group) -> tuple[str, str, str]:
 
 
 def _common(sentences: Sequence[Sequence[str]]) -> int:
-    """Number of words that all sentences begin with."""
+    """Length of the common beginning of all sentences, in words."""
     return len(list(takewhile(lambda words: len(set(words)) == 1, zip(*sentences, strict=False))))
 
 
@@ -178,9 +165,9 @@ def _scenes(groups: Iterable[Group]) -> dict[str, dict[str, Photo]]:
 
 
 def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels]) -> dict[str, tuple[bool, str]]:
-    """Gives each photograph of a wrongly labelled pair the other's image, in place, unless the data are corrected.
+    """Exchanges the images of wrongly labelled pairs in place, unless the data are corrected.
 
-    Returns pair -> whether its images were exchanged, and what that rests on.
+    Returns pair -> whether its images were exchanged, and why.
     """
     by_name = {photo.name: photo for scene in scenes.values() for photo in scene.values()}
     done = {}
@@ -201,7 +188,7 @@ def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels])
 
 
 def _still_wrong(first: Photo, second: Photo, published: tuple[str, str] | None) -> tuple[bool, str]:
-    """Whether the two files still show each other's relation, as far as that can be told."""
+    """Whether the two files still show each other's relation, as far as known, and why."""
     if _says(first) == second.relation and _says(second) == first.relation:
         return False, "corrected: their captions have been exchanged in the data; nothing is done"
     if published is None:
@@ -218,7 +205,7 @@ def _still_wrong(first: Photo, second: Photo, published: tuple[str, str] | None)
 
 
 def _says(photo: Photo) -> str | None:
-    """The relation that the captions tell; None if they do not."""
+    """The relation in the captions, if they have one."""
     try:
         return told_by_captions(Group(photo.name, (photo.image,), photo.captions))[1]
     except DataError:

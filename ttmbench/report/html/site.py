@@ -25,14 +25,14 @@ _OWN = {"tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
 
 
 def check_place(folder: Path, site: Path) -> None:
-    """UsageError for a site that would lie among the documents, or in a folder of something else."""
+    """UsageError for a site inside the folder of results, around it, or in a folder with other files."""
     runs, target = folder.resolve(), site.resolve()
     if target.is_relative_to(runs) or runs.is_relative_to(target):
-        raise UsageError(f"--site {site} lies in the folder of results, or around it; name one beside {folder}")
+        raise UsageError(f"--site {site} must neither contain {folder}, the directory with the results, nor be in it")
     if target.exists() and not target.is_dir():
-        raise UsageError(f"--site {site} is no folder")
+        raise UsageError(f"--site must be a directory, and {site} is a file")
     if target.is_dir() and any(target.iterdir()) and not _is_site(target):
-        raise UsageError(f"--site {site} holds other files; name a new folder, or one that an earlier site is in")
+        raise UsageError(f"--site {site} has other files; give a new directory, or one with an earlier site")
 
 
 def _is_site(folder: Path) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,16 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.classes import load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.evaluator.forced_choice import run_choice_task
+from ttmbench.evaluator.forced_choice import ask_task
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import describe_classes
-from ttmbench.evaluator.record import RunRecord, write_artifacts
+from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.reranking import RetrievalPool
+from ttmbench.evaluator.run import write_artifacts
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import datasets_of
-from ttmbench.evaluator.task_result import Data, Scored, TaskResult, TransferResult, ranked_result, scored_result
+from ttmbench.evaluator.task_result import Data, Ranked, Scored, TaskResult, TransferResult
 from ttmbench.evaluator.transfer_eval import with_adapted_scores
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
@@ -45,9 +46,9 @@ from ttmbench.results.records import RECOMPUTED
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import MethodScores, differences
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
-from ttmbench.types import Group, MetricSpec, Scores
+from ttmbench.types import Group, MetricSpec
 
 _OF_THE_PLACE = ("folder", "passed_over")  # of a source: where this machine has the data
 
@@ -91,8 +92,8 @@ class Submission:
             config.model_dump(mode="json"),
             (),
             datetime.fromtimestamp(document.date).astimezone(),
-            datasets_of(self.registry, self.tasks),
             list(self.tasks),
+            datasets_of(self.registry, self.tasks),
             self.key,
         )
         record.model_info = document.model_info
@@ -101,15 +102,15 @@ class Submission:
                 self.findings.refuse(f"results.{name}", "is missing, the command names it")
                 continue
             try:
-                record.results[name] = self._result(task)
+                record.results[name] = self._result(task).summarised(self._run.resampling)
             except MissingError as error:
                 self.findings.leave_open(f"results.{name}", str(error))
             except (TtmbenchError, ValueError) as error:
                 self.findings.refuse(f"results.{name}", str(error))
         stated = document.to_dict()
         # A task that cannot be computed has its reason already.
-        record.restore_completed(stated, [name for name in self.tasks if name not in record.results])
-        made = record.document("done", time.perf_counter(), None).to_dict()
+        record.take_over(stated, [name for name in self.tasks if name not in record.results])
+        made = record.document("done").to_dict()
         for name in record.results:
             self._take_over(name, made, stated)
         for name, about in ResultsDocument.model_fields.items():
@@ -133,17 +134,22 @@ class Submission:
             if other in self.also and other not in of_task:
                 of_task[other] = self.document.ttm_also[name][other].model_dump(by_alias=True, exclude_unset=True)
 
+    @property
+    def _run(self) -> Run:
+        """The command on this machine, without its model."""
+        here = self.config.model_copy(update={"offline": True, "data_dir": self.data_dir, "save_adapted": None})
+        return Run(self.registry, here, Capabilities(None))
+
     def data(self, task: TaskFile) -> Data | None:
         """A task's data, read without the network; None if they are not on this machine, which is reported."""
         name = task.spec.task
         if name not in self._data:
-            here = self.config.model_copy(update={"offline": True, "data_dir": self.data_dir})
             self._data[name] = None
             if not self.with_data:
                 self.findings.notes.append(f"{name}: its data were not read, so ids, tags and digests are not compared")
                 return None
             try:
-                loaded = load_data(self.registry, here, task, None)
+                loaded = load_data(self.registry, self._run.config, task, None)
                 known = Fingerprint(loaded.groups, None)
                 known.add_remaining()
             except TtmbenchError as error:
@@ -190,55 +196,49 @@ class Submission:
         spec, document, config = task.spec, self.document, self.config
         name, metrics, stored = spec.task, self._metrics(spec), self._stored("scores", task)
         data = self._data_or_ids(task, stored.group_ids, stored.clusters)
-        raw, elsewhere = stored.scores[RAW][0], dict[str, TransferResult]()
-        self.findings.raw_scores[name] = raw.groups.astype(np.float64).ravel()
+        raw = MethodScores(RAW, stored.scores[RAW])
+        result = Scored(spec=spec, metrics=metrics, data=data, columns=[raw])
+        self.findings.raw_scores[name] = result.raw.groups.astype(np.float64).ravel()
         loss = can >= {"DualEncoder", "Trainable"} or ("DualEncoder" not in can and "PairTrainable" in can)
-        columns = [MethodScores(RAW, [raw])]
         if config.adapts and loss and spec.shape.true_captions == 1:
             every = spec.is_global or any(metric.scope == "global" for metric in metrics)
-            plan = TaskPlan(task, metrics, every, "prepared", True, True, None, None, False)
-            settings = self.settings[name]
-            columns += replayed_columns(document, plan, config, settings, self.registry, data, stored)
+            plan, settings = TaskPlan(task, metrics, every, "prepared", True, True, None, None), self.settings[name]
+            columns = [raw, *replayed_columns(document, result, plan, self._run, settings, stored)]
             for filter_ in equal_seeds(document, plan, settings, columns):
                 self.findings.refuse(f"results.{name}", f"two seeds of {filter_} have equal scores, and both trained")
-            elsewhere = self._elsewhere(name)
-        surplus = set(stored.scores) - {column.name for column in columns}
+            for column in (column for column in columns if column.name == TTM):
+                self._complete(column, result)
+            result = replace(result, columns=columns, elsewhere=self._elsewhere(name))
+        surplus = set(stored.scores) - {column.name for column in result.columns}
         if surplus:
             raise DataError(f"its scores have filters {', '.join(sorted(surplus))}, for which the command does not ask")
-        for column in (column for column in columns if column.name == TTM):
-            self._complete(column, name, metrics, raw, data)
         cut, left = document.truncated.get(name), document.undecided.get(name)
-        known = data.groups if self.data(task) is not None else None
         truncated = None if cut is None else cut.model_dump()
-        if truncated is not None and known is not None:
-            truncated["of"] = len(distinct_captions(known))
-        body = Scored(columns, truncated, elsewhere)
-        kept = document.datasets[name].from_store
-        return scored_result(
-            spec,
-            metrics,
-            data,
-            body,
-            (config.bootstrap_iters, config.seed, config.interval),
-            [],
-            {},
-            breakdowns=breakdowns(data.groups, body.scores, metrics, body.subsets, spec.means),
-            from_store=None if kept is None else kept.model_dump(exclude_unset=True),
+        if truncated is not None and self.data(task) is not None:
+            truncated["of"] = len(distinct_captions(data.groups))
+        return replace(
+            result,
+            truncated=truncated,
+            breakdowns=breakdowns(data.groups, result.scores, metrics, result.subsets, spec.means),
+            from_store=self._from_store(name),
             undecided=None if left is None else left.model_dump(),
         )
 
-    def _complete(
-        self, column: MethodScores, task: str, metrics: Sequence[MetricSpec], raw: Scores, data: Data
-    ) -> None:
-        """What a record of TTM has beside its iterations: the label audit, and differences next to other tasks'."""
-        config = self.config
+    def _from_store(self, task: str) -> dict[str, Any] | None:
+        kept = self.document.datasets[task].from_store
+        return None if kept is None else kept.model_dump(exclude_unset=True)
+
+    def _complete(self, column: MethodScores, scored: Scored) -> None:
+        """Adds what a record of TTM has beside its iterations: the audit, and differences next to other tasks'."""
+        config, task = self.config, scored.spec.task
         if config.audit_labels:
             iterations = self.settings[task].iterations
             column.record["audit_labels"] = {"passed": True, "seeds": config.run_seeds, "iterations": iterations}
         else:
             self.findings.refuse(f"ttm.{task}.audit_labels", "is missing; submit test-time numbers with --audit_labels")
         if set(self.also) - {task}:
-            gains = differences(metrics, raw, column.scores, data.clusters, config.bootstrap_iters, config.seed)
+            iters, seed, clusters = config.bootstrap_iters, config.seed, scored.data.clusters
+            gains = differences(scored.metrics, scored.raw, column.scores, clusters, iters, seed)
             column.record["differences"] = gains
 
     def _elsewhere(self, adapted_on: str) -> dict[str, TransferResult]:
@@ -258,9 +258,8 @@ class Submission:
                 raise DataError(
                     f"scores of {name} are of {len(adapted)} seeds, the command has {len(config.run_seeds)}"
                 )
-            resampling, body = (config.bootstrap_iters, config.seed, config.interval), Scored([])
-            body.columns.append(MethodScores(RAW, stored.scores[RAW]))
-            raw = scored_result(spec, metrics, data, body, resampling, [], {})
+            columns = [MethodScores(RAW, stored.scores[RAW])]
+            raw = Scored(spec=spec, metrics=metrics, data=data, columns=columns).summarised(self._run.resampling)
             outcome, gains = with_adapted_scores(raw, adapted, config)
             found[name] = TransferResult(outcome, config.run_seeds, gains, stated.seconds)
         return found
@@ -294,19 +293,15 @@ class Submission:
                 for scope, (of, count, candidates) in wanted.items()
             ):
                 raise DataError("queries and candidates of its ranks are not those of the task's data")
-        kept = document.datasets[spec.task].from_store
-        return ranked_result(
-            spec,
-            [self.registry.metric(name) for name in spec.metrics],
-            data,
-            ranks,
-            of_query,
-            shape,
-            (config.bootstrap_iters, config.seed, config.interval),
-            [],
-            {},
+        return Ranked(
+            spec=spec,
+            metrics=[self.registry.metric(name) for name in spec.metrics],
+            data=data,
+            ranks=ranks,
+            of_query=of_query,
+            pool=shape,
             about=about,
-            from_store=None if kept is None else kept.model_dump(exclude_unset=True),
+            from_store=self._from_store(spec.task),
         )
 
     def _answered(self, task: TaskFile) -> TaskResult:
@@ -324,9 +319,8 @@ class Submission:
                     raise DataError(f"{path.name} has an answer that is no text")
                 texts.append(given["answer"])
         style = ChoiceStyle(record.order or "random", bool(record.side_by_side))
-        here = self.config.model_copy(update={"offline": True, "data_dir": self.data_dir})
-        run = Run(self.registry, here, capabilities_of(_Answers(style, texts)))
-        return run_choice_task(plan_task(run, task), run)
+        run = replace(self._run, capabilities=Capabilities(_Answers(style, texts)))
+        return ask_task(plan_task(run, task), run)
 
     def _artifacts(self, record: RunRecord) -> dict[str, object]:
         """The files that the run writes: those beside the document have the same content."""

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 
-from ttmbench.config import DEFAULT_LEARNING_RATE, RunConfig, TTMConfig
+from ttmbench.config import DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.errors import DataError
-from ttmbench.evaluator.plan import Run, ScoredTask, TaskPlan
-from ttmbench.evaluator.task import method_columns
-from ttmbench.evaluator.task_result import Data
+from ttmbench.evaluator.plan import Run, TaskPlan
+from ttmbench.evaluator.task import Methods
+from ttmbench.evaluator.task_result import Scored
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH
 from ttmbench.results.records import Control, Holdout, Iteration, OracleRecord, TtmRecord
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.batches import BlockStore
-from ttmbench.scoring.capabilities import Model, Trained, capabilities_of
+from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import ShuffledTask, Step, fixed_selection, is_overfitted, selections
@@ -38,23 +38,16 @@ NOISE = 0.02
 
 
 def replayed_columns(
-    document: ResultsDocument,
-    plan: TaskPlan,
-    config: RunConfig,
-    settings: TTMConfig,
-    registry: Registry,
-    data: Data,
-    stored: StoredScores,
-) -> list[MethodScores]:
+    document: ResultsDocument, scored: Scored, plan: TaskPlan, run: Run, settings: TTMConfig, stored: StoredScores
+) -> Sequence[MethodScores]:
     """The columns of the test-time stage, their records made by the code of a run.
 
     Args:
         document: of results; losses and seconds of iterations are taken from it.
+        scored: the task as the raw model scores it.
         plan: the task.
-        config: the run.
+        run: the command and what its names stand for.
         settings: of the test-time stage, as the command gives them.
-        registry: schedules.
-        data: the task's groups.
         stored: scores of every iteration.
 
     Returns:
@@ -65,8 +58,7 @@ def replayed_columns(
     """
     if settings.iterations > MOST_ITERATIONS:
         raise DataError(f"its settings have {settings.iterations} iterations, at most {MOST_ITERATIONS} are taken")
-    raw = stored.scores[RAW][0]
-    parts = {}
+    raw, parts = scored.raw, {}
     if HOLDOUT in stored.subsets and stored.iterations.get(HOLDOUT):
         held = np.isin(np.arange(len(raw.groups)), stored.subsets[HOLDOUT])
         images = np.arange(held.size * raw.groups.shape[1]).reshape(held.size, -1)
@@ -74,11 +66,10 @@ def replayed_columns(
             tuple(images[held].ravel().tolist()): _near(stored.scores[HOLDOUT_RAW][0], raw.groups[held]),
             tuple(images[~held].ravel().tolist()): _near(stored.iterations[HOLDOUT][0][0], raw.groups[~held]),
         }
-    unaudited = config.model_copy(update={"audit_labels": False, "save_adapted": None})
-    run = Run(registry, unaudited, capabilities_of(cast(Model, None)))
-    scored = ScoredTask(plan, data, raw, _stage(raw, plan, parts), {}, None, [], None)
-    told = _Told(document, plan, settings, registry, stored, config.run_seeds)
-    return list(method_columns(scored, run, settings, _Checkpoint(told), None))
+    unaudited = run.config.model_copy(update={"audit_labels": False})
+    told = _Told(document, plan, settings, run.registry, stored, run.config.run_seeds)
+    staged = replace(scored, stage=_stage(raw, plan, parts))
+    return list(Methods(replace(run, config=unaudited)).columns(staged, settings, _Checkpoint(told)))
 
 
 def _near(scores: Scores, whole: np.ndarray) -> Scores:

@@ -17,7 +17,7 @@ from ttmbench.evaluator.settings import model_settings
 from ttmbench.plugins.registry import Registry, arguments_of, locate_files
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.document import ResultsDocument
-from ttmbench.scoring.capabilities import capabilities_of
+from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import AdapterSpec
 
 ReadCommand = Callable[[str], Mapping[str, Any]]
@@ -121,7 +121,7 @@ def _check_shipped(
         if not locate_files(spec, config.model_args, True):
             return
         settings = model_settings(config.model_copy(update={"device": "cpu", "offline": True}), True)
-        expected = model_info(capabilities_of(make_adapter(registry, config.model, config.model_args, settings)))
+        expected = model_info(Capabilities(make_adapter(registry, config.model, config.model_args, settings)))
     except TtmbenchError as error:
         findings.leave_open("model_info.fingerprint", f"model {config.model} cannot be loaded here ({error})")
         return

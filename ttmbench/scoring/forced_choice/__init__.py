@@ -1,1 +1,1 @@
-"""Forced choice: questions with two answers, asked or read from files, and the numbers that they give."""
+"""Forced choice: questions with two answers, asked or read from files, and the metrics that follow."""

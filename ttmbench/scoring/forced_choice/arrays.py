@@ -1,8 +1,8 @@
-"""Forced choice as arrays: which questions were answered right, the numbers that follow, and their own chance.
+"""Forced choice as arrays: which questions were answered correctly, the metrics that follow, and their chance.
 
 A model that names an option has no scores: it is asked which caption fits each image, and which image fits each
-caption (ColorSwap, arXiv:2402.04492, section 3.2). These numbers are not comparable with those of score arrays, where
-one score per pair serves both directions; their chance is another one (Table 2 there: 25, 25 and 6.25 percent for 2x2).
+caption (ColorSwap, arXiv:2402.04492, section 3.2). These metrics are not comparable with those of score arrays, where
+one score per pair serves both directions, and have another chance (Table 2 there: 25, 25 and 6.25 percent for 2x2).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHOWN, LENGTH = 5, 60  # answers in a note, and characters of each
 
 @dataclass(frozen=True)
 class Choices:
-    """Which questions of each group were answered right; a side that was not asked is None.
+    """Which questions of each group were answered correctly; a side that was not asked is None.
 
     Attributes:
         text: for each image, whether its own caption was chosen.
@@ -41,13 +41,9 @@ class Choices:
 
 
 def choice_values(choices: Choices) -> dict[str, np.ndarray]:
-    """Metric -> bool [groups]: every question of a side right; for the group score, of both sides.
+    """``text_score``, ``image_score`` and ``group_score``, bool [groups]: all questions of a side, or of both, correct.
 
-    Args:
-        choices: the answers.
-
-    Returns:
-        ``text_score``, ``image_score`` and ``group_score``, those that follow from the sides that were asked.
+    A metric whose questions were not asked is left out.
 
     >>> both = Choices(np.array([[True, True], [True, False]]), np.array([[True, True], [True, True]]))
     >>> {name: value.tolist() for name, value in choice_values(both).items()}
@@ -64,15 +60,12 @@ def choice_values(choices: Choices) -> dict[str, np.ndarray]:
 
 
 def choice_chance(images: int, captions: int, orders: int = 1) -> Mapping[str, float | None]:
-    """What answering every question at random gives: questions are independent.
+    """Chance of each metric if every question is answered at random, independently; None where there is no choice.
 
     Args:
         images: per group.
         captions: per group.
-        orders: how often each question is asked, with its options in another order each time; all must be right.
-
-    Returns:
-        Metric -> fraction; None where there is nothing to choose from.
+        orders: how often each question is asked, with its options in another order each time; all must be correct.
 
     Raises:
         ValueError: no such group.
@@ -83,7 +76,7 @@ def choice_chance(images: int, captions: int, orders: int = 1) -> Mapping[str, f
     {'text_score': 0.5, 'image_score': None, 'group_score': None}
     """
     if min(images, captions, orders) < 1 or max(images, captions) < 2:
-        raise ValueError(f"a group needs images and captions, of one of them at least 2, got {images}x{captions}")
+        raise ValueError(f"a group needs at least 2 images or 2 captions, got {images}x{captions}")
     if images > captions:
         return {"text_score": None, "image_score": 1 / images ** (captions * orders), "group_score": None}
     questions = images * orders
@@ -103,19 +96,9 @@ def summarise_choices(
     interval: stats.IntervalMethod = "wilson",
     clusters: Clusters | None = None,
 ) -> Summary:
-    """Computes the scores that follow from the questions that were asked.
+    """Metrics of the questions that were asked, without ties: an answer names one option, or is wrong.
 
-    Args:
-        choices: which were answered right.
-        shape: of the groups.
-        orders: how often each question was asked.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        seed: of the resampling.
-        interval: how intervals are made.
-        clusters: of the groups, where it is known which share images.
-
-    Returns:
-        The numbers. There are no ties: an answer names one option, or it is wrong.
+    ``orders`` is how often each question was asked; ``bootstrap_iters`` is 0 for no interval of any kind.
     """
     summary = Summary()
     among = None if clusters is None else clusters.groups
@@ -133,14 +116,7 @@ def summarise_choices(
 
 
 def unread_notes(unread: Sequence[tuple[str, str, str | None]]) -> list[str]:
-    """A sentence on the answers that choose no option, if there are any.
-
-    Args:
-        unread: (group id, question, answer); the answer is None where the model refused.
-
-    Returns:
-        No or one sentence.
-    """
+    """A sentence on the answers that choose no option: (group id, question, answer or None if refused)."""
     if not unread:
         return []
     shown = [f"group {group}, {question}: {_short(answer)}" for group, question, answer in unread[:SHOWN]]

@@ -34,21 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Asked:
-    """One question about a group.
+    """One question about a group."""
 
-    Attributes:
-        group: its position.
-        side: ``text``: which caption fits an image; ``image``: which image fits a caption.
-        subject: which image (text) or caption (image) the question is about; the right option has the same number.
-        order: the options as they were shown, the first one first.
-        prompt: the text.
-    """
-
-    group: int
-    side: Literal["text", "image"]
-    subject: int
-    order: tuple[int, ...]
-    prompt: str
+    group: int  # its position
+    side: Literal["text", "image"]  # ``text``: which caption fits an image; ``image``: which image fits a caption
+    subject: int  # which image (text) or caption (image) the question is about; the correct option has the same number
+    order: tuple[int, ...]  # the options as they were shown
+    prompt: str  # the text
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ class Given:
 
 @dataclass(frozen=True)
 class AnsweredQuestions:
-    """All answers of a task, which questions were answered right, the fingerprint of the data, and their clusters."""
+    """All answers of a task, which of them are correct, the fingerprint of the data, and the clusters of its groups."""
 
     given: list[Given]
     choices: Choices
@@ -78,16 +70,13 @@ class AnsweredQuestions:
 def ask_choices(
     model: Capabilities, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int
 ) -> AnsweredQuestions:
-    """Asks every question of a task.
+    """Asks a `ChoiceScorer` every question of a task.
 
     Args:
-        model: a `ChoiceScorer`.
+        model: the model.
         groups: all of one shape, at least one.
         batch_size: questions given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
         seed: of the order of options; the order in a group does not depend on the other groups.
-
-    Returns:
-        The answers.
 
     Raises:
         DataError: an image cannot be read.
@@ -175,7 +164,7 @@ def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) ->
 
 
 def _choices(given: Sequence[Given], groups: int, shape: GroupShape) -> Choices:
-    """A question that was asked in several orders is right if every answer is."""
+    """Which questions were answered correctly: one asked in several orders only if every answer is."""
     own = (groups, min(shape.images, shape.captions))
     text, image = np.ones(own, dtype=bool), np.ones(own, dtype=bool)
     for one in given:

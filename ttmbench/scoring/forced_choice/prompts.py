@@ -1,4 +1,4 @@
-"""Forced choice in words: the prompts, and reading an answer. An answer that names no single option chooses nothing.
+"""Prompts of forced choice, and reading of answers. An answer that does not name a single option chooses nothing.
 
 The prompts are those of ColorSwap (arXiv:2402.04492, Figures 4 and 5), continued to more than two options.
 """
@@ -50,17 +50,10 @@ def image_prompt(caption: str, images: int) -> str:
 
 
 def read_caption_choice(answer: str, captions: Sequence[str]) -> int | None:
-    """Which of the captions an answer to `text_prompt` chooses.
+    """Position of the caption that an answer to `text_prompt` chooses (A first); None if it names none or several.
 
-    Letters and captions that the answer names are evidence. It chooses an option if all evidence is for that one; a
-    letter with the other option's words chooses nothing.
-
-    Args:
-        answer: as the model wrote it.
-        captions: the options, A first.
-
-    Returns:
-        The position of the chosen one, None if the answer names none, several, or says neither.
+    Letters and captions that the answer names are evidence, which must all be for one option: a letter with the other
+    option's words chooses nothing.
 
     >>> options = ["a red cat on a blue mat", "a blue cat on a red mat"]
     >>> [read_caption_choice(text, options) for text in ("b", "(A) a red cat on a blue mat.", "Option B, because...")]
@@ -81,18 +74,10 @@ def read_caption_choice(answer: str, captions: Sequence[str]) -> int | None:
 
 
 def read_image_choice(answer: str, images: int, side_by_side: bool = False) -> int | None:
-    """Which of several images an answer to `image_prompt` chooses.
+    """Position of the image that an answer to `image_prompt` chooses; None if it names none or several.
 
-    Where the answer names several, the one that it calls better or best is chosen. One of which it says only what is
-    not so is not named.
-
-    Args:
-        answer: as the model wrote it.
-        images: number of options.
-        side_by_side: the two images were joined, so "left" and "right" name them too.
-
-    Returns:
-        The position of the chosen one, None if the answer names none or several, or says neither.
+    Of several named images the one that is called better or best is chosen; one that is only denied does not count.
+    With ``side_by_side``, where two images were joined, "left" and "right" name them too.
 
     >>> [read_image_choice(text, 2) for text in ("The second image.", "first", "Image 2", "(A)", "2")]
     [1, 0, 1, 0, 1]

@@ -4,8 +4,8 @@ Both are JSON documents. ColorSwap has a list with one entry per group, in one f
 another those for each caption; SugarCrepe has a mapping of items with the answer that was chosen.
 
 ColorSwap's free-text answers are read as its release reads them, so that its Table 2 comes out to the digit. Unlike
-`forced_choice.prompts`, these rules look for fixed phrases, compare captions letter by letter (so a comma or a capital
-matters), and count an option as chosen only if no other one is.
+`forced_choice.prompts`, these rules look for fixed phrases, compare captions letter by letter, and count an option as
+chosen only if no other one is.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _INTRODUCTIONS = (
 
 @dataclass(frozen=True)
 class StoredAnswers:
-    """What files of answers hold.
+    """Content of files of answers.
 
     Attributes:
-        choices: which questions were answered right.
+        choices: which questions were answered correctly.
         group_ids: in the order of the choices.
-        format: what the files were taken for.
+        format: of the files.
         unread: (group id, question, answer) of the answers that choose no option; they count as wrong.
-        notes: what a reader should know.
+        notes: for the reader.
     """
 
     choices: Choices
@@ -72,14 +72,7 @@ def is_answers(path: Path) -> bool:
 
 
 def read_answers(paths: Sequence[Path], shape: GroupShape) -> StoredAnswers:
-    """Reads stored answers.
-
-    Args:
-        paths: one file, or ColorSwap's two in any order.
-        shape: images and captions per group, from the task.
-
-    Returns:
-        What was answered right.
+    """Reads stored answers from one file, or from ColorSwap's two in any order; ``shape`` is that of the task's groups.
 
     Raises:
         DataError: a file is in neither format, an entry is incomplete, or the files are not of the same groups.
@@ -143,7 +136,7 @@ def _colorswap(contents: Sequence[tuple[Path, Any]]) -> StoredAnswers:
 def _colorswap_right(
     path: Path, group: str, entry: dict[str, Any], side: str, number: int, unread: list[tuple[str, str, str]]
 ) -> bool:
-    """Whether one answer is right. The options were shuffled, so the right one is what the log says."""
+    """Whether one answer is correct. The options were shuffled, so the correct one is what the log says."""
     subject = "image" if side == "text" else "caption"
     try:
         answer, log = entry.get(f"response_{subject}_{number}"), entry[f"log_{number}"]
