@@ -21,12 +21,16 @@ import numpy as np
 
 from ttmbench import chance
 from ttmbench._annotations import Bool, Float, Int, Real
-from ttmbench._arrays.scores import columns_of, fewer_first, is_square, more_images, rows_of
-from ttmbench._arrays.several_true import (
+from ttmbench._arrays.scores import (
     brittleness,
     brittleness_ties,
+    columns_of,
+    fewer_first,
+    is_square,
+    more_images,
     original_accuracy,
     original_accuracy_ties,
+    rows_of,
     text_only_score,
     text_only_ties,
 )

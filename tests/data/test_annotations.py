@@ -13,7 +13,7 @@ from support import task_data
 from support.task_data import encoded, find, load, write
 
 import ttmbench
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.registry import build_registry
@@ -100,6 +100,7 @@ def test_rows_are_read_from_json_json_lines_and_csv(read, name, content, ids):
         ("rows.json", [{**ROWS[0], "image": "/etc/hostname"}], "leaves the folder"),
         ("rows.json", [{**ROWS[0], "image": "a\0b"}], "is no usable path"),
         ("rows.json", [{**ROWS[0], "image": "9.png"}], "image 9.png of group 0 is not in"),
+        ("rows.json", {"": ROWS[0]}, "the key of row 0 is blank; an id must be text that is not blank, or a number"),
         ("rows.csv", "image,good,bad\n0.png,good\n", "row 0 (line 2) has not as many cells as the header"),
         ("rows.csv", "image,good,bad\n0.png,good,bad,worse\n", "row 0 (line 2) has not as many cells as the header"),
         ("rows.csv", "image,good\n0.png,good\n", "row 0 has no column 'bad'; it has image, good"),
@@ -129,44 +130,11 @@ def test_what_is_wrong_with_annotations_names_file_and_group(read, name, content
     assert not isinstance(caught.value, OutOfReachError), "wrong data are not passed over"
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "column", "message"),
-    [
-        ("rows.jsonl", [{"id": "x"}, {"id": None}], "id", "'id' of row 1 is null"),
-        ("rows.jsonl", [{"id": "x"}, {"id": float("nan")}], "id", "'id' of row 1 is NaN"),
-        ("rows.json", [{"id": ""}], "id", "'id' of row 0 is blank"),
-        ("rows.json", {"a": {}, " ": {}}, None, "the key of row 1 is blank"),
-        ("rows.csv", "id,image,good,bad\n  ,0.png,a,b\n", "id", "'id' of row 0 is blank"),
-        ("rows.tsv", "id\timage\tgood\tbad\n\t0.png\ta\tb\n", "id", "'id' of row 0 is blank"),
-        ("rows.jsonl", [{"id": ["a"]}], "id", "'id' of row 0 is a list"),
-        ("rows.jsonl", [{"id": {"a": 1}}], "id", "'id' of row 0 is an object"),
-        ("rows.jsonl", [{"id": {"a": None}}], "id.a", "'id.a' of row 0 is null"),
-        ("rows.jsonl", [{"id": None}], "v-{id}", "'id' of row 0 is null"),
-    ],
-)
-def test_a_row_without_an_id_is_refused(read, name, rows, column, message):
-    """Its group was called None or nan, or nothing at all."""
-    if isinstance(rows, list):
-        whole = [{**ROWS[n], **row} for n, row in enumerate(rows)]
-        rows = "\n".join(map(json.dumps, whole)) if name.endswith("l") else whole
-    elif isinstance(rows, dict):
-        rows = {key: {**ROWS[n], **row} for n, (key, row) in enumerate(rows.items())}
-    with pytest.raises(DataError) as caught:
-        read(rows, {**PAIR, **({"id": column} if column else {})}, name)
-    assert f"{name}: {message}; an id must be " in str(caught.value)
-
-
-@pytest.mark.parametrize(("given", "name"), [(7, "7"), (1.5, "1.5"), ("nan", "nan"), (" a ", " a "), (0, "0")])
-def test_numbers_and_texts_are_ids(read, given, name):
-    (group,) = read([{**ROWS[0], "id": given}], {**PAIR, "id": "id"}).groups
-    assert group.group_id == name
-
-
 def test_an_id_that_is_missing_in_one_of_several_files_names_the_file(tmp_path, data):
     write(data / "one.json", [{**ROWS[0], "id": "a"}])
     write(data / "two.json", [{**ROWS[1], "id": None}])
     source = {"kind": "annotations", "files": {"one": "one.json", "two": "two.json"}, "images": "images"}
-    with pytest.raises(DataError, match=r"'id' of row 0 of two is null"):
+    with pytest.raises(DataError, match=r"two\.json: 'id' of row 0 of two is null"):
         load(task_file(tmp_path, source, {**PAIR, "id": "id"}), data)
 
 
@@ -221,29 +189,18 @@ def test_several_rows_make_a_group_and_their_tags_must_agree(tmp_path, data, rea
 # --- images --------------------------------------------------------------------------------------------------
 
 
-def test_images_open_one_by_one_upright_and_in_rgb(tmp_path, data, monkeypatch):
+def test_images_open_one_by_one_in_rgb_and_a_broken_one_names_file_and_group(data, read, monkeypatch):
     save_image(data / "images" / "0.png", (30, 20), mode="RGBA")
-    turned = Image.new("RGB", (30, 20))
-    exif = turned.getexif()
-    exif[0x0112] = 6
-    turned.save(data / "images" / "1.jpg", exif=exif)
-    write(data / "rows.json", [ROWS[0], {**ROWS[1], "image": "1.jpg"}])
+    (data / "images" / "1.png").write_bytes(b"no image")
     opened: list[str] = []
     real = Image.open
     monkeypatch.setattr(Image, "open", lambda file, **how: (opened.append(str(file)), real(file, **how))[1])
-    groups = load(task_file(tmp_path, PLAIN, PAIR), data)
+    first, second, _ = (group.images[0] for group in read(ROWS).groups)
     assert opened == [], "reading a task decodes no image"
-    first, second = (open_upright(group.images[0], group.group_id) for group in groups.groups)
-    assert (first.mode, first.size) == ("RGB", (30, 20)) and (second.mode, second.size) == ("RGB", (20, 30))
-    assert len(opened) == 2
-
-
-def test_a_broken_image_names_file_and_group(tmp_path, data):
-    (data / "images" / "1.png").write_bytes(b"no image")
-    write(data / "rows.json", ROWS)
-    groups = load(task_file(tmp_path, PLAIN, PAIR), data)
+    shown = open_upright(first, "0")
+    assert (shown.mode, shown.size, len(opened)) == ("RGB", (30, 20), 1)
     with pytest.raises(DataError, match=r"image 1\.png of group 1 cannot be read"):
-        open_upright(groups.groups[1].images[0], "1")
+        open_upright(second, "1")
 
 
 def test_the_images_folder_may_be_a_link_but_an_image_may_not_lead_out_of_it(tmp_path, data):
@@ -284,13 +241,6 @@ def test_the_data_folder(monkeypatch, tmp_path):
     assert data_folder(tmp_path / "given") == tmp_path / "given"
 
 
-def test_the_data_folder_of_the_environment_is_used(tmp_path, data, monkeypatch):
-    write(data / "rows.json", ROWS)
-    task = task_file(tmp_path, PLAIN, PAIR)
-    monkeypatch.setenv("TTMBENCH_DATA", str(data))
-    assert len(load_groups(build_registry(), task)) == 3
-
-
 def test_what_is_missing_is_named_with_where_to_get_it(tmp_path, data):
     get = {"rows.json": "https://example.org/rows.json", "images/extra": "https://example.org/extra.zip"}
     source = {"kind": "annotations", "file": "rows.json", "images": "images", "get": get}
@@ -318,8 +268,13 @@ def both(**more):
 
 
 def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
-    write(data / "second.json", [{"image": "0.png", "texts": ["good", "bad"]}])
     task = task_file(tmp_path, both(), PAIR)
+    with pytest.raises(OutOfReachError) as caught:
+        load(task, data)
+    text = str(caught.value)
+    assert text.startswith("none of 2 places has the data: (1) first.json is not in the data folder")
+    assert "(2) second.json is not in the data folder" in text and "\n" not in text
+    write(data / "second.json", [{"image": "0.png", "texts": ["good", "bad"]}])
     loaded = load(task, data)
     assert loaded.groups[0].captions == ("good", "bad")
     assert loaded.source["file"] == "second.json" and loaded.source["passed_over"] == ["annotations first.json"]
@@ -327,21 +282,9 @@ def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
     loaded = load(task, data)
     assert len(loaded.groups) == 3 and loaded.source["file"] == "first.json" and "passed_over" not in loaded.source
     json.dumps(loaded.source)
-
-
-def test_a_source_at_hand_that_is_wrong_is_not_passed_over(tmp_path, data):
-    write(data / "second.json", [{"image": "0.png", "texts": ["good", "bad"]}])
     write(data / "first.json", "{")
-    with pytest.raises(DataError, match=r"first\.json: is not JSON"):
-        load(task_file(tmp_path, both(), PAIR), data)
-
-
-def test_none_at_hand_says_why_for_each(tmp_path, data):
-    with pytest.raises(OutOfReachError) as caught:
-        load(task_file(tmp_path, both(), PAIR), data)
-    text = str(caught.value)
-    assert text.startswith("none of 2 places has the data: (1) first.json is not in the data folder")
-    assert "(2) second.json is not in the data folder" in text and "\n" not in text
+    with pytest.raises(DataError, match=r"first\.json: is not JSON"):  # a wrong source is not passed over
+        load(task, data)
 
 
 @pytest.mark.parametrize(
@@ -366,18 +309,14 @@ def test_a_wrong_source_is_a_usage_error(tmp_path, data, source, message):
 # --- tags ----------------------------------------------------------------------------------------------------
 
 
-def tagged(tmp_path, data):
-    write(data / "rows.json", ROWS)
-    group = {**PAIR, "constant_tags": {"subset": "mine"}, "tag_files": {"more": "tags/more.json"}}
-    return task_file(tmp_path, PLAIN, group)
+TAGGED = {**PAIR, "constant_tags": {"subset": "mine"}, "tag_files": {"more": "tags/more.json"}}
 
 
-def test_tags_from_a_file_are_added_and_recorded(tmp_path, data):
-    task = tagged(tmp_path, data)
-    loaded = load(task, data)
+def test_tags_from_a_file_are_added_and_recorded(data, read):
+    loaded = read(ROWS, TAGGED)
     assert loaded.groups[0].tags == {"subset": "mine"} and loaded.source["tag_files"] == {"more": None}
     write(data / "tags" / "more.json", {"0": ["a", "b"], "1": [], "2": "c"})
-    loaded = load(task, data)
+    loaded = read(ROWS, TAGGED)
     assert [group.tags["more"] for group in loaded.groups] == ["a, b", "", "c"]
     assert loaded.source["tag_files"]["more"]["file"] == "tags/more.json"
 
@@ -386,10 +325,10 @@ def test_tags_from_a_file_are_added_and_recorded(tmp_path, data):
     ("content", "message"),
     [("{", "is not JSON"), ("[]", "expected an object of group ids, got list"), ({"0": [3]}, "tags of group 0")],
 )
-def test_a_wrong_tag_file_is_named(tmp_path, data, content, message):
+def test_a_wrong_tag_file_is_named(data, read, content, message):
     write(data / "tags" / "more.json", content)
     with pytest.raises(DataError, match=r"more\.json") as caught:
-        load(tagged(tmp_path, data), data)
+        read(ROWS, TAGGED)
     assert message in str(caught.value)
 
 
@@ -439,6 +378,22 @@ def test_all_of_the_real_sugarcrepe_runs_and_has_a_mean(real_sugarcrepe, capsys)
     means = [run.results[name]["group_score,none"] for name in counts]
     assert run["groups"]["sugarcrepe"]["group_score,none"] == pytest.approx(sum(means) / 7)
     assert sorted(run["group_subtasks"]["sugarcrepe"]) == sorted(counts)
+
+
+@pytest.mark.parametrize("folder", ["sugarcrepe", "."])
+def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
+    for name in ("1.jpg", "2.jpg"):
+        write(tmp_path / folder / "val2017" / name, encoded(size=(8, 8)))
+    write(tmp_path / folder / "swap_att.json", {"0": {"filename": "1.jpg", "caption": "yes", "negative_caption": "no"}})
+    task = task_data.changed("sugarcrepe_swap_att", n_groups=1)
+    place = lambda: data_locations(build_registry(), task, tmp_path)[0][0]  # noqa: E731
+    loaded = load(task, tmp_path)
+    assert loaded.source["images"] == ("val2017" if folder == "." else "sugarcrepe/val2017")
+    assert loaded.groups[0].images[0].open().size == (8, 8) and loaded.source.get("revision") is None
+    assert place().missing() == {}
+    (tmp_path / folder / "val2017" / "1.jpg").unlink()
+    (why,) = place().missing().values()
+    assert why.startswith("image 1.jpg is not in ") and "fetches it whole" in why
 
 
 def test_an_older_copy_of_swap_obj_is_refused_with_the_reason(real_sugarcrepe, tmp_path):

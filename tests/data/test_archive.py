@@ -44,21 +44,26 @@ def special(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:
     return entry
 
 
+def patched(archive: Path, at: int, content: bytes) -> Path:
+    """The archive with other bytes at a position."""
+    raw = archive.read_bytes()
+    return write(archive, raw[:at] + content + raw[at + len(content) :])
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def left(folder: Path, archive: Path) -> list[str]:
-    """What lies beside the archive."""
-    return sorted(path.name for path in folder.iterdir() if path != archive)
+def beside(archive: Path) -> list[str]:
+    return sorted(path.name for path in archive.parent.iterdir() if path != archive)
 
 
 def refused(archive: Path, words: str, member: str | None = None) -> None:
     """An archive is refused with these words, and nothing of it is written."""
-    before = left(archive.parent, archive)
+    before = beside(archive)
     with pytest.raises(DataError, match=words):
         unpack(archive, archive.parent / "refused", member)
-    assert left(archive.parent, archive) == before
+    assert beside(archive) == before
 
 
 @pytest.mark.parametrize("mode", ["zip", "w", "w:gz", "w:bz2", "w:xz"])
@@ -67,7 +72,7 @@ def test_every_kind_of_archive_without_the_folder_that_holds_all(tmp_path, mode)
     archive = make(tmp_path / "x.part", {f"outer/inner/{name}": content for name, content in FILES.items()})
     done = unpack(archive, tmp_path / "out")
     assert files_of(tmp_path / "out") == {"a.jpg": b"a" * 100, "deep/b.jpg": b"b" * 50}
-    assert (done.files, done.bytes) == (2, 150) and left(tmp_path, archive) == ["out"]
+    assert (done.files, done.bytes) == (2, 150) and beside(archive) == ["out"]
     assert archive.exists()
 
 
@@ -99,7 +104,7 @@ def test_what_was_there_is_replaced_in_one_step_and_only_by_a_whole_archive(tmp_
     bad.unlink()
     good = zipped(tmp_path / "good.zip", {"d/new.jpg": b"new"})
     unpack(good, tmp_path / "out")
-    assert files_of(tmp_path / "out") == {"new.jpg": b"new"} and left(tmp_path, good) == ["out"]
+    assert files_of(tmp_path / "out") == {"new.jpg": b"new"} and beside(good) == ["out"]
 
 
 OUTSIDE = ["../evil", "a/../../evil", "/evil", "a\\..\\evil", "C:evil", "C:/evil"]
@@ -119,12 +124,8 @@ def test_links_inside_become_copies(tmp_path):
         special("images/chain.jpg", tarfile.SYMTYPE, "deep/same.jpg"),
     ]
     unpack(tarred(tmp_path / "x.tgz", FILES, *links), tmp_path / "out")
-    assert {name for name, content in files_of(tmp_path / "out").items() if content == b"a" * 100} == {
-        "a.jpg",
-        "deep/same.jpg",
-        "hard.jpg",
-        "chain.jpg",
-    }
+    copies = [name for name, content in files_of(tmp_path / "out").items() if content == FILES["images/a.jpg"]]
+    assert sorted(copies) == ["a.jpg", "chain.jpg", "deep/same.jpg", "hard.jpg"]
     assert not any(path.is_symlink() or path.stat().st_nlink > 1 for path in (tmp_path / "out").rglob("*.jpg"))
     unpack(zipped(tmp_path / "x.zip", FILES, {"images/link.jpg": "deep/b.jpg"}), tmp_path / "zip")
     assert files_of(tmp_path / "zip")["link.jpg"] == b"b" * 50
@@ -149,10 +150,7 @@ LINK, FOLDER = tarfile.SYMTYPE, tarfile.DIRTYPE
         ([special("images/d", LINK, "/tmp")], "leads out"),
         ([special("a", LINK, "b"), special("b", LINK, "a")], "link in a circle"),
         ([special("a", LINK, "nothing")], "which is no file of the archive"),
-        (
-            [special("d", LINK, "images/a.jpg"), special("d/x", LINK, "images/a.jpg")],
-            "d is both a file and a folder",
-        ),
+        ([special("d", LINK, "images/a.jpg"), special("d/x", LINK, "images/a.jpg")], "d is both a file and a folder"),
         *(
             ([special("images/device", kind)], "images/device is neither a file nor a folder")
             for kind in (tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
@@ -173,9 +171,7 @@ def test_a_device_in_a_zip(tmp_path):
 
 def test_an_encrypted_member_refuses_the_archive_also_where_another_one_is_wanted(tmp_path):
     archive = zipped(tmp_path / "x.zip", FILES)
-    raw = bytearray(archive.read_bytes())
-    raw[raw.index(b"PK\1\2") + 8] |= 1
-    archive.write_bytes(raw)
+    patched(archive, archive.read_bytes().index(b"PK\1\2") + 8, b"\1")
     for member in (None, "images/deep"):
         refused(archive, r"'images/a\.jpg' is encrypted", member)
 
@@ -183,10 +179,8 @@ def test_an_encrypted_member_refuses_the_archive_also_where_another_one_is_wante
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_an_archive_bomb_is_refused_with_the_reason(tmp_path, monkeypatch, kind):
     bomb = {f"images/{index}": bytes(1 << 20) for index in range(8)}
-    make = (
-        (lambda path: zipped(path, bomb, packed=zipfile.ZIP_DEFLATED)) if kind == "zip" else lambda p: tarred(p, bomb)
-    )
-    archive = make(tmp_path / "x.archive")
+    path = tmp_path / "x.archive"
+    archive = zipped(path, bomb, packed=zipfile.ZIP_DEFLATED) if kind == "zip" else tarred(path, bomb)
     assert archive.stat().st_size < (8 << 20) / 200
     monkeypatch.setenv("TTMBENCH_LIMITS", f"archive_free={1 << 20}")
     refused(archive, r"unpacks to more than \d+: .*archive bomb")
@@ -196,11 +190,8 @@ def test_an_archive_bomb_is_refused_with_the_reason(tmp_path, monkeypatch, kind)
 
 def test_the_true_size_counts_and_not_what_the_archive_says(tmp_path):
     archive = zipped(tmp_path / "x.zip", {"images/a": bytes(1 << 20)}, packed=zipfile.ZIP_DEFLATED)
-    raw = bytearray(archive.read_bytes())
-    central = raw.index(b"PK\1\2")
-    raw[central + 24 : central + 28] = (10).to_bytes(4, "little")
-    archive.write_bytes(raw)
-    refused(archive, "damaged|bomb")
+    central = archive.read_bytes().index(b"PK\1\2")
+    refused(patched(archive, central + 24, (10).to_bytes(4, "little")), "damaged|bomb")
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
@@ -231,11 +222,7 @@ def test_a_broken_archive_is_named(tmp_path, keep):
 
 def test_a_file_that_is_no_archive_and_one_changed_byte_are_noticed(tmp_path):
     refused(write(tmp_path / "y.zip", b"<html>" * 500), "damaged or of an unknown kind")
-    archive = zipped(tmp_path / "x.zip", {"a.jpg": b"a" * 1000})
-    raw = bytearray(archive.read_bytes())
-    raw[500] ^= 1
-    archive.write_bytes(raw)
-    refused(archive, r"x\.zip is damaged")
+    refused(patched(zipped(tmp_path / "x.zip", {"a.jpg": b"a" * 1000}), 500, b"b"), r"x\.zip is damaged")
 
 
 PACKED = {"w": bytes, "w:gz": gzip.compress, "w:bz2": bz2.compress, "w:xz": lzma.compress}

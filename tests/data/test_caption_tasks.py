@@ -39,11 +39,6 @@ def save(path: Path, color: str) -> None:
     write(path, encoded(color, (30, 24), "JPEG"))
 
 
-def shipped(name: str, groups: int | None = None) -> TaskFile:
-    """A shipped task, of which a small copy has another number of groups."""
-    return changed(name, n_groups=groups)
-
-
 @pytest.fixture
 def valse(tmp_path) -> Path:
     """Four rows an instrument, as they are released; the third was not confirmed by its annotators."""
@@ -52,18 +47,12 @@ def valse(tmp_path) -> Path:
         for number, color in enumerate(COLORS):
             save(tmp_path / folder / image.format(number), color)
             votes = 1 if number == 2 else 2 + number % 2
-            rows[f"{instrument.split('-')[0]}_test_{number}"] = {
-                "dataset": "SWiG",
-                "original_split": "test",
-                "dataset_idx": f"{number}",
-                "linguistic_phenomena": "actions",
-                "image_file": image.format(number),
-                "caption": f"A {color} square.",
-                "classes": color,
-                "classes_foil": "grey",
-                "mturk": {"foil": 0, "caption": votes, "other": 3 - votes},
-                "foil": "A grey square.",
-            }
+            about = {"dataset": "SWiG", "original_split": "test", "dataset_idx": f"{number}"}
+            about |= {"linguistic_phenomena": "actions", "classes": color, "classes_foil": "grey"}
+            texts = {"caption": f"A {color} square.", "foil": "A grey square."}
+            mturk = {"foil": 0, "caption": votes, "other": 3 - votes}
+            key = f"{instrument.split('-')[0]}_test_{number}"
+            rows[key] = {**about, **texts, "image_file": image.format(number), "mturk": mturk}
         write(tmp_path / "valse" / f"{instrument}.json", rows)
     return tmp_path
 
@@ -84,13 +73,11 @@ def triples(tmp_path) -> Path:
         }
         for number, color in enumerate(COLORS)
     ]
+    box = {"bbox_x": 2, "bbox_y": 3, "bbox_w": 10, "bbox_h": 12}
     boxes = [
         {
+            **box,
             "image_path": f"{number}.jpg",
-            "bbox_x": 2,
-            "bbox_y": 3,
-            "bbox_w": 10,
-            "bbox_h": 12,
             "attributes": [color, "big"],
             "true_caption": f"the {color} square and the big circle",
             "false_caption": f"the big square and the {color} circle",
@@ -104,18 +91,13 @@ def triples(tmp_path) -> Path:
         write(tmp_path / "hard_positives" / "data" / f"{name}.json", original)
         positive = [{**row, "true_caption": words.format(c)} for row, c in zip(original, COLORS, strict=True)]
         write(tmp_path / "hard_positives" / "swapped_data" / f"{name}.json", positive)
+    keys = ("id", "filename", "caption", "caption2", "negative_caption")
     for subset in SUGARCREPE_PP:
-        triple = [
-            {
-                "id": number,
-                "filename": f"{number:012d}.jpg",
-                "caption": f"a {color} square",
-                "caption2": f"a square which is {color}",
-                "negative_caption": "a yellow square",
-            }
+        rows = [
+            (number, f"{number:012d}.jpg", f"a {color} square", f"a square which is {color}", "a yellow square")
             for number, color in enumerate(COLORS)
         ]
-        write(tmp_path / "sugarcrepe_pp" / f"{subset}.json", triple)
+        write(tmp_path / "sugarcrepe_pp" / f"{subset}.json", [dict(zip(keys, row, strict=True)) for row in rows])
     return tmp_path
 
 
@@ -142,16 +124,16 @@ def test_numbers_of_groups_and_shapes():
 
 def test_only_confirmed_rows_of_every_instrument_are_read(valse):
     for instrument, (_, _, _, image) in VALSE.items():
-        loaded = load(shipped(f"valse_{instrument}"), valse)
+        loaded = load(changed(f"valse_{instrument}", n_groups=None), valse)
         assert [group.images[0].name for group in loaded.groups] == [image.format(at) for at in (0, 1, 3)]
         assert loaded.groups[0].captions == ("A red square.", "A grey square.")
         assert loaded.groups[0].tags["instrument"] == instrument
-    every = load(shipped("valse"), valse).groups
+    every = load(changed("valse", n_groups=None), valse).groups
     assert len(every) == 33 and every[0].group_id == "actant-swap/actant_test_0"
     assert {(group.tags["instrument"], group.tags["piece"]) for group in every} == {
         (group.tags["instrument"], group.tags["piece"])
         for name in VALSE
-        for group in load(shipped(f"valse_{name}"), valse).groups
+        for group in load(changed(f"valse_{name}", n_groups=None), valse).groups
     }
 
 
@@ -168,13 +150,13 @@ def test_the_public_command_measures_valse_on_a_small_copy(valse, tmp_path):
 
 def test_a_row_and_the_one_beside_it_make_a_triple(triples):
     for kind in REPLACE:
-        first = load(shipped(f"hard_positives_replace_{kind}"), triples).groups[0]
+        first = load(changed(f"hard_positives_replace_{kind}", n_groups=None), triples).groups[0]
         assert first.captions == ("red square", "square that is red", "green square")
         assert first.images[0].name == "VG_100K/0.jpg"
-    kept = load(shipped("hard_positives_replace_relation_clean"), triples).groups
+    kept = load(changed("hard_positives_replace_relation_clean", n_groups=None), triples).groups
     assert [group.group_id for group in kept] == ["0", "2", "3"], "ids stay those of the whole data"
-    assert len(load(shipped("hard_positives_replace_attribute_clean"), triples).groups) == 4
-    task = shipped("hard_positives_swap")  # a small copy has none of the 117 pairs that its mean is over
+    assert len(load(changed("hard_positives_replace_attribute_clean", n_groups=None), triples).groups) == 4
+    task = changed("hard_positives_swap", n_groups=None)  # a small copy has none of the 117 pairs that its mean is over
     swap = load(TaskFile(task.spec.model_copy(update={"means": {}}), task.folder), triples).groups[0]
     assert swap.captions[1] == "the big circle and the red square" and swap.tags == {"attributes": "red_big"}
     assert open_upright(swap.images[0], "0").size == (10, 12)
@@ -183,10 +165,7 @@ def test_a_row_and_the_one_beside_it_make_a_triple(triples):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda rows: [rows[1], rows[0], *rows[2:]],
-            "'image_path' of row 0 is 'data/VG_100K_2/1.jpg', and 'data/VG_100K",
-        ),
+        (lambda rows: [rows[1], rows[0], *rows[2:]], "'image_path' of row 0 is 'data/VG_100K_2/1.jpg', and 'data/VG_1"),
         (lambda rows: rows[:-1], "has no row 3, and 'positive' should have one"),
         (lambda rows: [*rows, rows[0]], "has more rows than the file that 'positive'"),
         (lambda rows: [{**rows[0], "false_caption": "x"}, *rows[1:]], "'false_caption' of row 0"),
@@ -197,11 +176,11 @@ def test_files_that_do_not_stand_beside_each_other(triples, change, message):
     path = triples / "hard_positives" / "swapped_data" / "vl_checklist_attributes.json"
     write(path, change(json.loads(path.read_text(encoding="utf-8"))))
     with pytest.raises(DataError, match=message):
-        load(shipped("hard_positives_replace_attribute"), triples)
+        load(changed("hard_positives_replace_attribute", n_groups=None), triples)
 
 
 def test_join_goes_with_one_file(triples):
-    task = shipped("hard_positives_replace_attribute")
+    task = changed("hard_positives_replace_attribute", n_groups=None)
     source = {**task.spec.source, "files": {"a": "hard_positives/data/a.json"}}
     del source["file"]
     wrong = changed(task, of=source)
@@ -219,10 +198,7 @@ def test_the_public_command_measures_triples_on_a_small_copy(triples, tmp_path):
     assert chance["augmented_accuracy"] == chance["brittleness"] == pytest.approx(1 / 3)
     assert document["datasets"]["hard_positives_swap"]["true_captions"] == 2
     assert document["higher_is_better"]["hard_positives_swap"]["brittleness"] is False
-    replace, parts = (
-        document["groups"]["hard_positives_replace"],
-        [f"hard_positives_replace_{kind}" for kind in REPLACE],
-    )
+    replace, parts = document["groups"]["hard_positives_replace"], [f"hard_positives_replace_{one}" for one in REPLACE]
     assert document["group_subtasks"]["hard_positives_replace"] == parts
     for key in ("brittleness,none", "augmented_accuracy,none"):
         assert replace[key] == pytest.approx(sum(document["results"][part][key] for part in parts) / 2)
@@ -239,7 +215,7 @@ def test_real_valse(tmp_path):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for image in {row["image_file"] for row in rows.values()}:
             os.close(os.open(tmp_path / folder / image, os.O_CREAT))  # 7,000 of them
-        groups = load(shipped(f"valse_{instrument}", confirmed), tmp_path).groups
+        groups = load(changed(f"valse_{instrument}", n_groups=confirmed), tmp_path).groups
         votes = [rows[group.group_id]["mturk"]["caption"] for group in groups]
         assert len(groups) == confirmed and min(votes) == 2, instrument
         assert all(
@@ -269,7 +245,7 @@ def test_real_sugarcrepe_pp(tmp_path):
         assert [group.group_id for group in groups] == [str(number) for number in range(count)]
         assert groups[5].captions == tuple(rows[5][key] for key in ("caption", "caption2", "negative_caption"))
         defects[subset] = [group.group_id for group in groups if len(set(group.captions)) < 3]
-        known = shipped(f"sugarcrepe_pp_{subset}").spec.group.known_defects
+        known = changed(f"sugarcrepe_pp_{subset}", n_groups=None).spec.group.known_defects
         assert ("equal_captions" in known) == bool(defects[subset])
     assert defects == {
         "replace_att": ["14"],

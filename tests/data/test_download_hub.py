@@ -71,10 +71,8 @@ def table(folder: Path, split: str) -> bytes:
         "good": [f"a {color} circle of {split}" for color in COLORS],
         "bad": [f"no {color} circle" for color in COLORS],
     }
-    text = datasets.Value("string")
-    features = datasets.Features({"image": datasets.Image(), "good": text, "bad": text})
     folder.mkdir(exist_ok=True)
-    datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{split}.parquet")
+    datasets.Dataset.from_dict(rows).to_parquet(folder / f"{split}.parquet")
     return (folder / f"{split}.parquet").read_bytes()
 
 
@@ -111,83 +109,44 @@ def test_tables_are_fetched_at_their_revision_and_read_offline(hub, tmp_path, re
     assert done and [line.status for line in said] == ["fetched", "ready"], said
     assert not any("images.zip" in at for _, at, _ in hub.log), "what is no table is left"
     hub.pages.clear()
-    asked = len(hub.log)
+    requests = len(hub.log)
     assert read_offline(path) == [f"a {color} circle of test" for color in COLORS]
-    assert fetched(path, tmp_path / "data")[1][0].status == "present" and len(hub.log) == asked
+    assert fetched(path, tmp_path / "data")[1][0].status == "present" and len(hub.log) == requests
 
 
-@pytest.mark.parametrize("in_folder", [True, False])
-def test_only_the_chosen_files_are_fetched(hub, tmp_path, in_folder):
-    files = {f"{split}-00000-of-00001.parquet": table(tmp_path / "t", split) for split in ("First_A", "Second_B")}
-    files |= {f"data/{name}": body for name, body in files.items()} if in_folder else {}
-    files = {name: body for name, body in files.items() if ("/" in name) is in_folder}
-    repository(hub, "me/colors", files)
-    source = {"kind": "huggingface", "path": "me/colors", "revision": SHA, "split": "Second_B"}
-    path = task_file(tmp_path, source | {"data_files": {"Second_B": "**/Second_B-*"}})
-    done, said = fetched(path, tmp_path / "data")
-    assert done and said[0].name == f"dataset me/colors at revision {SHA}, Second_B", said
-    assert not any("First_A" in at and "resolve" in at for _, at, _ in hub.log)
-    assert read_offline(path)[0] == "a red circle of Second_B", "without the network chosen files are found too"
+def asked(hub) -> set[str]:
+    """Names of the files that were asked for."""
+    return {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
 
 
-CARDS = {
-    "by names": b"# colors\n",
-    "by a card": yaml.safe_dump(
-        {
-            "configs": [
-                {
-                    "config_name": "default",
-                    "data_files": [{"split": one, "path": f"data/{one}-*"} for one in ("test", "train")],
-                }
-            ]
-        }
-    ).encode(),
-}
-
-
-@pytest.mark.parametrize("how", CARDS)
-@pytest.mark.parametrize("split", ["test", "train"])
-def test_no_other_split_is_fetched_where_names_or_card_tell(hub, tmp_path, how, split):
-    """Neither the other split's shards nor files that are no tables; and the commit is told though none is asked."""
-    files = {f"data/{one}-00000-of-00001.parquet": table(tmp_path / "t", one) for one in ("test", "train")}
-    files |= {"data/images.zip": b"zip", "data/examples.jsonl": b"{}"}
-    card = CARDS[how] if how == "by names" else b"---\n" + CARDS[how] + b"---\n"
-    repository(hub, "me/colors", {**files, "README.md": card})
-    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "split": split})
-    done, said = fetched(path, tmp_path / "data")
-    assert done, said
-    asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
-    assert asked == {"README.md", f"{split}-00000-of-00001.parquet"}
-    hub.pages.clear()
-    loaded = load(path)
-    assert loaded.groups[0].captions[0] == f"a red circle of {split}" and loaded.source["revision"] == SHA
-
-
-def test_all_tables_are_fetched_where_nothing_tells(hub, tmp_path):
-    files = {f"{one}.parquet": table(tmp_path / "t", one) for one in ("test", "train")}
-    repository(hub, "me/colors", {**files, "README.md": b"# colors"})
-    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})
-    done, said = fetched(path, tmp_path / "data")
-    assert done, said
-    asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
-    assert asked == {"README.md", "test.parquet", "train.parquet"}
+SHARDS = "data/{}-00000-of-00001.parquet"
+ENTRIES = [{"split": split, "path": f"data/{split}-*"} for split in ("test", "train")]
+CARD = f"---\n{yaml.safe_dump({'configs': [{'config_name': 'default', 'data_files': ENTRIES}]})}---\n".encode()
 
 
 @pytest.mark.parametrize(
-    ("task", "split"), [("colorswap", "test"), ("colorswap_train", "train"), ("winoground", "test")]
+    ("layout", "card", "source", "splits"),
+    [
+        *((SHARDS, card, {"split": split}, [split]) for card in (b"# colors", CARD) for split in ("test", "train")),
+        *(
+            (name, b"# colors", {"split": "train", "data_files": {"train": "**/train-*"}}, ["train"])
+            for name in (SHARDS, SHARDS.removeprefix("data/"))
+        ),
+        ("{}.parquet", b"# colors", {}, ["test", "train"]),
+    ],
 )
-def test_built_in_tasks_fetch_their_own_shards_alone(hub, tmp_path, task, split):
-    spec = find_task(build_registry(), task).spec
-    name, revision = spec.source["path"], spec.source["revision"] or "main"
-    files = {f"data/{one}-0000{part}-of-00002.parquet": b"x" for one in ("test", "train") for part in (0, 1)}
-    repository(hub, name, {**files, "data/images.zip": b"x", "README.md": b"#"}, revision)
-    registry = build_registry()
-    (plan,) = plans(registry, {task: find_task(registry, task)}, tmp_path, 1)
-    (need,) = plan.places[0].needs
-    need.fetch(Web(tries=1))
-    asked = {at.rpartition("/")[2] for _, at, _ in hub.log if "/resolve/" in at}
-    assert asked == {"README.md", f"{split}-00000-of-00002.parquet", f"{split}-00001-of-00002.parquet"}
-    assert need.missing() is None
+def test_no_other_file_is_fetched_where_names_or_card_or_task_tell(hub, tmp_path, layout, card, source, splits):
+    """Neither the other split's shards nor files that are no tables; and the commit is known though none is given."""
+    files = {layout.format(split): table(tmp_path / "t", split) for split in ("test", "train")}
+    files |= {"README.md": card, "data/images.zip": b"zip", "data/examples.jsonl": b"{}"}
+    repository(hub, "me/colors", files)
+    path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", **source})
+    done, said = fetched(path, tmp_path / "data")
+    assert done and said[0].name == "dataset me/colors" + (", train" if "data_files" in source else ""), said
+    assert asked(hub) == {"README.md", *(layout.format(split).rpartition("/")[2] for split in splits)}
+    hub.pages.clear()
+    loaded = load(path)
+    assert loaded.groups[0].captions[0] == f"a red circle of {splits[0]}" and loaded.source["revision"] == SHA
 
 
 def test_a_damaged_shard_in_the_cache_is_fetched_again(hub, tmp_path):

@@ -21,7 +21,7 @@ from ttmbench.types import Group, ImageRef
 
 
 def turned(path: Path | None = None) -> bytes:
-    """A photograph of 30x20 pixels, red on its left, which its EXIF data say to turn by a quarter."""
+    """A photograph of 30x20 pixels, red on its left, with EXIF data that turn it by a quarter."""
     image = Image.new("RGB", (30, 20), "blue")
     image.paste("red", (0, 0, 15, 20))
     exif = Image.Exif()
@@ -75,15 +75,14 @@ def test_both_readings_of_a_file_are_kept_apart(tmp_path):
 def test_kept_scores_are_those_of_the_reading(folder_task, tmp_path):
     folder = folder_task()
     turned(folder / "images" / "0_0.png")
-    found = []
+    scores = []
+    how = {"device": "cpu", "bootstrap_iters": 0, "use_cache": str(tmp_path / "store")}
     for exif in ("apply", "ignore", "apply"):
         read_in_folder(folder, exif=exif)
-        run = ttmbench.simple_evaluate(
-            "tiny-clip", str(folder / "mine.yaml"), device="cpu", bootstrap_iters=0, use_cache=str(tmp_path / "store")
-        )
+        run = ttmbench.simple_evaluate("tiny-clip", str(folder / "mine.yaml"), **how)
         assert run["datasets"]["mine"]["source"]["exif"] == exif
-        found.append(run.scores["mine"]["none"][0].groups)
-    assert (found[0] == found[2]).all() and not (found[0][0] == found[1][0]).all()
+        scores.append(run.scores["mine"]["none"][0].groups)
+    assert (scores[0] == scores[2]).all() and not (scores[0][0] == scores[1][0]).all()
 
 
 def test_tasks_read_as_their_authors_did():
@@ -107,11 +106,8 @@ def test_a_mirror_gives_the_images_that_the_files_give(tmp_path, monkeypatch):
     write(tmp_path / "data" / "coco" / "val2017" / "1.jpg", content)
     rows = {"0": {"filename": "1.jpg", "caption": "yes", "negative_caption": "no"}}
     write(tmp_path / "data" / "sugarcrepe" / "swap_att.json", rows)
-    text = datasets.List(datasets.Value("string"))
-    table = datasets.Dataset.from_dict(
-        {"image": [{"bytes": content, "path": None}], "tested_labels": [["yes", "no"]]},
-        features=datasets.Features({"image": datasets.Image(), "tested_labels": text}),
-    )
+    columns = {"image": [{"bytes": content, "path": None}], "tested_labels": [["yes", "no"]]}
+    table = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
     assert table[0]["image"].size == (20, 30), "datasets turns it"
     (tmp_path / "mirror" / "data").mkdir(parents=True)
     table.to_parquet(tmp_path / "mirror" / "data" / "test-00000-of-00001.parquet")

@@ -50,6 +50,11 @@ def ranges(site) -> list[str | None]:
     return [headers.get("Range") for _, _, headers in site.log]
 
 
+def state(part: Path, **known: object) -> None:
+    """What is known of a part, written beside it."""
+    part.with_name("file.part.json").write_text(json.dumps(known), encoding="utf-8")
+
+
 def test_a_file_with_its_size_and_digest(site, web, part, waits):
     url = site.put("/file.bin", BODY)
     got = fetch(web, url, part, sha256=sha256(BODY), bytes=len(BODY))
@@ -86,8 +91,7 @@ def test_a_server_that_names_a_date_is_obeyed(site, web, part, waits):
 def test_an_interrupted_file_is_continued_by_the_next_command_and_a_whole_one_is_not_fetched_again(site, web, part):
     url = site.put("/file.bin", BODY)
     part.write_bytes(BODY[:4000])
-    known = {"url": url, "validator": '"1"', "total": len(BODY)}
-    part.with_name("file.part.json").write_text(json.dumps(known), encoding="utf-8")
+    state(part, url=url, validator='"1"', total=len(BODY))
     for _ in range(2):
         got = fetch(web, url, part, sha256=sha256(BODY))
         assert got.bytes == len(BODY)
@@ -110,8 +114,7 @@ def test_a_part_of_another_version_is_started_anew(site, web, part, how, known, 
     url = site.put("/file.bin", BODY, **how)
     part.write_bytes(content)
     if known is not None:
-        state = {"url": url, "validator": '"1"', "total": len(BODY), **known}
-        part.with_name("file.part.json").write_text(json.dumps(state), encoding="utf-8")
+        state(part, **{"url": url, "validator": '"1"', "total": len(BODY), **known})
     assert fetch(web, url, part).sha256 == sha256(BODY) and part.read_bytes() == BODY
 
 
@@ -130,12 +133,9 @@ def ends_early(headers, body):
 ODD = {
     "ends early": ends_early,
     "other version": lambda headers, body: (headers | {"ETag": '"2"'}, bytes(len(body))),
-    "no version": lambda headers, body: (
-        {name: value for name, value in headers.items() if name != "ETag"},
-        bytes(len(body)),
-    ),
+    "no version": lambda headers, body: ({key: headers[key] for key in headers if key != "ETag"}, bytes(len(body))),
     "other total": lambda headers, body: (
-        headers | {"Content-Range": headers["Content-Range"] + "0"},
+        headers | {"Content-Range": f"{headers['Content-Range']}0"},
         bytes(len(body)),
     ),
     "no total": lambda headers, body: (
@@ -252,25 +252,6 @@ def test_a_folder_that_cannot_be_written_to(site, web, tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(DataError, match="the file cannot be written to"):
         fetch(web, site.put("/file.bin", BODY), tmp_path / "file" / "x.part")
-
-
-def test_ctrl_c_keeps_what_came(site, web, part, monkeypatch):
-    url = site.put("/file.bin", BODY)
-    real, calls = download_web._read, []
-
-    def read(response, address):
-        calls.append(address)
-        if len(calls) > 3:
-            raise KeyboardInterrupt
-        return real(response, address)
-
-    monkeypatch.setattr(download_web, "_read", read)
-    with pytest.raises(KeyboardInterrupt):
-        fetch(web, url, part)
-    assert part.read_bytes() == BODY[:3000]
-    monkeypatch.setattr(download_web, "_read", real)
-    assert fetch(web, url, part).sha256 == sha256(BODY)
-    assert ranges(site)[-1] == "bytes=3000-"
 
 
 def test_sizes_are_asked_for_without_fetching(site, web):

@@ -1,31 +1,37 @@
-"""Datasets of the Hugging Face hub, from tiny copies in the hub's own formats; nothing here touches the network."""
+"""Datasets of the Hugging Face Hub from small copies: tables, folders in their place, what caches lack, and answers."""
 
 from __future__ import annotations
 
 import csv
+import fnmatch
 import hashlib
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import datasets
+import pyarrow
 import pytest
-from datasets import Image as ImageFeature
-from datasets import List, Value
 from datasets.exceptions import DatasetNotFoundError
 from PIL import Image
+from pyarrow import parquet as parquet_files
 from support import task_data
-from support.task_data import changed, encoded, find, task_file
+from support.task_data import changed, encoded, find, run, task_file, write
 
 from ttmbench.cli import main
 from ttmbench.data.cells import Condition
+from ttmbench.data.hub_tables import files_of_split, missing_shards
+from ttmbench.data.loader import data_locations
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
+from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
 
 pytestmark = pytest.mark.filterwarnings("default")
 
+SHA = "0123456789abcdef0123456789abcdef01234567"
 PATTERNS = [
     *("Orientation", "Presence", "State", "Quantity", "Spatial", "Color"),
     *("Structural Character", "Text", "Camera Perspective"),
@@ -34,65 +40,62 @@ PATTERNS = [
 
 @pytest.fixture(autouse=True)
 def own_caches(tmp_path, monkeypatch):
-    """The caches of the hub's libraries, empty and our own."""
+    """The caches of the Hub's libraries, empty and our own."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache" / "datasets")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
 
 
-def parquet(folder: Path, split: str, columns: dict, features: dict) -> str:
-    """A repository of one parquet file, without a card, as the hub's libraries write it."""
-
-    table = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+def parquet(folder: Path, columns: dict, split: str = "test", shards: int = 1) -> str:
+    """The first file of a repository of parquet files without a card, as ``datasets`` writes it."""
     (folder / "data").mkdir(parents=True, exist_ok=True)
-    table.to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
+    datasets.Dataset.from_dict(columns).to_parquet(folder / "data" / f"{split}-00000-of-{shards:05d}.parquet")
     return str(folder)
 
 
 def images(count: int, mode: str = "RGB") -> list:
-    return [
-        Image.new(mode, (20, 10 + index % 7), (index % 256, 0, 0) + (9,) * (mode == "RGBA")) for index in range(count)
-    ]
+    color = (0, 0, 9) if mode == "RGBA" else (0, 0)
+    return [Image.new(mode, (20, 10 + index % 7), (index % 256, *color)) for index in range(count)]
 
 
-def load(name: str, data_dir: Path | None = None, n_groups: int | None = None, limit: int | None = None, **source):
-    if data_dir is not None:
-        data_dir.mkdir(exist_ok=True)
-    task = changed(name, source, **({"n_groups": n_groups} if n_groups else {}))
-    return task_data.load(task, data_dir, limit=limit)
+def pairs(task: str, n: int = 2, of: str = "caption") -> dict:
+    """Columns of Winoground, or of ColorSwap."""
+    first = int(task == "colorswap")
+    columns = {"id": list(range(n))}
+    for side in (first, first + 1):
+        columns |= {f"image_{side}": images(n, "RGBA" if side == 0 else "RGB")}
+        columns |= {f"caption_{side}": [f"{of} {side} {row}" for row in range(n)]}
+    if first:
+        return columns | {"image_source": ["midjourney"] * n, "caption_source": ["human"] * n}
+    tags = {"tag": ["Adjective-Noun"] * n, "collapsed_tag": ["Object"] * n, "num_main_preds": [1, 2] * (n // 2)}
+    return columns | tags | {"secondary_tag": ["", "Pragmatics, Series"] * (n // 2)}
 
 
-TEXT, IMAGE, NUMBER = Value("string"), ImageFeature(), Value("int32")
+def load(name: str, data: Path | None = None, groups: int | None = None, limit: int | None = None, **source: object):
+    if data is not None:
+        data.mkdir(exist_ok=True)
+    return task_data.load(changed(name, source, **({"n_groups": groups} if groups else {})), data, limit=limit)
 
 
-def winoground(folder: Path, n: int = 4) -> str:
-    texts = {
-        "caption_0": [f"caption {index}" for index in range(n)],
-        "caption_1": [f"other {index}" for index in range(n)],
-        "tag": ["Adjective-Noun"] * n,
-        "secondary_tag": ["", "Pragmatics, Series"] * (n // 2),
-        "collapsed_tag": ["Object"] * n,
-    }
-    columns = {"id": list(range(n)), "image_0": images(n, "RGBA"), "image_1": images(n), **texts}
-    features = {"id": NUMBER, "image_0": IMAGE, "image_1": IMAGE, **dict.fromkeys(texts, TEXT)}
-    return parquet(
-        folder,
-        "test",
-        {**columns, "num_main_preds": [1, 2] * (n // 2)},
-        {**features, "num_main_preds": NUMBER},
-    )
+def missing(name: str, data: Path, **changes: object) -> list[dict[str, str]]:
+    """What the first place and others lack."""
+    task = find(name).with_source(changes)
+    return [place.missing() for place in data_locations(build_registry(), task, data)[0]]
+
+
+def ids(loaded) -> list[str]:
+    return [group.group_id for group in loaded.groups]
 
 
 def test_winoground_with_its_tags_and_transparent_images(tmp_path):
-    (tmp_path / "winoground").mkdir()
     tags = {"0": [], "1": ["Complex Reasoning", "Unusual Text"], "2": ["Unusual Image"], "3": []}
-    (tmp_path / "winoground" / "new_tag_assignments.json").write_text(json.dumps(tags), encoding="utf-8")
-    path = winoground(tmp_path / "copy")
+    write(tmp_path / "winoground" / "new_tag_assignments.json", tags)
+    path = parquet(tmp_path / "copy", pairs("winoground", 4))
     loaded = load("winoground", tmp_path, 4, path=path)
-    assert [group.group_id for group in loaded.groups] == ["0", "1", "2", "3"]
+    assert ids(loaded) == ["0", "1", "2", "3"]
     second = loaded.groups[1]
-    assert second.captions == ("caption 1", "other 1")
+    assert second.captions == ("caption 0 1", "caption 1 1")
     assert second.tags == {
         "tag": "Adjective-Noun",
         "secondary_tag": "Pragmatics, Series",
@@ -103,7 +106,7 @@ def test_winoground_with_its_tags_and_transparent_images(tmp_path):
     assert loaded.groups[0].tags["diwan"] == "" and loaded.groups[0].tags["secondary_tag"] == ""
     assert second.images[0].open().mode == "RGBA" and open_upright(second.images[0], "1").mode == "RGB"
     assert open_upright(second.images[1], "1").size == (20, 11)
-    assert loaded.source["revision"] is None, "a folder of the user's own has no commit of the hub"
+    assert loaded.source["revision"] is None, "a folder of the user's own has no commit of the Hub"
     without = load("winoground", tmp_path / "nothing", 4, path=path)
     assert "diwan" not in without.groups[0].tags and without.source["tag_files"] == {"diwan": None}
     assert len(load("winoground", None, None, 2, path=path).groups) == 2
@@ -111,30 +114,19 @@ def test_winoground_with_its_tags_and_transparent_images(tmp_path):
 
 
 def test_colorswap_and_its_splits(tmp_path):
-    for split, ids in (("train", [0, 1, 2]), ("test", [9, 11])):
-        n = len(ids)
-        texts = {name: [f"{name} {i}" for i in ids] for name in ("caption_1", "caption_2")}
-        texts |= {"image_source": ["midjourney"] * n, "caption_source": ["human"] * n}
-        columns = {"id": ids, "image_1": images(n), "image_2": images(n), **texts}
-        features = {"id": Value("int64"), "image_1": IMAGE, "image_2": IMAGE, **dict.fromkeys(texts, TEXT)}
-        path = parquet(tmp_path / "copy", split, columns, features)
+    for split, first in (("train", 0), ("test", 9)):
+        columns = pairs("colorswap", 2, split)
+        path = parquet(tmp_path / "copy", columns | {"id": [first, first + 2]}, split)
     test = load("colorswap", None, 2, path=path)
-    assert [group.group_id for group in test.groups] == ["9", "11"]
-    assert test.groups[1].captions == ("caption_1 11", "caption_2 11")
+    assert ids(test) == ["9", "11"] and test.groups[1].captions == ("test 1 1", "test 2 1")
     assert test.groups[0].tags == {"image_source": "midjourney", "caption_source": "human"}
-    assert [group.group_id for group in load("colorswap_train", None, 3, path=path).groups] == ["0", "1", "2"]
+    assert ids(load("colorswap_train", None, 2, path=path)) == ["0", "2"]
     inner = {**find("colorswap_random").spec.source["of"][0], "path": path}
-    foils = load("colorswap_random", None, 2, of=[inner]).groups
-    assert [group.group_id for group in foils] == ["9", "11"], "as many groups, each with a pair of the other"
-    assert {caption.split()[1] for caption in foils[0].captions} == {"9", "11"}
+    foils = load("colorswap_random", None, 2, of=[inner])
+    assert ids(foils) == ["9", "11"], "as many groups, each with a pair of the other"
+    assert {caption.split()[2] for caption in foils.groups[0].captions} == {"0", "1"}
     with pytest.raises(DataError, match="has 2 groups, but task 'colorswap'"):
         load("colorswap", path=path)
-
-
-def sugarcrepe(folder: Path, rows: list[tuple[str, str]]) -> str:
-    columns = {"image": images(len(rows)), "tested_labels": [list(row) for row in rows], "true_label": [0] * len(rows)}
-    labels = datasets.ClassLabel(names=["caption", "negative_caption"])
-    return parquet(folder, "test", columns, {"image": IMAGE, "tested_labels": List(TEXT), "true_label": labels})
 
 
 def mirror_of(task: str, path: str) -> list:
@@ -143,12 +135,15 @@ def mirror_of(task: str, path: str) -> list:
 
 
 def test_the_mirror_of_sugarcrepe_without_its_wrong_group(tmp_path):
-    rows = [(f"caption {index}", f"negative {index}") for index in range(246)]
-    rows[108] = ("A West 32nd sign under a Korea Way road sign. ", "A Korea Way road sign under a West 32nd sign.")
-    of = mirror_of("sugarcrepe_swap_obj", sugarcrepe(tmp_path / "copy", rows))
+    rows = [[f"caption {index}", f"negative {index}"] for index in range(246)]
+    columns = {"image": images(246), "true_label": [0] * 246}
+    of = mirror_of("sugarcrepe_swap_obj", parquet(tmp_path / "old", columns | {"tested_labels": rows}))
+    with pytest.raises(DataError, match=r"has 246 groups.*has 245: this is the copy from before 2023-11-18"):
+        load("sugarcrepe_swap_obj", tmp_path / "nothing", of=of)
+    rows[108] = ["A West 32nd sign under a Korea Way road sign. ", "A Korea Way road sign under a West 32nd sign."]
+    of = mirror_of("sugarcrepe_swap_obj", parquet(tmp_path / "copy", columns | {"tested_labels": rows}))
     loaded = load("sugarcrepe_swap_obj", tmp_path / "nothing", of=of)
-    ids = [group.group_id for group in loaded.groups]
-    assert len(ids) == 245 and "108" not in ids and ids[-1] == "245", "ids are those of the original file"
+    assert len(ids(loaded)) == 245 and "108" not in ids(loaded) and ids(loaded)[-1] == "245", "ids of the original file"
     assert loaded.groups[3].captions == ("caption 3", "negative 3") and loaded.groups[3].tags == {"subset": "swap_obj"}
     assert loaded.groups[108].images[0].open().size == (20, 10 + 109 % 7), "images stay with their captions"
     assert loaded.source["passed_over"] == ["annotations sugarcrepe/swap_obj.json"]
@@ -158,18 +153,9 @@ def test_the_mirror_of_sugarcrepe_without_its_wrong_group(tmp_path):
     assert len(load("sugarcrepe_swap_obj", tmp_path / "nothing", limit=110, of=of).groups) == 110
 
 
-def test_a_mirror_whose_wrong_group_cannot_be_found_is_refused(tmp_path):
-    rows = [(f"caption {index}", f"negative {index}") for index in range(246)]
-    of = mirror_of("sugarcrepe_swap_obj", sugarcrepe(tmp_path / "copy", rows))
-    with pytest.raises(DataError, match=r"has 246 groups.*has 245: this is the copy from before 2023-11-18"):
-        load("sugarcrepe_swap_obj", tmp_path / "nothing", of=of)
-
-
 def test_spatial_rows_of_the_mirror(tmp_path):
-    rows = 291
-    columns = {"image_options": images(rows), "caption_options": [[f"right {i}", f"wrong {i}"] for i in range(rows)]}
-    features = {"image_options": IMAGE, "caption_options": List(TEXT)}
-    path = parquet(tmp_path / "copy", "VG_QA_two_obj", columns, features)
+    columns = {"image_options": images(291), "caption_options": [[f"right {i}", f"wrong {i}"] for i in range(291)]}
+    path = parquet(tmp_path / "copy", columns, "VG_QA_two_obj")
     (tmp_path / "copy" / "data" / "VG_Relation-00000-of-00001.parquet").write_bytes(b"nobody asked for this split")
     loaded = load("whatsup_vg_two", tmp_path / "nothing", of=mirror_of("whatsup_vg_two", path))
     assert loaded.groups[290].captions == ("right 290", "wrong 290"), "the true caption is the first"
@@ -177,152 +163,81 @@ def test_spatial_rows_of_the_mirror(tmp_path):
 
 def test_a_column_of_several_images(tmp_path):
     columns = {"both": [images(2), images(2)[::-1]], "texts": [["a", "b"], ["c", "d"]]}
-    path = parquet(tmp_path / "copy", "test", columns, {"both": List(IMAGE), "texts": List(TEXT)})
+    path = parquet(tmp_path / "copy", columns)
     group = {"id": None, "tags": [], "n_groups": 2, "images": "both", "captions": "texts"}
     task = changed("colorswap", of={"kind": "huggingface", "path": path}, **group)
     groups = task_data.load(task).groups
     assert groups[1].captions == ("c", "d")
     assert [image.open().size for image in groups[1].images] == [(20, 11), (20, 10)]
-    assert len({image.name for one in groups for image in one.images}) == 4
+    assert len({image.name for group in groups for image in group.images}) == 4
     with pytest.raises(DataError, match=r"'texts' holds .* and no images"):
         task_data.load(changed(task, images="texts"))
 
 
+CELLS = [encoded((n, 0, 0), (20, 10 + n)) for n in range(3)]
+
+
 def plain_table(folder: Path, column: object, **more: object) -> Path:
     """A task on a parquet file as other libraries than ``datasets`` write it: without its feature metadata."""
-    import pyarrow
-    from pyarrow import parquet
-
     (folder / "table").mkdir()
     captions = pyarrow.array([[f"one {n}", f"two {n}"] for n in range(3)])
     table = pyarrow.table({"picture": column, "captions": captions, "blob": [b"no image"] * 3, **more})
-    parquet.write_table(table, folder / "table" / "test-00000-of-00001.parquet")
+    parquet_files.write_table(table, folder / "table" / "test-00000-of-00001.parquet")
     group = {"shape": [1, 2], "images": ["picture"], "captions": "captions"}
     return task_file(folder, {"kind": "huggingface", "path": str(folder / "table")}, group)
 
 
-@pytest.mark.parametrize("form", ["bytes", "large bytes", "struct", "struct of bytes alone", "list", "list of structs"])
-def test_images_without_the_metadata_of_the_library_are_read(tmp_path, form):
-    import pyarrow
-
-    cells = [encoded((n, 0, 0), (20, 10 + n)) for n in range(3)]
-    column = {
-        "bytes": lambda: cells,
-        "large bytes": lambda: pyarrow.array(cells, pyarrow.large_binary()),
-        "struct": lambda: [{"bytes": one, "path": "a.png"} for one in cells],
-        "struct of bytes alone": lambda: [{"bytes": one} for one in cells],
-        "list": lambda: [[one] for one in cells],
-        "list of structs": lambda: [[{"bytes": one, "path": None}] for one in cells],
-    }[form]()
+@pytest.mark.parametrize(
+    ("in_list", "column"),
+    [
+        (False, CELLS),
+        (False, pyarrow.array(CELLS, pyarrow.large_binary())),
+        (False, [{"bytes": cell, "path": "a.png"} for cell in CELLS]),
+        (False, [{"bytes": cell} for cell in CELLS]),
+        (True, [[cell] for cell in CELLS]),
+        (True, [[{"bytes": cell, "path": None}] for cell in CELLS]),
+    ],
+)
+def test_images_without_the_metadata_of_the_library_are_read(tmp_path, in_list, column):
     path = plain_table(tmp_path, column)
-    if form.startswith("list"):
+    if in_list:
         path.write_text(path.read_text().replace("images:\n  - picture", "images: picture"))
     loaded = task_data.load(path)
     assert [group.images[0].open().height for group in loaded.groups] == [10, 11, 12]
-    assert [group.images[0].read() for group in loaded.groups] == cells
+    assert [group.images[0].read() for group in loaded.groups] == CELLS
     assert loaded.groups[2].captions == ("one 2", "two 2")
 
 
-@pytest.mark.parametrize(
-    ("cells", "line"),
-    [
-        (["a.png", "b.png", "c.png"], r"'picture' holds string and no images; an image column holds encoded images"),
-        ([1, 2, 3], r"'picture' holds int64 and no images"),
-        ([{"x": 1}] * 3, r"'picture' holds struct<x: int64> and no images"),
-        ([b"png"] * 3, r"image 0/picture of group 0 cannot be read: it is no image of a known format"),
-        ([None, b"png", b"png"], r"'picture' of group 0 holds no image"),
-    ],
-)
-def test_a_column_without_images_is_told(tmp_path, cells, line, capsys):
-    assert main(["validate", str(plain_table(tmp_path, cells))]) != 0
-    said = "".join(capsys.readouterr())
-    assert re.search(line, said) and said.count("\n") == 1, said
+# Arrow does not look at the bytes of texts before they are read.
+NOT_UTF8 = pyarrow.Array.from_buffers(pyarrow.string(), 3, pyarrow.array([b"good", b"fine", b"caf\xe9"]).buffers())
 
 
 @pytest.mark.parametrize(
-    ("ids", "line"),
+    ("column", "more", "line"),
     [
-        (["x", None, "z"], "'id' of row 1 is null"),
-        ([0.0, float("nan"), 2.0], "'id' of row 1 is NaN"),
-        (["x", "", "z"], "'id' of row 1 is blank"),
-        ([b"x", b"y", b"z"], "'id' of row 0 is bytes"),
-        ([1, 2, 3], None),
+        (
+            ["a.png", "b.png", "c.png"],
+            {},
+            r"'picture' holds string and no images; an image column holds encoded images",
+        ),
+        ([1, 2, 3], {}, r"'picture' holds int64 and no images"),
+        ([{"x": 1}] * 3, {}, r"'picture' holds struct<x: int64> and no images"),
+        ([b"png"] * 3, {}, r"image 0/picture of group 0 cannot be read: it is no image of a known format"),
+        ([None, b"png", b"png"], {}, r"'picture' of group 0 holds no image"),
+        (CELLS, {"id": [b"x", b"y", b"z"]}, "'id' of row 0 is bytes; an id must be "),
+        (CELLS, {"note": NOT_UTF8}, "'note' of row 2 is not UTF-8 text"),
     ],
 )
-def test_ids_of_a_table(tmp_path, ids, line, capsys):
-    path = plain_table(tmp_path, [encoded((n, 0, 0), (20, 10 + n)) for n in range(3)], id=ids)
-    path.write_text(path.read_text().replace("group:", "group:\n  id: id"))
-    assert (main(["validate", str(path)]) == 0) is (line is None)
-    said = "".join(capsys.readouterr())
-    assert line is None or (f"{line}; an id must be " in said and said.count("\n") == 1), said
-
-
-def test_a_text_that_is_not_utf8_names_row_and_column(tmp_path, capsys):
-    """Arrow does not look at the bytes of texts before they are read."""
-    import pyarrow
-
-    texts = pyarrow.array([b"good", b"also good", b"caf\xe9"])
-    strings = pyarrow.Array.from_buffers(pyarrow.string(), 3, texts.buffers())
-    path = plain_table(tmp_path, [encoded((n, 0, 0), (20, 10 + n)) for n in range(3)], note=strings)
-    assert main(["validate", str(path)]) == 4
-    said = "".join(capsys.readouterr())
-    assert "'note' of row 2 is not UTF-8 text" in said and said.count("\n") == 1, said
-
-
-def saved(folder: Path, split: str | None = "test", shards: int = 2) -> Path:
-    """What `save_to_disk` writes: of several splits, or of a dataset without any."""
-
-    texts = {"text_0": list("abcd"), "text_1": list("efgh"), "category": list("xxyy"), "id": list("1234")}
-    columns = {"image_0": images(4), "image_1": images(4)[::-1], **texts}
-    features = datasets.Features({"image_0": IMAGE, "image_1": IMAGE, **dict.fromkeys(texts, TEXT)})
-    table = datasets.Dataset.from_dict(columns, features=features)
-    if split is None:
-        table.save_to_disk(str(folder), num_shards=shards)
-    else:
-        both = datasets.DatasetDict({split: table, "train": table.select([0])})
-        both.save_to_disk(str(folder), num_shards={split: shards, "train": 1})
-    return folder
-
-
-def load_saved(path: Path, **group: object):
-    task = changed("vismin", {"path": str(path), "revision": None}, **{"n_groups": None, **group})
-    return task_data.load(TaskFile(task.spec.model_copy(update={"means": {}}), None))
-
-
-@pytest.mark.parametrize(("inner", "split"), [("data", "test"), (".", "test"), ("data", None)])
-def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, split):
-    saved(tmp_path / "copy" / inner, split)
-    groups = load_saved(tmp_path / "copy").groups
-    assert [group.group_id for group in groups] == list("1234") and groups[2].captions == ("c", "g")
-    only = {"category": Condition(any_of=["y"])}
-    assert [group.group_id for group in load_saved(tmp_path / "copy", where=only).groups] == ["3", "4"]
-    assert groups[1].images[0].open().size == (20, 11)
-
-
-def test_what_is_missing_of_a_saved_dataset_is_told(tmp_path):
-    folder = saved(tmp_path / "copy" / "data")
-    lost = sorted((folder / "test").glob("*.arrow"))[1]
-    lost.rename(tmp_path / "elsewhere")
-    with pytest.raises(OutOfReachError, match=f"is incomplete: {lost.name} is missing"):
-        load_saved(tmp_path / "copy")
-    state = folder / "test" / "state.json"
-    content = json.loads(state.read_text(encoding="utf-8"))
-    content["_data_files"][1]["filename"] = "../../../elsewhere"
-    state.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(DataError, match="leaves the folder"):
-        load_saved(tmp_path / "copy")
-    (folder / "test").rename(folder / "other")
-    with pytest.raises(DataError, match="has no split 'test' as save_to_disk writes it; it has data/other, data/train"):
-        load_saved(tmp_path / "copy")
-    (tmp_path / "nothing").mkdir()
-    with pytest.raises(OutOfReachError, match=r"test/state\.json is missing"):
-        load_saved(tmp_path / "nothing")
+def test_what_is_wrong_with_a_table_is_one_line(tmp_path, column, more, line, capsys):
+    path = plain_table(tmp_path, column, **more)
+    if "id" in more:
+        path.write_text(path.read_text().replace("group:", "group:\n  id: id"))
+    assert main(["validate", str(path)]) != 0
+    printed = "".join(capsys.readouterr())
+    assert re.search(line, printed) and printed.count("\n") == 1, printed
 
 
 def test_reading_a_table_decodes_no_image_and_a_broken_one_names_its_group(tmp_path):
-    import pyarrow
-    from pyarrow import parquet as files
-
     names = ("caption_1", "caption_2", "image_source", "caption_source")
     features = {"id": datasets.Value("int64"), "image_1": datasets.Image(), "image_2": datasets.Image()}
     schema = datasets.Features({**features, **dict.fromkeys(names, datasets.Value("string"))}).arrow_schema
@@ -333,30 +248,136 @@ def test_reading_a_table_decodes_no_image_and_a_broken_one_names_its_group(tmp_p
         **{name: ["a", "b"] for name in names},
     }
     (tmp_path / "copy" / "data").mkdir(parents=True)
-    files.write_table(pyarrow.table(columns, schema), tmp_path / "copy" / "data" / "test-00000-of-00001.parquet")
-    path = str(tmp_path / "copy")
-    first, second = load("colorswap", None, 2, path=path).groups
-    with pytest.raises(DataError, match="image 7/image_1 of group 7 cannot be read"):
-        open_upright(first.images[0], "7")
-    with pytest.raises(DataError, match=r"dataset .*: 'image_2' of group 7 holds no image"):
-        open_upright(first.images[1], "7")
-    with pytest.raises(DataError, match="'image_2' of group 8 holds no image"):
-        open_upright(second.images[1], "8")
-    with pytest.raises(DataError, match="'image_1' of group 8 names /etc/hostname, outside the dataset's own folders"):
-        open_upright(second.images[0], "8")
+    table = pyarrow.table(columns, schema)
+    parquet_files.write_table(table, tmp_path / "copy" / "data" / "test-00000-of-00001.parquet")
+    groups = load("colorswap", None, 2, path=str(tmp_path / "copy")).groups
+    for at, side, words in (
+        (0, 0, "image 7/image_1 of group 7 cannot be read"),
+        (0, 1, r"dataset .*: 'image_2' of group 7 holds no image"),
+        (1, 1, "'image_2' of group 8 holds no image"),
+        (1, 0, "'image_1' of group 8 names /etc/hostname, outside the dataset's own folders"),
+    ):
+        with pytest.raises(DataError, match=words):
+            open_upright(groups[at].images[side], groups[at].group_id)
 
 
-def test_a_missing_column_is_named(tmp_path):
-    source = {"kind": "huggingface", "path": winoground(tmp_path / "copy")}
-    with pytest.raises(DataError, match=r"has no column 'caption_2'; it has id, caption_0"):
-        task_data.load(changed("winoground", of=source, captions=["caption_0", "caption_2"]))
+# --- what save_to_disk writes --------------------------------------------------------------------------------
 
 
-# --- what the hub answers ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("inner", "split"), [("data", "test"), (".", "test"), ("data", None)])
+def test_what_save_to_disk_wrote_is_found_wherever_it_lies(tmp_path, inner, split):
+    """Of several splits, or of a dataset without any."""
+    texts = {"text_0": list("abcd"), "text_1": list("efgh"), "category": list("xxyy"), "id": list("1234")}
+    table = datasets.Dataset.from_dict({"image_0": images(4), "image_1": images(4)[::-1], **texts})
+    saved = table if split is None else datasets.DatasetDict({split: table, "train": table.select([0])})
+    saved.save_to_disk(str(tmp_path / "copy" / inner))
+
+    def load_saved(path: Path, **group: object):
+        task = changed("vismin", {"path": str(path), "revision": None}, **{"n_groups": None, **group})
+        return task_data.load(TaskFile(task.spec.model_copy(update={"means": {}}), None))
+
+    loaded = load_saved(tmp_path / "copy")
+    assert ids(loaded) == list("1234") and loaded.groups[2].captions == ("c", "g")
+    assert ids(load_saved(tmp_path / "copy", where={"category": Condition(any_of=["y"])})) == ["3", "4"]
+    assert loaded.groups[1].images[0].open().size == (20, 11)
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(OutOfReachError, match=r"test/state\.json is missing"):
+        load_saved(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("task", "folder"), [("winoground", "facebook_winoground"), ("colorswap", "stanfordnlp_colorswap")]
+)
+def test_datasets_that_the_authors_code_saved(tmp_path, task, folder):
+    splits = {split: datasets.Dataset.from_dict(pairs(task, of=split)) for split in ("train", "test")}
+    datasets.DatasetDict(splits).save_to_disk(str(tmp_path / folder), num_shards={"train": 1, "test": 2})
+    loaded = load(task, tmp_path, 2)
+    assert loaded.groups[0].captions[0].startswith("test ") and loaded.groups[0].images[1].open().size == (20, 10)
+    assert loaded.source["revision"] is None and loaded.source["folder"] == str(tmp_path / folder)
+    assert missing(task, tmp_path) == [{}]
+    test = tmp_path / folder / "test"
+    state = json.loads((test / "state.json").read_text(encoding="utf-8"))
+    name = state["_data_files"][1]["filename"]
+    (test / name).rename(tmp_path / "elsewhere.arrow")
+    with pytest.raises(OutOfReachError, match=rf"incomplete: test/{name} is missing"):
+        load(task, tmp_path, 2)
+    state["_data_files"][1]["filename"] = "../../elsewhere.arrow"
+    write(test / "state.json", state)
+    with pytest.raises(DataError, match="leaves the folder"):
+        load(task, tmp_path, 2)
+    shutil.rmtree(test)
+    with pytest.raises(DataError, match="has no split 'test' as save_to_disk writes it; it has train"):
+        load(task, tmp_path, 2)
+
+
+# --- the Hub's cache -----------------------------------------------------------------------------------------
+
+
+def cached_colorswap(tmp_path: Path, shards: int) -> Path:
+    """The first shard of a repository in the Hub's cache."""
+    repository = tmp_path / "cache" / "hub" / "datasets--stanfordnlp--colorswap"
+    write(repository / "refs" / "main", SHA)
+    return Path(parquet(repository / "snapshots" / SHA, pairs("colorswap"), shards=shards)) / "data"
+
+
+def test_the_commit_that_was_read_is_recorded_where_none_is_pinned(tmp_path):
+    """ColorSwap names no commit; the Hub's cache knows which one ``main`` was when it was fetched."""
+    cached_colorswap(tmp_path, 1)
+    assert load("colorswap", tmp_path, 2).source["revision"] == SHA
+    assert load("colorswap", tmp_path, 2, revision=SHA).source["revision"] == SHA
+
+
+def test_a_missing_shard_is_found_and_named(tmp_path):
+    data = cached_colorswap(tmp_path, 2)
+    (why,) = missing("colorswap", tmp_path)[0].values()
+    assert why == "incomplete: data/test-00001-of-00002.parquet is not in the cache"
+    with pytest.raises(OutOfReachError, match=r"is incomplete: data/test-00001-of-00002.parquet is missing; `ttmbench"):
+        load("colorswap", tmp_path, 2)
+    (why,) = missing("colorswap", tmp_path, path=str(data.parent))[0].values()
+    assert "data/test-00001-of-00002.parquet is missing" in why
+    (data / "test-00001-of-00002.parquet").symlink_to(tmp_path / "a blob that is gone")
+    assert missing("colorswap", tmp_path)[0], "a link without its file is no shard"
+
+
+NAMES = [
+    "data/train-00000-of-00002.parquet",
+    "data/train-00001-of-00002.parquet",
+    "data/test-00000-of-00001-ab12.parquet",
+]
+
+
+def test_the_files_of_a_split_by_card_and_by_names():
+    for split, names in (("test", NAMES[2:]), ("train", NAMES[:2])):
+        (pattern,) = files_of_split(NAMES, {}, split, None)
+        assert fnmatch.filter([*NAMES, f"data/{split}-more-00000-of-00001.parquet"], pattern) == names
+    entries = [{"split": "test", "path": ["a/*", "b/*"]}, {"split": "train", "path": "c/*"}]
+    card = {"configs": [{"config_name": "default", "data_files": entries}]}
+    assert files_of_split([], card, "test", None) == ["a/*", "b/*"]
+    two = {"configs": [{"config_name": "x", "data_files": entries}, {"config_name": "y", "data_files": "d/*"}]}
+    assert files_of_split([], two, "train", "x") == ["c/*"]
+    for names, told, split, name in (
+        (NAMES, {}, "validation", None),
+        (NAMES, {}, "test", "other"),
+        ([*NAMES, "other/test-00000-of-00001.parquet"], {}, "test", None),
+        (NAMES, card, "validation", None),  # names do not overrule a card that does not list the split
+        ([], two, "train", None),
+        ([], two, "train", "y"),
+        (NAMES, {"configs": [None]}, "test", None),
+        (NAMES, {"configs": [{"data_files": [3]}]}, "test", None),
+        (NAMES, {"configs": [{"data_files": [{"split": "test", "path": [4]}]}]}, "test", None),
+    ):
+        assert files_of_split(names, told, split, name) is None, (names, told, split, name)
+
+
+def test_shards_that_are_missing():
+    assert missing_shards(NAMES) == missing_shards(["x.parquet"]) == missing_shards(NAMES[1:], "test") == []
+    assert missing_shards(NAMES[1:]) == NAMES[:1]
+
+
+# --- what the Hub answers ------------------------------------------------------------------------------------
 
 
 def answering(monkeypatch, error: Exception) -> None:
-
     def answer(*_, **__):
         raise error
 
@@ -406,19 +427,17 @@ def test_a_gated_dataset_out_of_reach_still_says_where_its_terms_are():
         load("colorswap")
 
 
-# --- MMVP-VLM ------------------------------------------------------------------------------------------------
+# --- MMVP-VLM: loose files -----------------------------------------------------------------------------------
 
 
-def mmvp(folder: Path, blobs: Path | None = None) -> Path:
-    """Questions.csv and nine folders of thirty images; with blobs, links as the hub's cache has them."""
-    folder.mkdir(parents=True)
-    rows = [(number, PATTERNS[(number - 1) // 30], f"Statement, {number}") for number in range(1, 271)]
+def mmvp(folder: Path, numbers: int = 4, blobs: Path | None = None) -> Path:
+    """Questions.csv and folders of thirty images; with blobs, links as the Hub's cache has them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [(number, PATTERNS[(number - 1) // 30], f"Statement, {number}") for number in range(1, numbers + 1)]
     with (folder / "Questions.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("Question ID", "Type", "Statement"), *rows])
     for number, pattern, _ in rows:
-        image = folder / "MLLM_VLM Images" / pattern / f"{number}.jpg"
-        image.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (224, 20), (number % 256, 0, 0)).save(image)
+        write(folder / "MLLM_VLM Images" / pattern / f"{number}.jpg", encoded((number % 256, 0, 0), (224, 20), "JPEG"))
     for file in list(folder.rglob("*")) if blobs else []:
         if file.is_file():
             blobs.mkdir(parents=True, exist_ok=True)
@@ -430,12 +449,12 @@ def mmvp(folder: Path, blobs: Path | None = None) -> Path:
 
 @pytest.fixture
 def cached_mmvp(tmp_path) -> Path:
-    """The snapshot of the task's revision in the hub's cache."""
+    """The snapshot of the task's revision in the Hub's cache."""
     repository = tmp_path / "cache" / "hub" / "datasets--MMVP--MMVP_VLM"
-    return mmvp(repository / "snapshots" / find("mmvp_vlm").spec.source["revision"], repository / "blobs")
+    return mmvp(repository / "snapshots" / find("mmvp_vlm").spec.source["revision"], 270, repository / "blobs")
 
 
-def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(cached_mmvp):
+def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(tmp_path, cached_mmvp):
     loaded = load("mmvp_vlm")
     assert len(loaded.groups) == 135
     last = loaded.groups[-1]
@@ -446,16 +465,17 @@ def test_mmvp_vlm_from_the_hubs_cache_at_its_revision(cached_mmvp):
     assert loaded.source["revision"] == cached_mmvp.name and len(loaded.source["sha256"]) == 64
     assert load("mmvp_vlm_global").groups == loaded.groups
     assert len(load("mmvp_vlm", limit=3).groups) == 3
+    assert missing("mmvp_vlm", tmp_path) == [{}]
     (cached_mmvp / "MLLM_VLM Images" / "Color" / "151.jpg").unlink()
     with pytest.raises(DataError, match=r"image Color/151\.jpg of group 151-152 is not in .*fetches it again"):
         load("mmvp_vlm")
+    assert list(missing("mmvp_vlm", tmp_path)[0].values()) == ["incomplete: image Color/151.jpg is not in the cache"]
 
 
 def test_a_link_out_of_the_repository_is_refused(tmp_path, cached_mmvp):
     image = cached_mmvp / "MLLM_VLM Images" / "Orientation" / "2.jpg"
     image.unlink()
-    Image.new("RGB", (4, 4)).save(tmp_path / "private.jpg")
-    image.symlink_to(tmp_path / "private.jpg")
+    image.symlink_to(write(tmp_path / "private.jpg", encoded(form="JPEG")))
     with pytest.raises(DataError, match=r"group 1-2: 'Orientation/2\.jpg' leaves the folder"):
         load("mmvp_vlm")
     questions = cached_mmvp / "Questions.csv"
@@ -466,13 +486,26 @@ def test_a_link_out_of_the_repository_is_refused(tmp_path, cached_mmvp):
         load("mmvp_vlm")
 
 
-def test_mmvp_vlm_from_a_local_folder(tmp_path):
-    folder = mmvp(tmp_path / "MMVP_VLM")
-    assert len(load("mmvp_vlm", path=str(folder)).groups) == 135
-    rows = (folder / "Questions.csv").read_text(encoding="utf-8").splitlines()
-    (folder / "Questions.csv").write_text("\n".join([rows[0], *rows[2:]]), encoding="utf-8")
-    with pytest.raises(DataError, match="should be one group, but their 'Type' differs: 'Orientation' and 'Presence'"):
-        load("mmvp_vlm", path=str(folder))
+@pytest.mark.parametrize("place", ["mmvp_vlm", ".", "path"])
+def test_mmvp_vlm_in_a_folder_is_read_before_the_hub(tmp_path, place):
+    """In the data folder under its names, or where ``path`` says."""
+    folder = mmvp(tmp_path / "data" / place)
+    source = {"path": str(folder)} if place == "path" else {}
+    loaded = load("mmvp_vlm", tmp_path / "data", 2, **source)
+    assert loaded.groups[1].captions == ("Statement, 3", "Statement, 4")
+    assert loaded.source["revision"] is None and loaded.source["folder"] == str(folder)
+    assert missing("mmvp_vlm", tmp_path / "data", **source) == [{}]
+    (folder / "MLLM_VLM Images" / "Orientation" / "3.jpg").unlink()
+    (why,) = missing("mmvp_vlm", tmp_path / "data", **source)[0].values()
+    assert why == f"incomplete: image Orientation/3.jpg is not in {folder}"
+    with pytest.raises(DataError, match=r"image Orientation/3\.jpg of group 3-4 is not in"):
+        load("mmvp_vlm", tmp_path / "data", 2, **source)
+    rows = (folder / "Questions.csv").read_text(encoding="utf-8").replace("2,Orientation", "2,State")
+    (folder / "Questions.csv").write_text(rows, encoding="utf-8")
+    (folder / "MLLM_VLM Images" / "Orientation").rename(folder / "MLLM_VLM Images" / "State")
+    write(folder / "MLLM_VLM Images" / "Orientation" / "1.jpg", encoded(form="JPEG"))
+    with pytest.raises(DataError, match="should be one group, but their 'Type' differs: 'Orientation' and 'State'"):
+        load("mmvp_vlm", tmp_path / "data", 2, **source)
 
 
 def test_mmvp_vlm_out_of_reach():
@@ -484,51 +517,100 @@ def test_mmvp_vlm_out_of_reach():
 
 # --- by the public command -----------------------------------------------------------------------------------
 
-
-def finished(capsys, *words: str) -> str:
-    from ttmbench.cli import main
-
-    code = main(["--model", "tiny-clip", "--device", "cpu", "--offline", "--bootstrap_iters", "0", *words])
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    return out
+RUN = ["--model", "tiny-clip", "--device", "cpu", "--offline", "--bootstrap_iters", "0"]
 
 
-def test_a_run_of_winoground(tmp_path, capsys):
-    results = tmp_path / "x.json"
-    path = winoground(tmp_path / "copy", 400)
-    finished(capsys, "--tasks", "winoground", "--task_args", f"path={path},revision=none", "-o", str(results))
-    document = json.loads(results.read_text())
+def test_a_run_of_winoground_from_a_local_folder(tmp_path, capsys):
+    path = parquet(tmp_path / "copy", pairs("winoground", 400))
+    words = ["--tasks", "winoground", "--task_args", f"path={path}", "-o", tmp_path / "x.json"]
+    assert run(capsys, *RUN, *words)[0] == 0
+    document = json.loads((tmp_path / "x.json").read_text())
     assert document["n-samples"]["winoground"] == {"original": 400, "effective": 400, "clusters": 400}
     rows = document["breakdowns"]["winoground"]["secondary_tag"]
     assert {value: row["groups"] for value, row in rows.items()} == {"(none)": 200, "Pragmatics": 200, "Series": 200}
+    about = document["datasets"]["winoground"]
+    assert about["revision"] is None and about["source"]["revision"] is None, "a folder never has the Hub's commit"
 
 
 def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, cached_mmvp, capsys):
     blob = (cached_mmvp / "MLLM_VLM Images" / "Color" / "151.jpg").resolve()
     Image.new("CMYK", (224, 30), (10, 90, 0, 20)).save(blob, format="JPEG")
-    results = tmp_path / "x.json"
-    out = finished(capsys, "--tasks", "mmvp_vlm,mmvp_vlm_global", "--output_path", str(results))
-    document = json.loads(results.read_text())
+    code, out, err = run(capsys, *RUN, "--tasks", "mmvp_vlm,mmvp_vlm_global", "--output_path", tmp_path / "x.json")
+    assert code == 0 and "global_assignment_accuracy" in out, err
+    document = json.loads((tmp_path / "x.json").read_text())
     samples = document["n-samples"]["mmvp_vlm"]
-    assert samples == {"original": 135, "effective": 135, "clusters": 52}, "images of the copy repeat"
-    assert set(document["breakdowns"]["mmvp_vlm"]["Type"]) == set(PATTERNS)
-    assert all(row["groups"] == 15 for row in document["breakdowns"]["mmvp_vlm"]["Type"].values())
-    assert document["datasets"]["mmvp_vlm"]["revision"] == cached_mmvp.name
-    assert "global_assignment_accuracy" in out
-
-
-def test_a_run_of_sugarcrepe_from_the_mirror(tmp_path, capsys):
-    rows = [(f"caption {index}", f"negative {index}") for index in range(666)]
-    of = mirror_of("sugarcrepe_swap_att", sugarcrepe(tmp_path / "copy", rows))
-    source = {"kind": "first_of", "of": [of[0], {**of[1], "revision": None}]}
-    task = task_data.rewritten(
-        tmp_path, "sugarcrepe_swap_att", lambda spec: spec.update(source=source), "sugarcrepe_swap_att"
+    assert (samples["original"], samples["effective"]) == (135, 135) and samples["clusters"] < 135, "images repeat"
+    assert {name: row["groups"] for name, row in document["breakdowns"]["mmvp_vlm"]["Type"].items()} == dict.fromkeys(
+        PATTERNS, 15
     )
-    results = tmp_path / "x.json"
-    finished(capsys, "--tasks", str(task), "--output_path", str(results))
-    document = json.loads(results.read_text())
-    assert document["n-samples"]["sugarcrepe_swap_att"]["effective"] == 666
-    source = document["datasets"]["sugarcrepe_swap_att"]["source"]
-    assert source["passed_over"] == ["annotations sugarcrepe/swap_att.json"]
-    assert document["groups"] == {}, "one subset of seven has no mean"
+    assert document["datasets"]["mmvp_vlm"]["revision"] == cached_mmvp.name
+
+
+# --- a local folder in place of a dataset --------------------------------------------------------------------
+
+
+def local_task(folder: Path, path: str, kind: str = "huggingface", **more: object) -> Path:
+    columns = {"id": "id", "images": ["image_0", "image_1"], "captions": ["caption_0", "caption_1"]}
+    return task_file(folder, {"kind": kind, "path": path, **more}, {"shape": [2, 2], **columns})
+
+
+def named(folder: Path, name: str) -> Path:
+    return Path(parquet(folder, pairs("winoground", of=name)))
+
+
+@pytest.mark.parametrize("path", ["./own", "../tasks/own", "absolute"])
+def test_a_path_starts_from_the_task_file_and_not_from_the_working_directory(tmp_path, monkeypatch, path):
+    folder = named(tmp_path / "tasks" / "own", "right")
+    named(tmp_path / "elsewhere" / "own", "wrong")
+    named(tmp_path / "elsewhere" / "tasks" / "own", "wrong")
+    (tmp_path / "elsewhere" / "here").mkdir()
+    file = local_task(tmp_path / "tasks", str(folder) if path == "absolute" else path)
+    monkeypatch.chdir(tmp_path / "elsewhere" / "here" if path.startswith("..") else tmp_path / "elsewhere")
+    loaded = task_data.load(file)
+    assert loaded.groups[0].captions[0] == "right 0 0" and loaded.source["folder"] == str(folder)
+    assert loaded.source["revision"] is None
+
+
+def test_a_missing_folder_is_an_error_that_names_it_and_nothing_takes_its_place(tmp_path, monkeypatch, capsys):
+    """The library would find a folder in the working directory, or a dataset of this name in its cache."""
+    asked: list[str] = []
+    monkeypatch.setattr("ttmbench.data.hub_tables.snapshot", lambda path, *_: asked.append(path))
+    monkeypatch.setattr("ttmbench.data.hub_tables._load", lambda options, path, *_, **__: asked.append(path))
+    named(tmp_path / "elsewhere" / "own", "wrong")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    file = local_task(tmp_path / "tasks", "./own")
+    for offline in (True, False):
+        with pytest.raises(OutOfReachError) as found:
+            task_data.load(file, offline=offline)
+        assert f"the folder {tmp_path / 'tasks' / 'own'} does not exist" in str(found.value)
+        assert "ttmbench download" not in str(found.value)
+    assert not asked
+    code, _, err = run(capsys, "run", "--model", "tiny-clip", "--tasks", file, "--offline")
+    assert code == 4 and f"the folder {tmp_path / 'tasks' / 'own'} does not exist" in err
+    for kind, more in (("hub_files", {"file": "rows.jsonl"}), ("webdataset", {})):
+        with pytest.raises(OutOfReachError, match=r"the folder .*tasks.own does not exist"):
+            task_data.load(local_task(tmp_path / "tasks", "./own", kind, **more))
+
+
+def test_a_name_without_a_dot_or_slash_in_front_is_an_id_and_a_folder_of_that_name_is_no_guess(tmp_path, monkeypatch):
+    folder = named(tmp_path / "tasks" / "own", "mine")
+    with pytest.raises(UsageError, match=r"'own' is the id of a dataset on the Hub .*; write './own'") as caught:
+        task_data.load(local_task(tmp_path / "tasks", "own"))
+    assert str(folder) in str(caught.value)
+    named(tmp_path / "owner" / "name", "wrong")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutOfReachError, match="the working directory has a folder of that name"):
+        task_data.load(local_task(tmp_path / "tasks", "owner/name"))
+
+
+def test_a_path_of_the_command_line_starts_from_the_working_directory(tmp_path, monkeypatch, capsys):
+    named(tmp_path / "here" / "own", "right")
+    named(tmp_path / "tasks" / "own", "wrong")
+    words = [*RUN, "--tasks", local_task(tmp_path / "tasks", "owner/none"), "--task_args"]
+    monkeypatch.chdir(tmp_path / "here")
+    assert run(capsys, *words, "path=./own", "--output_path", "x.json", "--log_samples")[0] == 0
+    document = json.loads((tmp_path / "here" / "x.json").read_text(encoding="utf-8"))
+    assert document["datasets"]["mine"]["source"]["folder"] == str(tmp_path / "here" / "own")
+    assert document["configs"]["mine"]["source"]["path"] == str(tmp_path / "here" / "own")
+    code, _, err = run(capsys, *words, "path=own")
+    assert code == 2 and "write './own' for the folder" in err

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
 from pydantic import ValidationError
-from support.task_data import find, load, task_file
+from support.task_data import find, load, task_file, write
 
 from ttmbench.cache.images import reading_digest
 from ttmbench.cli import main
@@ -46,6 +44,26 @@ def test_inner_cells_that_are_not_there_are_told(column):
 
 def test_a_column_with_a_dot_in_its_own_name_comes_first():
     assert Row("0", {"a.b": 1, "a": {"b": 2}}, 0).cell("a.b") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        *((None, "null"), (float("nan"), "NaN"), (float("inf"), "infinite"), ("", "blank"), ("  ", "blank")),
+        *((b"x", "bytes"), (["a"], "a list"), ({"a": 1}, "an object")),
+    ],
+)
+def test_what_is_no_id_is_refused(value, word):
+    row = Row("0", {"id": value, "deep": {"id": value}}, 5, "rows.csv")
+    for column, name in (("id", "id"), ("deep.id", "deep.id"), ("v-{id}", "id")):
+        with pytest.raises(DataError, match=rf"^rows\.csv: '{name}' of row 5 is {word}; an id must be text"):
+            row.group_id(column)
+
+
+@pytest.mark.parametrize(("value", "name"), [(7, "7"), (1.5, "1.5"), ("nan", "nan"), (" a ", " a "), (0, "0")])
+def test_numbers_and_texts_are_ids(value, name):
+    assert Row("0", {"id": value}, 0).group_id("id") == name
+    assert Row("0", {"id": value}, 0, file="x").group_id("id") == f"x/{name}"
 
 
 def test_templates_and_tags_reach_inner_cells():
@@ -89,23 +107,17 @@ def test_rows_are_kept_by_conditions_and_then_the_first(where, first, kept):
 
 def test_first_rows_are_those_of_each_file():
     rows = [Row(str(n), {}, n, file=file) for file in "xy" for n in range(3)]
-    assert [(row.file, row.key) for row in kept_rows(rows, {"first_rows": 2})] == [
-        ("x", "0"),
-        ("x", "1"),
-        ("y", "0"),
-        ("y", "1"),
-    ]
+    assert [row.file + row.key for row in kept_rows(rows, {"first_rows": 2})] == ["x0", "x1", "y0", "y1"]
 
 
 def test_numbers_of_csv_files_are_texts_and_truth_is_no_number():
-    rows = [Row("0", {"n": "3", "yes": True}, 0)]
-    assert list(kept_rows(rows, {"where": {"n": 3}})) and list(kept_rows(rows, {"where": {"n": {"at_most": 3}}}))
-    assert not list(kept_rows(rows, {"where": {"yes": 1}})) and list(kept_rows(rows, {"where": {"yes": True}}))
-    different = {"where": {"n": {"differs_from": "yes"}}}
-    assert list(kept_rows(rows, different))
-    assert not list(kept_rows(rows, {"where": {"n": {"differs_from": "n"}}}))
+    def keeps(**where: object) -> bool:
+        return bool(list(kept_rows([Row("0", {"n": "3", "yes": True}, 0)], {"where": where})))
+
+    assert keeps(n=3) and keeps(n={"at_most": 3}) and keeps(yes=True) and not keeps(yes=1)
+    assert keeps(n={"differs_from": "yes"}) and not keeps(n={"differs_from": "n"})
     with pytest.raises(DataError, match="'yes' of row 0 is True, not a number"):
-        list(kept_rows(rows, {"where": {"yes": {"at_least": 1}}}))
+        keeps(yes={"at_least": 1})
 
 
 # --- boxes ---------------------------------------------------------------------------------------------------
@@ -183,8 +195,8 @@ def data(tmp_path):
             gradient(8 if folder == "one" else 10).save(tmp_path / "data" / folder / f"{name}.png")
     first = [[f"vg/{name}.png", {"POS": [f"good {name}"], "NEG": [f"bad {name}"]}] for name in "abc"]
     second = [["c.png", {"POS": ["fine"], "NEG": ["fine"]}], ["a.png", {"POS": ["x"], "NEG": ["y"]}]]
-    (tmp_path / "data" / "first.json").write_text(json.dumps(first), encoding="utf-8")
-    (tmp_path / "data" / "second.json").write_text(json.dumps(second), encoding="utf-8")
+    write(tmp_path / "data" / "first.json", first)
+    write(tmp_path / "data" / "second.json", second)
     return tmp_path / "data"
 
 
@@ -262,50 +274,42 @@ def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path,
 
 @pytest.mark.parametrize("text", ["nothing", "3", "[1", "{'a': 1}", "[" * 5000, "__import__('os')", "-" * 9000 + "1"])
 def test_a_text_that_is_no_list_is_told(tmp_path, text):
-    file = tmp_path / "rows.json"
-    file.write_text(json.dumps([{"hard": text}]), encoding="utf-8")
+    file = write(tmp_path / "rows.json", [{"hard": text}])
     with pytest.raises(DataError, match=r"'hard' of row 0 is .*, which is no list"):
         list(rows_of_files({"": (file, {})}, (), ("hard",)))
 
 
 def test_rows_may_lie_in_lists_below_objects(tmp_path):
-    file = tmp_path / "rows.json"
-    file.write_text(json.dumps({"v1": {"s1": [{"a": 1}, {"a": 2}]}, "v2": [{"a": 3}]}), encoding="utf-8")
-    rows = list(rows_of_files({"": (file, {})}, (), (), nested=True))
-    assert [(row.key, row.cells["a"], row.index) for row in rows] == [
-        ("v1/s1/0", 1, 0),
-        ("v1/s1/1", 2, 1),
-        ("v2/0", 3, 2),
-    ]
-    file.write_text(json.dumps([{"a": 1}]), encoding="utf-8")
-    assert [row.key for row in rows_of_files({"": (file, {})}, (), (), nested=True)] == ["0"]
-    file.write_text(json.dumps({"v1": {"s1": "nothing"}}), encoding="utf-8")
+    def rows(content: object) -> list[tuple]:
+        files = {"": (write(tmp_path / "rows.json", content), {})}
+        return [(row.key, row.cells["a"], row.index) for row in rows_of_files(files, (), (), nested=True)]
+
+    nested = rows({"v1": {"s1": [{"a": 1}, {"a": 2}]}, "v2": [{"a": 3}]})
+    assert nested == [("v1/s1/0", 1, 0), ("v1/s1/1", 2, 1), ("v2/0", 3, 2)]
+    assert rows([{"a": 1}]) == [("0", 1, 0)]
     with pytest.raises(DataError, match="v1/s1 holds str, neither a list nor an object"):
-        list(rows_of_files({"": (file, {})}, (), (), nested=True))
+        rows({"v1": {"s1": "nothing"}})
+
+
+def array_image(tmp_path, data, array, **source):
+    """The image of a task whose only image is an array in a file."""
+    np.save(data / "one" / "frame.npy", array)
+    write(data / "rows.json", [{"image": "frame.npy", "good": "a", "bad": "b"}])
+    source = {"kind": "annotations", "file": "rows.json", "images": "one", **source}
+    task = task_of(tmp_path, source, {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]})
+    return open_upright(load(task, data).groups[0].images[0], "0")
 
 
 @pytest.mark.parametrize(("order", "first"), [("rgb", [0, 0, 9]), ("bgr", [9, 0, 0])])
 def test_images_may_be_arrays(tmp_path, data, order, first):
-    np.save(data / "one" / "frame.npy", np.asarray(gradient()))
-    (data / "rows.json").write_text(json.dumps([{"image": "frame.npy", "good": "a", "bad": "b"}]), encoding="utf-8")
-    source = {"kind": "annotations", "file": "rows.json", "images": "one", "npy": order}
-    group = {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]}
-    (image,) = load(task_of(tmp_path, source, group), data).groups[0].images
-    opened = open_upright(image, "0")
+    opened = array_image(tmp_path, data, np.asarray(gradient()), npy=order)
     assert opened.size == (8, 6) and np.asarray(opened)[0, 0].tolist() == first
 
 
-@pytest.mark.parametrize(
-    "array", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((4, 4, 4), np.uint8)]
-)
-def test_an_array_that_is_no_image_is_told(tmp_path, data, array):
-    np.save(data / "one" / "frame.npy", array)
-    (data / "rows.json").write_text(json.dumps([{"image": "frame.npy", "good": "a", "bad": "b"}]), encoding="utf-8")
-    source = {"kind": "annotations", "file": "rows.json", "images": "one"}
-    group = {"shape": [1, 2], "images": ["image"], "captions": ["good", "bad"]}
-    (image,) = load(task_of(tmp_path, source, group), data).groups[0].images
+@pytest.mark.parametrize(("shape", "kind"), [((4, 4), np.uint8), ((4, 4, 3), np.float32), ((4, 4, 4), np.uint8)])
+def test_an_array_that_is_no_image_is_told(tmp_path, data, shape, kind):
     with pytest.raises(DataError, match=r"expected uint8 \[height, width, 3\]"):
-        open_upright(image, "0")
+        array_image(tmp_path, data, np.zeros(shape, kind))
 
 
 @pytest.mark.parametrize(

@@ -138,15 +138,8 @@ def naturalbench(folder: Path, count: int = 6) -> None:
     for n in range(count):
         draw(folder / "images" / f"{2 * n}.jpg", 2 * n, "CMYK" if n == 2 else "RGB")
         draw(folder / "images" / f"{2 * n + 1}.jpg", 2 * n + 1)
-        rows.append(
-            {
-                "index": 10 + n,
-                "image_0": f"{2 * n}.jpg",
-                "image_1": f"{2 * n + 1}.jpg",
-                "caption_0": f"A dog {n}.",
-                "caption_1": f"A cat {n}.",
-            }
-        )
+        names = {"image_0": f"{2 * n}.jpg", "image_1": f"{2 * n + 1}.jpg"}
+        rows.append({"index": 10 + n, **names, "caption_0": f"A dog {n}.", "caption_1": f"A cat {n}."})
     write(folder / "metadata.json", rows)
 
 
@@ -240,19 +233,10 @@ def aro(data: Path, name: str, count: int, **cells) -> None:
     rows = []
     for n in range(count):
         image = draw(data / "aro" / "images" / f"{n % 4}.jpg", n % 4, "L" if n % 4 == 1 else "RGB")
-        rows.append(
-            {
-                "image_id": n % 4,
-                "image_path": image.name,
-                "bbox_x": n % 3,
-                "bbox_y": 2,
-                "bbox_w": 5,
-                "bbox_h": 4 + n // 8,
-                "true_caption": f"the cat is near the dog {n}",
-                "false_caption": f"the dog is near the cat {n}",
-                **{key: value(n) for key, value in cells.items()},
-            }
-        )
+        box = {"bbox_x": n % 3, "bbox_y": 2, "bbox_w": 5, "bbox_h": 4 + n // 8}
+        texts = {"true_caption": f"the cat is near the dog {n}", "false_caption": f"the dog is near the cat {n}"}
+        more = {key: value(n) for key, value in cells.items()}
+        rows.append({"image_id": n % 4, "image_path": image.name, **box, **texts, **more})
     write(data / "aro" / f"visual_genome_{name}.json", rows)
 
 
@@ -288,13 +272,12 @@ def vl_checklist(data: Path, name: str, rows: int = 3) -> None:
         source = one["cells"]["source"]
         made = []
         for n in range(rows):
-            image = {
-                "vg": f"VG_100K/{n}.jpg",
-                "vaw": f"VG_100K_2/{n + 9}.jpg",
-                "swig": f"milking_{n}.jpg",
-                "hake": f"hico_20160224_det/{n}.jpg",
+            folder, image = {
+                "vg": ("visual_genome", f"VG_100K/{n}.jpg"),
+                "vaw": ("visual_genome", f"VG_100K_2/{n + 9}.jpg"),
+                "swig": ("swig", f"milking_{n}.jpg"),
+                "hake": ("hake", f"hico_20160224_det/{n}.jpg"),
             }[source]
-            folder = {"vg": "visual_genome", "vaw": "visual_genome"}.get(source, source)
             draw(data / folder / image, image, "L" if n == 1 else "RGB")
             times = 3 if source == "swig" else 1
             texts = {"POS": [f"{label} {n}"] * times, "NEG": [f"no {label} {n}"] * times}
@@ -418,11 +401,3 @@ def test_vl_checklist_comes_in_the_archives_of_its_owners(site, tmp_path, capsys
     path = fetched(site, tmp_path, name, tmp_path / "made", archives, capsys, n_groups=4, first_rows=2)
     assert "4 groups, all images decode" in validated(path, tmp_path / "data", capsys)
     assert not (tmp_path / "data" / "vl_checklist" / "corpus").exists()
-
-
-def test_crepe_comes_as_an_archive_of_tables(site, tmp_path, capsys):
-    for kind in ("atom", "swap", "negate"):
-        crepe(tmp_path / "made", kind)
-    archives = {"crepe/prod_hard_negatives": ("crepe/prod_hard_negatives", "prod_hard_negatives"), **VISUAL_GENOME}
-    path = fetched(site, tmp_path, "crepe_swap", tmp_path / "made", archives, capsys, n_groups=18)
-    assert "18 groups, all images decode" in validated(path, tmp_path / "data", capsys)

@@ -116,17 +116,14 @@ def test_the_pillow_and_the_chair_are_exchanged_and_recorded(data):
     assert [Path(image.name).stem for image in pair.images] == ["pillow_right_of_chair", "pillow_left_of_chair"]
     assert loaded.source["fix_labels"] is True
     assert loaded.source["corrections"] == ["images of pillow_left_of_chair and pillow_right_of_chair exchanged"]
+    asis = load("whatsup_a_left_right", data, fix_labels=False)
+    (pair,) = (group for group in asis.groups if group.group_id == "pillow__chair")
+    assert [Path(image.name).stem for image in pair.images] == ["pillow_left_of_chair", "pillow_right_of_chair"]
+    assert asis.source["fix_labels"] is False and asis.source["corrections"] == []
     single = {group.group_id: group for group in load("whatsup_a", data).groups}
     assert Path(single["pillow_left_of_chair"].images[0].name).stem == "pillow_right_of_chair"
     assert Path(single["pillow_on_chair"].images[0].name).stem == "pillow_on_chair"
     json.dumps(loaded.source)
-
-
-def test_labels_may_be_taken_as_they_are(data):
-    loaded = load("whatsup_a_left_right", data, fix_labels=False)
-    (pair,) = (group for group in loaded.groups if group.group_id == "pillow__chair")
-    assert [Path(image.name).stem for image in pair.images] == ["pillow_left_of_chair", "pillow_right_of_chair"]
-    assert loaded.source["fix_labels"] is False and loaded.source["corrections"] == []
 
 
 def test_only_set_a_has_a_correction():
@@ -142,19 +139,13 @@ def mirror(root: Path, which: str, in_a_list: bool) -> Path:
     relations = SETS[which][3]
     rows = [(index, relation, pair) for index, pair in enumerate(scenes_of(which)) for relation in relations]
     images = [Image.new("RGB", (6, 4), (index, 60 * relations.index(relation), 0)) for index, relation, _ in rows]
-    feature = datasets.List(datasets.Image()) if in_a_list else datasets.Image()
-    table = datasets.Dataset.from_dict(
-        {
-            "image_options": [[one] for one in images] if in_a_list else images,
-            "caption_options": [options(*pair, relation, relations) for _, relation, pair in rows],
-        },
-        features=datasets.Features(
-            {"image_options": feature, "caption_options": datasets.List(datasets.Value("string"))}
-        ),
-    )
-    (root / "data").mkdir(parents=True)
+    columns = {
+        "image_options": [[image] for image in images] if in_a_list else images,
+        "caption_options": [options(*pair, relation, relations) for _, relation, pair in rows],
+    }
     split = f"Controlled_Images_{which.upper()}"
-    table.to_parquet(root / "data" / f"{split}-00000-of-00001.parquet")
+    (root / "data").mkdir(parents=True)
+    datasets.Dataset.from_dict(columns).to_parquet(root / "data" / f"{split}-00000-of-00001.parquet")
     (root / "data" / "VG_Relation-00000-of-00001.parquet").write_bytes(b"a large split that nobody asked for")
     files = [{"split": name, "path": f"data/{name}-*"} for name in (split, "VG_Relation")]
     configs = [{"config_name": "default", "data_files": files}]
@@ -216,21 +207,6 @@ def test_captions_tell_objects_and_relation():
             "whatsup_a",
             "needs photograph pillow_left_of_chair, which the data do not have; --task_args fix_labels=false",
         ),
-        (
-            lambda rows: [{**rows[0], "caption_options": rows[0]["caption_options"][:3]}, *rows[1:]],
-            "whatsup_a",
-            "'caption_options' of group 0 holds 3 captions, but 4 are needed",
-        ),
-        (
-            lambda rows: [{**rows[0], "image_path": "data/controlled_images/none.jpeg"}, *rows[1:]],
-            "whatsup_a",
-            "image controlled_images/none.jpeg of group 0 is not in",
-        ),
-        (
-            lambda rows: [{**rows[0], "image_path": "data/../../secret.jpeg"}, *rows[1:]],
-            "whatsup_a",
-            "leaves the folder",
-        ),
     ],
 )
 def test_wrong_photographs_are_named(tmp_path, change, task, message):
@@ -267,19 +243,6 @@ def test_a_run_and_validate_read_the_data_folder(data, monkeypatch, capsys):
     assert result["datasets"]["whatsup_a_left_right"]["source"]["kind"] == "whatsup"
     assert main(["validate", "whatsup_b_front_behind", "--offline"]) == 0
     assert "102 groups, all images decode" in capsys.readouterr().out
-
-
-def test_runs_of_every_photograph_by_the_public_command(data, tmp_path, capsys):
-    from ttmbench.cli import main
-
-    results = tmp_path / "x.json"
-    tasks = "whatsup_a,whatsup_b,whatsup_a_left_right,whatsup_a_on_under,whatsup_b_left_right,whatsup_b_front_behind"
-    words = ["--model", "tiny-clip", "--device", "cpu", "--offline", "--bootstrap_iters", "0", "--data_dir", str(data)]
-    assert main([*words, "--tasks", tasks, "--output_path", str(results)]) == 0, capsys.readouterr().err
-    document = json.loads(results.read_text(encoding="utf-8"))
-    assert [sizes["effective"] for sizes in document["n-samples"].values()] == [412, 408, 103, 103, 102, 102]
-    assert document["datasets"]["whatsup_a"]["source"]["corrections"]
-    assert len(document["breakdowns"]["whatsup_a"]["relation"]) == 4
 
 
 @pytest.mark.parametrize(
@@ -333,22 +296,14 @@ def test_images_elsewhere_may_be_linked(tmp_path):
         (tmp_path / "data" / "whatsup" / name).symlink_to(tmp_path / "own" / "whatsup" / name)
     group = load("whatsup_a", tmp_path / "data").groups[0]
     assert group.images[0].open().size == (6, 4)
-
-
-def test_names_in_the_data_still_lead_nowhere_else(tmp_path):
-    """A link among the photographs themselves is no arrangement of folders, and no name may climb out."""
-    root = archive(tmp_path / "own", "a")
-    secret = tmp_path / "secret.jpeg"
-    Image.new("RGB", (6, 4)).save(secret)
-    photo = root / "whatsup" / "controlled_images" / "beer-bottle0_on_armchair.jpeg"
-    photo.unlink()
-    photo.symlink_to(secret)
-    with pytest.raises(DataError, match="leaves the folder"):
-        load("whatsup_a", root)
-    (root / "linked").mkdir()
-    (root / "linked" / "whatsup").symlink_to(root / "whatsup")
-    with pytest.raises(DataError, match="leaves the folder"):
-        load("whatsup_a", root / "linked")
+    photo = tmp_path / "own" / "whatsup" / "controlled_images" / "beer-bottle0_on_armchair.jpeg"
+    photo.rename(tmp_path / "secret.jpeg")
+    photo.symlink_to(tmp_path / "secret.jpeg")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "whatsup").symlink_to(tmp_path / "own" / "whatsup")
+    for root in ("own", "data", "linked"):  # a link among the photographs is no arrangement of folders
+        with pytest.raises(DataError, match="leaves the folder"):
+            load("whatsup_a", tmp_path / root)
 
 
 def test_a_missing_photograph_names_the_archive_it_is_in(tmp_path):

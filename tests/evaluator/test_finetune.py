@@ -202,7 +202,7 @@ def test_a_damaged_record_is_no_reason_to_rank_the_model_with_others(made, tmp_p
     with pytest.raises(DataError, match=f"{RECORD}.*says what the weights beside it were finetuned on"):
         ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
     (folder / RECORD).write_text("{}")
-    with pytest.raises(DataError, match="is no record of a finetuning"):
+    with pytest.raises(DataError, match="is not a record of a finetuning"):
         ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
 
 

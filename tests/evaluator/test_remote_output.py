@@ -145,7 +145,7 @@ def test_the_same_command_goes_on_from_the_place(place, here, plain, monkeypatch
     began = stopping_at(monkeypatch, "none")
     assert evaluate(place).results == plain[0].results
     assert began == ["shapes_spatial", "shapes_place"] and not There.wrong
-    assert f"going on with {place}" in capsys.readouterr().err and sole()[1]["status"] == "done"
+    assert f"resuming {place}" in capsys.readouterr().err and sole()[1]["status"] == "done"
 
 
 def test_a_sample_that_was_changed_there_is_made_again(plain, monkeypatch, capsys):

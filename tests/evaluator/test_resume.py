@@ -164,7 +164,7 @@ def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_pa
     path = tmp_path / "x.json"
     first, _ = finished(path, "shapes_color")
     second = evaluate(path, tasks="shapes_color", limit=10).document
-    assert "held another run; it is x.2" in capsys.readouterr().err
+    assert "held another run; moved to x.2" in capsys.readouterr().err
     (aside,) = tmp_path.glob("x.2*.json")
     kept = json.loads(aside.read_text(encoding="utf-8"))
     assert kept["results"] == first["results"] and kept["results"] != second["results"]
@@ -181,7 +181,7 @@ def test_a_file_of_another_run_is_moved_aside_with_all_that_belongs_to_it(tmp_pa
 def test_a_file_that_is_no_document_is_never_replaced_unasked(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"mine": 1}', encoding="utf-8")
-    with pytest.raises(UsageError, match="no results document of ttmbench"):
+    with pytest.raises(UsageError, match="is not a results document of ttmbench"):
         evaluate(path, tasks="shapes_color")
     assert path.read_text(encoding="utf-8") == '{"mine": 1}'
     assert evaluate(path, tasks="shapes_color", overwrite="always")["status"] == "done"
@@ -199,7 +199,7 @@ def test_score_moves_a_run_aside_too(tmp_path, capsys):
     (aside,) = tmp_path.glob("x.2*.json")
     assert json.loads(aside.read_text(encoding="utf-8"))["results"] == run["results"]
     path.write_text("[]", encoding="utf-8")
-    assert main(command) == 2 and "no results document" in capsys.readouterr().err
+    assert main(command) == 2 and "is not a results document" in capsys.readouterr().err
 
 
 def test_another_model_under_the_same_name_starts_anew(tmp_path, capsys, monkeypatch, finished):
@@ -247,7 +247,7 @@ def test_a_changed_samples_file_is_noticed(tmp_path, capsys, finished):
     (samples,) = path.parent.glob("samples_shapes_color_*.jsonl")
     samples.write_text("{}", encoding="utf-8")
     again = evaluate(tmp_path)
-    assert "is gone or changed; task shapes_color is run again" in capsys.readouterr().err
+    assert "is missing or changed; task shapes_color is run again" in capsys.readouterr().err
     assert numbers(again.document) == numbers(document)
 
 

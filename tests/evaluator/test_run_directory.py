@@ -50,7 +50,7 @@ def test_a_link_in_the_state_folder_is_not_followed(tmp_path, victim, link, over
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(victim / link)
     before = {file: file.read_bytes() for file in victim.rglob("*") if file.is_file()}
-    with pytest.raises(UsageError, match=r"\.x\.state.* is a link, which no run makes and none follows; remove it"):
+    with pytest.raises(UsageError, match=r"\.x\.state.* is a link, which no run makes or follows; remove it"):
         evaluate(path, overwrite=overwrite, ttm={"iterations": 1, "epochs": 1}, seeds=[0])
     assert {file: file.read_bytes() for file in victim.rglob("*") if file.is_file()} == before
     place.unlink()
@@ -242,6 +242,6 @@ def test_a_bad_row_of_an_earlier_document_is_no_end(tmp_path, capsys, key, value
     again = evaluate(target)
     assert again["status"] == "done" and again["results"] == first["results"]
     told = capsys.readouterr().err
-    assert "cannot be gone on from (is no complete results document" in told and key in told
+    assert "cannot resume from " in told and ": is no complete results document" in told and key in told
     (aside,) = tmp_path.rglob("*.damaged-*.json")
     assert json.loads(aside.read_text(encoding="utf-8")) == document

@@ -113,7 +113,7 @@ def test_a_card_is_of_its_own_weights_alone():
     assert trained_on(registry, "clip-b32", {}, object()) is None
     wrong = Scorer()
     wrong.trained_on = "coco"
-    with pytest.raises(UsageError, match="trained_on of Scorer should be a list of names, got 'coco'"):
+    with pytest.raises(UsageError, match="trained_on of Scorer must be a list of names, got 'coco'"):
         ttmbench.simple_evaluate(wrong, "shapes_color", **QUICK)
 
 

@@ -24,8 +24,10 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures
 from ttmbench.report.groups import groups_from_scores, read_groups
-from ttmbench.report.html.render import json_block, render
+from ttmbench.report.html import site
+from ttmbench.report.html.render import json_block
 from ttmbench.report.html.report_page import read_report, to_html
+from ttmbench.report.leaderboard import Leaderboard
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
 from ttmbench.report.thumbnails import ThumbnailOptions, copies_allowed, thumbnails_for
@@ -182,7 +184,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
         "results_list.json": "no results document",
         "text.json": "no complete results document ('ci.shapes_color.text_score,none.0' is no finite number)",
         "nan.json": "NaN is no number of JSON",
-        f"tiny-clip/{samples.name}": "sha256 differs",
+        f"tiny-clip/{samples.name}": "its sha256 is not",
         f"tiny-clip/{samples.name.replace('color', 'replace')}": "cannot be read",
     }
     assert set(named) == set(parts)
@@ -228,12 +230,7 @@ def test_data_cannot_end_a_block_and_unprintable_names_do_not_reach_a_page():
     assert json.loads(str(json_block(value))) == value
     assert not re.search(r"[<>&\u2028\ud800]", str(json_block(value)))
 
-    class Board:
-        conflicts, superseded, skipped = [], [], {"bad\x00\ud800name": "why"}
-
-    page = render(
-        "leaderboard.html", ["page.css"], ["tables.js"], tables=[], tasks=[], metrics=[], board=Board, made="now"
-    )
+    page = site.to_html(Leaderboard([], {"bad\x00\ud800name": "why"}), "now")
     assert "bad\ufffd\ufffdname" in page
     page.encode("utf-8")
 
@@ -281,7 +278,7 @@ def test_a_document_cannot_point_outside_its_folder(copied, tmp_path):
     document["artifacts"] = {name: {"kind": "samples", "sha256": "0" * 64, "bytes": 2}}
     path.write_text(json.dumps(document))
     run = gather(copied).runs[1]
-    assert run.damaged == {name: "is of no task of its run"} and not run.files
+    assert run.damaged == {name: "is not of a task of its run"} and not run.files
 
 
 def test_a_tag_of_many_values_is_folded_away(tmp_path):
@@ -355,7 +352,7 @@ def test_links_lead_to_files(reported_runs, evil_task, tmp_path, capsys):
     for name, address in images.items():
         assert (target.parent / address).resolve().name == name and (target.parent / address).is_file()
     assert main(["report", str(reported_runs), *links]) == 0
-    assert "80 images could not be linked: they are no files" in capsys.readouterr().out, "they are drawn, not stored"
+    assert "80 images could not be linked: they are not files" in capsys.readouterr().out, "they are drawn, not stored"
 
 
 def test_absent_or_other_data_are_no_error(reported_runs, tmp_path, evil_task):
@@ -441,7 +438,7 @@ def test_forced_choices_are_groups_without_scores(tmp_path, reported_runs):
     (group,) = one.data["groups"]
     assert group[4] == [[[None, None, 0, None, [0], [["image 1", "Which?", None, [1, 0], None, False]]]]]
     path.write_text('{"group_id": "g"}\n')
-    with pytest.raises(DataError, match="line 1 is no samples line"):
+    with pytest.raises(DataError, match="line 1 is not a samples line"):
         read_groups(gather(reported_runs).runs[0], "t", path)
 
 

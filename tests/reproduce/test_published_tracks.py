@@ -12,7 +12,7 @@ from support.documents import whole_document
 from ttmbench.cli import main
 from ttmbench.errors import DataError
 from ttmbench.report import leaderboard as formats
-from ttmbench.report.html import leaderboard_page
+from ttmbench.report.html import site
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
@@ -117,7 +117,7 @@ def test_two_values_under_one_name_stay_two_and_are_marked(runs, capsys):
         assert value in line
     assert "‡ another source" in text
     assert "20.25$^\\ddagger$" in formats.to_latex(board)
-    assert leaderboard_page.to_html(board, "now").count("20.25‡") == 1
+    assert site.to_html(board, "now").count("20.25‡") == 1
     assert main(["leaderboard", str(runs), "--published", "all"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("published values disagree")]
     assert any(

@@ -157,7 +157,7 @@ def test_wrong_options_say_so(capsys, tmp_path):
         (["thresholds", *QUICK, "--lrs", "1,2"], "--lrs is for the analysis 'lr'"),
         (["lr", *QUICK, "--lrs", "1e-4,0"], "learning rates above 0"),
         (["tau", *QUICK, "--taus", "a,b"], "numbers separated by commas"),
-        (["thresholds", *QUICK, "-o", str(tmp_path / "x.json")], "is a folder"),
+        (["thresholds", *QUICK, "-o", str(tmp_path / "x.json")], "must be a directory for analyze"),
         (["thresholds", "--model", "tiny-clip"], "--tasks is needed"),
     ):
         assert main(["analyze", *options]) == 2

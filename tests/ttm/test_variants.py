@@ -133,7 +133,7 @@ def test_the_table_names_what_reads_labels(full, capsys):
     out = " ".join(capsys.readouterr().out.split())
     for words in ("oracle (reads labels): group match", "placebo: group match", "held out, raw: group match"):
         assert words in out
-    assert "Held out: over the raw matching of the same groups." in out
+    assert "Held-out gains are over the raw matching of the same groups." in out
 
 
 class Peeking(hf.TransformersModel):
@@ -158,7 +158,7 @@ def test_options_that_need_ttm_say_so(capsys):
     assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--ttm_controls", "sugar"]) == 2
     assert "placebo" in capsys.readouterr().err
     assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--save_adapted", "x"]) == 2
-    assert "nothing is adapted" in capsys.readouterr().err
+    assert "so it needs ttm or simple_match" in capsys.readouterr().err
 
 
 def test_a_holdout_that_leaves_nothing_is_refused():
@@ -321,7 +321,7 @@ def test_a_learning_rate_is_not_chosen_by_itself(capsys):
     """No rule held (docs/learning-rate.md), and the message says where to look instead."""
     assert main(["run", "--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--ttm_args", "lr=auto"]) == 2
     said = capsys.readouterr().err
-    assert "'lr': give a number" in said and "'ttmbench analyze lr'" in said and "docs/learning-rate.md" in said
+    assert "'lr': must be a number" in said and "'ttmbench analyze lr'" in said and "docs/learning-rate.md" in said
 
 
 def test_what_is_known_of_a_learning_rate_is_told_unless_it_is_replaced():

@@ -116,10 +116,7 @@ class PixelDigestCache:
 class PreparedImageCache:
     """Prepared images of one way of preprocessing; a `ttmbench.scoring.inputs.PreparedImages`.
 
-    Args:
-        store: the cache.
-        key: sha256 of everything that changes a prepared image, the decoders included.
-        limit: bytes that all prepared images may take.
+    The key is a sha256 of everything that changes a prepared image, the limit is in bytes, for all prepared images.
     """
 
     def __init__(self, store: Store, key: str, limit: int) -> None:

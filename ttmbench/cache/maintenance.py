@@ -73,18 +73,15 @@ def prune(
     max_size: int | None = None,
     dry_run: bool = False,
 ) -> list[Item]:
-    """Removes files from the cache.
+    """Removes files that ``wanted`` allows, or would (``dry_run``), and returns them.
 
     Args:
         folder: of the cache.
-        wanted: which files may go; it is asked of each file alone.
+        wanted: asked of each file alone.
         damaged: only those that cannot be used.
         outdated: only those of other versions of ttmbench.
         max_size: keep the most recently used, up to so many bytes of the whole cache; None removes all that may go.
         dry_run: remove nothing.
-
-    Returns:
-        What was removed, or would be.
 
     Raises:
         TtmbenchError: another process is cleaning up, or a file cannot be removed.

@@ -30,10 +30,8 @@ BLOCKS = ".blocks"
 class ScoreCache(Store):
     """The cache of one run.
 
-    Args:
-        folder: need not exist.
-        exact: what bits depend on beside model, data and settings, for a run that is to be repeated bit by bit.
-        images_alone: cache no scores: for a model whose weights are no longer those that it states.
+    ``exact`` is what bits depend on beside model, data and settings, for a run that is to be repeated bit by bit. With
+    ``images_alone`` no scores are cached: for a model whose weights are no longer those that it states.
     """
 
     def __init__(self, folder: Path, exact: Header | None = None, images_alone: bool = False) -> None:
@@ -72,18 +70,9 @@ class KnownData:
     in a folder named by the names of images and captions, and each says which data it is of. Blocks of images name
     their own pixels alone, so that they can be stored before all images are opened.
 
-    Args:
-        cache: of the run, if it has one.
-        model: the model and what it can do.
-        spec: the task.
-        groups: its data.
-        all_pairs: whether every image is scored with every caption.
-        prior: where log P(t) comes from, if it is subtracted.
-        also: what else the arrays depend on, for JSON: classes and prompts, the candidates of a first stage.
-
-    Attributes:
-        data: fingerprint of the data.
-        prepared: cache of prepared images, if there is one.
+    ``prior`` says where log P(t) comes from, if it is subtracted, and ``also`` what else the arrays depend on, for
+    JSON: classes and prompts, the candidates of a first stage. ``data`` is the fingerprint, ``prepared`` the cache of
+    prepared images.
     """
 
     what = "raw scores"
@@ -269,11 +258,7 @@ class KnownData:
 
 
 class TaskCache(KnownData):
-    """The cache of a task with groups: raw scores, or both parts of debiased ones.
-
-    Attributes:
-        kept: what an earlier run stored, once it was looked up and found.
-    """
+    """The cache of a task with groups: raw scores, or both parts of debiased ones."""
 
     kept: Scores | Likelihoods | None = None
 

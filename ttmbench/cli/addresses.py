@@ -23,8 +23,15 @@ READ = {
     "score": "scores",
 }
 """Command -> the option that names what it reads."""
-TAKEN = {command: {option, "output_path"} for command, option in READ.items() if command != "validate"}
-TAKEN |= {"run": {"output_path"}, "validate": {"tasks"}}
+TAKEN = {
+    "run": {"output_path"},
+    "report": {"path", "output_path"},
+    "leaderboard": {"folder", "output_path"},
+    "compare": {"runs", "output_path"},
+    "export": {"runs", "output_path"},
+    "validate": {"tasks"},
+    "score": {"scores", "output_path"},
+}
 """Command -> its options that take an address."""
 
 

@@ -10,8 +10,7 @@ from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard as formats
-from ttmbench.report.html import leaderboard_page
-from ttmbench.report.html.site import check_place, write_site
+from ttmbench.report.html.site import check_place, to_html, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
 from ttmbench.reproduce.tables import published_numbers
 
@@ -47,7 +46,7 @@ def leaderboard(options: argparse.Namespace) -> int:
         "leaderboard.csv": formats.to_csv(board),
         "leaderboard.md": formats.to_markdown(board),
         "leaderboard.tex": formats.to_latex(board),
-        "leaderboard.html": leaderboard_page.to_html(board, made),
+        "leaderboard.html": to_html(board, made),
     }
     echo(texts["leaderboard.md"])
     _print_skipped(board)

@@ -1,6 +1,6 @@
 """Builds the adapter that ``--model`` and ``--model_args`` name, and reports what it states of itself.
 
-A folder of weights that `ttmbench finetune` wrote holds a record: by it every later run knows that its model is
+A folder of weights that `ttmbench finetune` wrote holds a record, by which later runs know that their model is
 supervised.
 """
 
@@ -35,9 +35,6 @@ def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], s
         name: of the model.
         model_args: the user's arguments; each must be a parameter of the adapter.
         settings: device, dtype, offline, trust_remote_code: passed on where the adapter takes them.
-
-    Returns:
-        The adapter.
 
     Raises:
         UsageError: unknown model or argument, or what was built has no way to score.
@@ -117,16 +114,11 @@ def _instead_of(given: object) -> str | None:
 def name_of_adapter(adapter: Model, written: bool) -> str:
     """What results call an adapter that was given as an object, where the caller does not say.
 
-    Args:
-        adapter: the model.
-        written: whether results go to files, where those of other checkpoints may lie.
-
-    Returns:
-        Its attribute ``model_name``; else its class and eight digits of its fingerprint's digest. The class alone for
-        one that states no fingerprint, of which nothing is written.
+    Its attribute ``model_name``; else its class and eight digits of its fingerprint's digest; the class alone for one
+    that states no fingerprint, if nothing is written.
 
     Raises:
-        UsageError: nothing tells it from another checkpoint of its class, and results are to be written.
+        UsageError: nothing distinguishes it from another checkpoint of its class, and results are ``written``.
     """
     kind, own = type(adapter).__name__, getattr(adapter, "model_name", None)
     if isinstance(own, str) and own.strip():
@@ -159,7 +151,7 @@ def model_info(model: Capabilities) -> dict[str, Any]:
 
 
 def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], adapter: object) -> list[str] | None:
-    """The image collections that a model was trained on; None where that is unknown.
+    """The image collections that a model was trained on, as cards name them; None where that is unknown.
 
     Args:
         registry: where names are looked up.
@@ -167,11 +159,8 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], ad
         model_args: the user's; where they name other weights, the card of the name says nothing of these.
         adapter: the model; its own attribute ``trained_on`` wins, and over it the record of a finetuning.
 
-    Returns:
-        Names as cards have them; empty for a model that was trained on none.
-
     Raises:
-        UsageError: the adapter's attribute is no list of names.
+        UsageError: the adapter's attribute is not a list of names.
     """
     record = finetuned(adapter)
     if record is not None:
@@ -179,7 +168,7 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], ad
     own = getattr(adapter, "trained_on", None)
     if own is not None:
         if isinstance(own, str) or not all(isinstance(name, str) for name in own):
-            raise UsageError(f"trained_on of {type(adapter).__name__} should be a list of names, got {own!r:.80}")
+            raise UsageError(f"trained_on of {type(adapter).__name__} must be a list of names, got {own!r:.80}")
         return list(own)
     if model not in registry.adapters or any(name in model_args for name in ("pretrained", "model", "path", "weights")):
         return None
@@ -188,7 +177,7 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], ad
 
 
 def model_notes(adapter: object) -> list[str]:
-    """What an adapter says that a reader of its scores should know, for the results of every task."""
+    """What a reader of the adapter's scores should know, for the results of every task."""
     return [str(note) for note in getattr(adapter, "model_notes", ())]
 
 
@@ -205,17 +194,13 @@ def remarks(adapter: object) -> list[str]:
 
 
 def finetuned(adapter: object) -> dict[str, Any] | None:
-    """The record (`ttmbench.evaluator.finetune`) beside a model's weights; None if there is none.
-
-    Raises:
-        DataError: it is damaged, so that nobody can tell what the model was trained on.
-    """
+    """The record (`ttmbench.evaluator.finetune`) beside a model's weights; None if there is none."""
     files = getattr(adapter, "files", None)
     return read_record(files.folder) if isinstance(files, ModelFiles) else None
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record in a folder; None if there is none. Errors as for `finetuned`."""
+    """The record in a folder; None if there is none, DataError if it is damaged."""
     path = folder / RECORD
     if not path.is_file():
         return None
@@ -226,7 +211,9 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     tasks = content.get("tasks") if isinstance(content, dict) and content.get("kind") == KIND else None
     sound = isinstance(tasks, list) and all(isinstance(one, dict) and isinstance(one.get("task"), str) for one in tasks)
     if not sound or not all(isinstance(name, str) for name in content.get("trained_on") or ()):
-        raise DataError(f"{path} is no record of a finetuning, which says what the weights beside it were trained on")
+        raise DataError(
+            f"{path} is not a record of a finetuning, which says what the weights beside it were trained on"
+        )
     return dict(content)
 
 
@@ -241,7 +228,7 @@ def finetuning_shown(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def loads_as(target: str, model: str, folder: str) -> tuple[str, dict[str, Any]]:
-    """The model and arguments by which a run takes the weights of a finetuning.
+    """The model and arguments by which a run loads the weights of a finetuning from ``folder``.
 
     Args:
         target: of the adapter that was finetuned (``module:Class``).

@@ -1,4 +1,4 @@
-"""From a run's configuration to analyses: what ``ttmbench analyze`` does, as functions."""
+"""Analyses of a run's configuration: what ``ttmbench analyze`` does, as functions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def analyze_tasks(
         The document of each task.
 
     Raises:
-        UsageError: the model cannot be analysed so.
+        UsageError: the analysis does not apply to the model.
         DataError: data or weights out of reach.
     """
     check_config(config)
@@ -162,7 +162,7 @@ def _document(
 
 
 def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
-    """Raises UsageError if an analysis says nothing of a model."""
+    """UsageError if an analysis does not apply to a model."""
     if analysis == ALPHA:
         if model.debiasable is None:
             raise UsageError(f"model {config.model} has no log P(t) to take off its scores, so '{ALPHA}' says nothing")
@@ -171,15 +171,12 @@ def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
 
 
 def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> Document:
-    """Adapts a model to each task, and measures what became of it on every one of them.
+    """Adapts a model to each task, and measures the adapted model on all of them.
 
     Args:
         config: model, tasks and settings; its ``output_path`` is not written to.
         started: when it began, for the record.
         command: the command line, for the record.
-
-    Returns:
-        The document of the analysis.
 
     Raises:
         UsageError: fewer than two tasks, or a model that cannot be adapted.
@@ -220,7 +217,7 @@ def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: Result
         document: that document.
 
     Returns:
-        ``metrics`` and ``raw`` by column, and ``cells``: rows of what the adapted model is and its difference to raw.
+        ``metrics`` and ``raw`` by column, and ``cells``: values of the adapted model and their differences to raw.
     """
     by_place: dict[tuple[str, str], Transfer] = {}
     for one in transfers:

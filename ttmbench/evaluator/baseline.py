@@ -1,4 +1,4 @@
-"""A run beside another: what ``--baseline`` adds to the results document. Groups are paired where both have values."""
+"""What ``--baseline`` adds to the results document. Groups are paired where both runs have their values."""
 
 from __future__ import annotations
 
@@ -34,17 +34,14 @@ class Baseline:
 
     @classmethod
     def read(cls, path: Path, tasks: Mapping[str, TaskFile]) -> Baseline:
-        """Reads a results document, and the samples beside it if there are some.
+        """Reads a results document, and its samples if there are some.
 
         Args:
             path: the document.
             tasks: of this run, by name.
 
-        Returns:
-            The baseline.
-
         Raises:
-            DataError: a file is absent or damaged.
+            DataError: a file is missing or damaged.
             UsageError: the baseline has none of the tasks, or another version of one.
         """
         baseline = cls(read_run(path, need_samples=False), file_digest(path))
@@ -65,16 +62,13 @@ class Baseline:
     def entry(
         self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int
     ) -> dict[str, Any]:
-        """What the results document says of the comparison.
+        """The document's record of the comparison: file, sha256, model_name, rows, and why they were refused, or None.
 
         Args:
             document: of this run.
             groups: of its tasks that have values at hand.
             iterations: resamples of intervals and permutation tests.
             seed: of these.
-
-        Returns:
-            ``file``, ``sha256``, ``model_name``, ``rows`` and ``refused``: why there are no rows, or None.
         """
         about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
         this = StoredRun(THIS, document, groups)

@@ -1,4 +1,4 @@
-"""The same bits every time on one machine: what ``--deterministic`` switches in this process, and switches back."""
+"""The same bits every time on one machine: what ``--deterministic`` switches in this process, and back."""
 
 from __future__ import annotations
 
@@ -24,14 +24,11 @@ _LACKING = re.compile(r"^(?P<operation>[^\n]{1,100}?) does not have a determinis
 
 @contextmanager
 def deterministic(seed: int) -> Iterator[None]:
-    """Inside, torch computes the same bits every time, on one machine; afterwards everything is as it was.
+    """Inside, torch computes the same bits every time on one machine; afterwards all settings are as before.
 
     Deterministic algorithms only, no choice of convolutions by timing, no TF32, one thread, a fixed workspace of cuBLAS
-    and fixed states of the random generators. The workspace is read when CUDA starts, so its variable stays set if CUDA
-    was started inside.
-
-    Args:
-        seed: of the generators of torch, numpy and Python.
+    and fixed states of the random generators of torch, numpy and Python. The workspace is read when CUDA starts, so its
+    variable stays set if CUDA was started inside.
     """
     with ExitStack() as stack:
         stack.enter_context(_fixed_workspace())
@@ -73,14 +70,7 @@ def naming_what_cannot() -> Iterator[None]:
 
 
 def conditions(batch_size: int | str) -> dict[str, Any]:
-    """What bits depend on beside model, data and settings: of keys under which they are found again.
-
-    Args:
-        batch_size: of scoring.
-
-    Returns:
-        A mapping for JSON.
-    """
+    """What bits depend on beside model, data and settings, as JSON values: part of the keys of cached scores."""
     return {
         "batch_size": batch_size,
         "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
@@ -107,7 +97,7 @@ def _fixed_workspace() -> Iterator[None]:
 
 
 def _put_back(stack: ExitStack) -> None:
-    """Has torch's switches and all random generators put back as they are now, when the stack is left."""
+    """Restores torch's switches and all random generators when the stack is left."""
     stack.callback(
         torch.use_deterministic_algorithms,
         torch.are_deterministic_algorithms_enabled(),
@@ -125,7 +115,7 @@ def _put_back(stack: ExitStack) -> None:
 
 
 def _precision() -> Callable[[], None]:
-    """What puts the precision of products back, by both of torch's ways to set it: by word, and for each backend."""
+    """What restores the precision of products, by both of torch's ways to set it: by word, and for each backend."""
     backends = torch.backends
     places: list[Any] = [backends.cuda.matmul, *(getattr(backends.cudnn, name, None) for name in ("conv", "rnn"))]
     places += [getattr(backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn")]

@@ -23,16 +23,16 @@ _GLOBAL = (("SimpleMatch", "global_assignment_accuracy,none"), ("TTM", "global_a
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EvalResults(Mapping[str, Any]):
-    """A results document as a mapping, and what a program wants beside it.
+    """A results document as a mapping, and what a program needs beside it.
 
     Attributes:
         typed: the document.
         tasks: task -> its result, of tasks that this program scored or whose scores it read.
         path: the results file, if there is one.
         earlier: task -> single groups, of tasks that an earlier run of the same command had done.
-        address: where the results file lies, if the run wrote to an address (``s3://...``); then there is no ``path``.
-        setting: what tells it from others that were read with it: in a sweep the setting's name, else the arguments
-            that differ.
+        address: of the results file, if the run wrote to an address (``s3://...``); then there is no ``path``.
+        setting: what distinguishes it from others that were read with it: in a sweep the setting's name, else the
+            arguments that differ.
     """
 
     typed: ResultsDocument

@@ -61,7 +61,7 @@ def ask_task(plan: TaskPlan, run: Run) -> Answered:
 
 
 def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> dict[str, Any]:
-    """What the results document says of the questions."""
+    """The results document's record of the questions."""
     shape = plan.spec.shape
     prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions)}
     if shape.images > 1:
@@ -77,5 +77,5 @@ def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> di
 
 
 def _name(given: Given) -> str:
-    """The question as people count: which caption fits image 1, which image fits caption 2."""
+    """The question, counted from 1: which caption fits image 1, which image fits caption 2."""
     return f"{'image' if given.asked.side == 'text' else 'caption'} {given.asked.subject + 1}"

@@ -1,4 +1,4 @@
-"""What a program asks for beside runs: results read back and compared, metrics of scores, names of what there is."""
+"""What programs use beside runs: results read back and compared, metrics of scores, names of tasks and models."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from ttmbench.errors import UsageError, phase
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.reranking import RetrievalPool, first_stage, rank_pairs, score_pool
 from ttmbench.evaluator.score_task import feature_limit, load_data
-from ttmbench.evaluator.stored_pool import pool_ranks, stored_pool
+from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.ranks import CLASS, I2T, T2I, Ranks
@@ -179,7 +179,7 @@ def _cached(cache: RankCache, kind: str, shapes: dict[str, tuple[int, int]]) -> 
 
 
 def describe_classes(classes: Classes) -> dict[str, Any]:
-    """What results report of classes and prompts: where they come from, how many, and a digest of both lists."""
+    """What results report of classes and prompts: their origin, number, and a digest of both lists."""
     content = json.dumps([classes.names, classes.templates])
     return {
         "names": classes.origin_of_names,

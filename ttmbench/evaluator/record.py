@@ -109,13 +109,14 @@ class RunRecord:
         place, done = self._place, list[str]()
         if place is not None and place.previous is not None:
             done = place.keep_completed(self.model_info["fingerprint"], data_of)
-            document = place.previous
-            if document is not None:
+            previous = place.previous
+            if previous is not None:  # of this model
+                document = previous.to_dict()
                 self.take_over(document, done)
-                self.errors.extend(error for error in document.get("errors", ()) if error.get("task") in done)
-                self._date = datetime.fromtimestamp(float(document["date"])).astimezone()
-                self._earlier_seconds = float(document.get("total_evaluation_time_seconds", 0.0))
-                self._earlier_usage = document.get("model_info", {}).get("usage") or {}
+                self.errors.extend(error for error in document["errors"] if error["task"] in done)
+                self._date = datetime.fromtimestamp(previous.date).astimezone()
+                self._earlier_seconds = previous.total_evaluation_time_seconds
+                self._earlier_usage = previous.model_info.get("usage") or {}
             self.is_new = True
         self._save_running()
         return done

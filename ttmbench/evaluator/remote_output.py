@@ -1,7 +1,7 @@
 """Where a run with results at an address writes: a temporary folder that is sent after every task.
 
-Object stores have neither locks nor renames, so the run works here, as runs with a folder do. What an earlier run left
-at the address is fetched first.
+Object stores have neither locks nor renames, so the run works locally. What an earlier run left at the address is
+fetched first.
 """
 
 from __future__ import annotations
@@ -25,20 +25,12 @@ if TYPE_CHECKING:
 
 
 class UnsentError(TtmbenchError):
-    """The run is over, and its results could not be written to their address; they are kept here (exit 1)."""
+    """The run is over, and its results could not be written to their address; a local copy is kept (exit 1)."""
 
 
 @contextmanager
 def run_at_address(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
-    """The files of a run for as long as it writes: as `open_place`, for an address.
-
-    Args:
-        config: the run; its ``output_path`` is an address.
-        key: of the run.
-        started: when it began.
-
-    Yields:
-        The place.
+    """The files of a run for as long as it writes: as `open_place`, for an address (``output_path``).
 
     Raises:
         UsageError: as `open_place`; or the address cannot be read or written.
@@ -82,7 +74,7 @@ def run_at_address(config: RunConfig, key: RunKey, started: datetime) -> Iterato
 
 
 def _fetch_earlier(remote: RemoteFolder, name: str, model: str, key: str) -> None:
-    """Fetches the documents that this run may go on from, with the files that they name."""
+    """Fetches the documents that this run may resume, with the files that they name."""
     from ttmbench.results.remote import fetch_artifacts
 
     earlier = [one for one in remote.files(model) if one.startswith(f"{model}/results_")] if model else [name]

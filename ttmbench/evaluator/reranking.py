@@ -1,7 +1,7 @@
 """Retrieval by models that see an image and a caption together: all pairs of a small pool, or the best of another.
 
 Such a model takes as long for a pair as a dual encoder for an image. So a dual encoder chooses the best k candidates of
-each query, and these alone are ranked by the model's own score.
+each query, and only these are ranked by the model's own score.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.settings import model_settings
-from ttmbench.evaluator.stored_pool import pool_ranks
+from ttmbench.evaluator.stored_ranks import pool_ranks
 from ttmbench.protocols import Debiasable, DualEncoder
 from ttmbench.results.ranks import I2T, T2I, Ranks
 from ttmbench.scoring.batches import BatchSizer
@@ -35,10 +35,7 @@ _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ran
 
 
 class RetrievalPool:
-    """All images and captions of a retrieval task, and which caption belongs to which image.
-
-    Args:
-        groups: images with their captions.
+    """All images and captions of a retrieval task.
 
     Attributes:
         images: each with its group's id.
@@ -71,7 +68,7 @@ class FirstStage:
         capabilities: of the model.
         adapter: the model.
         name: what the user calls it.
-        k: how many candidates of each query it leaves.
+        k: how many candidates of each query it chooses.
     """
 
     capabilities: Capabilities
@@ -81,11 +78,11 @@ class FirstStage:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What results say of it."""
+        """What results report of it."""
         return {"model": self.name, "k": self.k, "fingerprint": model_info(self.capabilities)["fingerprint"]}
 
     def choose(self, run: Run, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
-        """Places of the best k captions of each image and images of each caption, in ascending order."""
+        """Positions of the best k captions of each image and images of each caption, in ascending order."""
         cache = RankCache(run.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
         found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
         if found is None:
@@ -102,7 +99,7 @@ def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | N
     """The model that chooses candidates for one that scores pairs; None where every candidate is ranked.
 
     Raises:
-        UsageError: there are too many pairs and no first stage is named, or it is none.
+        UsageError: there are too many pairs and no first stage is named, or it cannot rank.
     """
     config = run.config
     if run.capabilities.dual_encoder is not None:
@@ -134,17 +131,14 @@ def rank_pairs(
     cache: RankCache,
     chosen: Mapping[str, np.ndarray] | None,
 ) -> dict[str, Ranks]:
-    """Ranks by a model that scores pairs.
+    """Ranks by a model that scores pairs: scope -> ranks.
 
     Args:
         run: the run and its model.
         prior: where log P(t) comes from; None if it is not taken off.
         pool: the task's images and captions.
         cache: where finished blocks of scores go.
-        chosen: places of the candidates of images and of captions; None for all.
-
-    Returns:
-        Scope -> ranks.
+        chosen: positions of the candidates of images and of captions; None for all.
     """
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
@@ -169,7 +163,7 @@ def rank_pairs(
 
 
 class _Pairs:
-    """Distinct pairs of images and captions, each scored once, and where they stand."""
+    """Distinct pairs of images and captions, each scored once, and their positions."""
 
     def __init__(self, pool: RetrievalPool, chosen: Mapping[str, np.ndarray] | None) -> None:
         names = {name: row for row, name in enumerate(dict.fromkeys(image.name for _, image in pool.images))}
@@ -189,6 +183,6 @@ class _Pairs:
         return keys
 
     def look(self, values: np.ndarray, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """Scores of images with captions, given by their places and broadcast against each other."""
+        """Scores of images with captions, given by their positions and broadcast against each other."""
         found: np.ndarray = values[np.searchsorted(self._keys, self._key(images, captions))]
         return found

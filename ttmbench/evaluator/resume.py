@@ -1,8 +1,8 @@
 """Where a run writes, and what an earlier run of the same command left there.
 
-The same command again finishes what is missing. Two commands are the same if they have one key
-(`ttmbench.evaluator.run_key.RunKey`) and the model states the same fingerprint. Nothing that is there is lost: another
-run's document is moved aside before its name is taken, and one place has one writer.
+Two commands are the same if they have one key (`ttmbench.evaluator.run_key.RunKey`) and the model states the same
+fingerprint. Nothing is lost: another run's document is moved aside before its name is taken, and a folder has one
+writer at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.run_key import DataNow, RunKey
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
 
@@ -34,7 +35,7 @@ _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
 
 @dataclass
 class RunDirectory:
-    """The files of a run, held against other writers until it is left; a context manager.
+    """The files of a run, locked against other writers until it is left; a context manager.
 
     Attributes:
         files: where the run writes.
@@ -45,7 +46,7 @@ class RunDirectory:
     """
 
     files: RunFiles
-    previous: dict[str, Any] | None
+    previous: ResultsDocument | None
     _lock: filelock.BaseFileLock
     _config: RunConfig
     _started: datetime
@@ -63,7 +64,7 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Tidies up if nothing is left to go on from, and lets go: whoever comes meanwhile finds the lock taken."""
+        """Removes the state if nothing is left to resume, then the lock."""
         state = self.files.state
         if self.files.finished or not _holds_something(state):
             with suppress(FileNotFoundError):
@@ -76,70 +77,66 @@ class RunDirectory:
     def keep_completed(
         self, fingerprint: Mapping[str, Any], data_of: Callable[[str], DataNow | None] = lambda task: None
     ) -> list[str]:
-        """Decides what of the earlier run stays, now that the model is known.
+        """Tasks of the earlier run that need not be run again, now that the model is known.
+
+        If the earlier run had another model there are none, and its files are left as they are: this run gets others,
+        or
+        they are moved aside.
 
         Args:
             fingerprint: what the adapter states about itself.
             data_of: task -> its data as they are now; None if they are out of reach.
-
-        Returns:
-            Tasks that need not be run again. If the earlier run had another model there are none, and its files stay
-            what they are: this run gets others, or they are moved aside.
         """
-        if self.previous is None:
+        previous = self.previous
+        if previous is None:
             return []
-        before = self.previous.get("model_info", {}).get("fingerprint")
+        before = previous.model_info.get("fingerprint")
         if before is not None and (not fingerprint or before != json.loads(json.dumps(fingerprint, default=str))):
             why = "states no fingerprint" if not fingerprint else "is not the one"
             warn(f"the model {why} of {self.files.results}; every task is run")
-            self._leave_previous()
+            self._leave(previous)
             return []
-        statuses = self.previous.get("task_status", {})
         wanted = {"done", "failed"} if self._config.overwrite == "missing" else {"done"}
-        kept = [
-            task
-            for task, status in statuses.items()
-            if status in wanted and self._intact(task) and self._same_data(task, data_of)
-        ]
-        artifacts = self.previous.get("artifacts", {})
-        self.files.artifacts.update({name: one for name, one in artifacts.items() if one.get("task") in kept})
-        warn(f"going on with {self.files.results}{_reported(kept, statuses)}")
-        return kept
+        tasks = [task for task, status in previous.task_status.items() if status in wanted]
+        done = [task for task in tasks if self._intact(previous, task) and self._same_data(previous, task, data_of)]
+        for name, about in previous.artifacts.items():
+            if about.task in done:
+                self.files.artifacts[name] = about.model_dump(mode="json", exclude_unset=True)
+        left = len(previous.task_status) - len(done)
+        how_far = f"{', '.join(done) or 'no task'} done, {left} left"
+        how_far = how_far if left else "every task is done (--overwrite always runs them again)"
+        warn(f"resuming {self.files.results}: {how_far}")
+        return done
 
-    def _leave_previous(self) -> None:
-        self._keep_adapted()
+    def _leave(self, previous: ResultsDocument) -> None:
+        """Moves what the earlier run left aside: it is of another model."""
+        folder = Path(self._config.save_adapted or "")
+        if self._config.save_adapted is not None and folder.is_dir() and any(folder.iterdir()):
+            aside = folder.with_name(f"{folder.name}.{_stamp(previous.date)}")
+            folder.rename(aside)
+            folder.mkdir()
+            warn(f"{folder} held models that were adapted from other weights; moved to {aside}")
         if Path(self._config.output_path or "").suffix == ".json":
-            _move_aside(self.files, self.previous or {})
+            _move_aside(self.files, previous.to_dict())
             files = self.files
         else:
             files = _new_files(self._config, self._started)
         self._lock.release()
         self.files, self.previous, self._lock = files, None, _lock(files)
 
-    def _keep_adapted(self) -> None:
-        """Moves models that the earlier run adapted aside: they are of other weights, and no run overwrites them."""
-        folder = Path(self._config.save_adapted or "")
-        if self._config.save_adapted is None or not folder.is_dir() or not any(folder.iterdir()):
-            return
-        aside = folder.with_name(f"{folder.name}.{_stamp(self.previous or {})}")
-        folder.rename(aside)
-        folder.mkdir()
-        warn(f"{folder} held models that were adapted from other weights; they are in {aside} now")
-
-    def _intact(self, task: str) -> bool:
-        """Whether the files that a task left are there as they were written."""
-        for name, about in (self.previous or {}).get("artifacts", {}).items():
+    def _intact(self, previous: ResultsDocument, task: str) -> bool:
+        """Whether the files that a task left are unchanged."""
+        for name, about in previous.artifacts.items():
             path = self.files.folder / name
-            if about.get("task") == task and (not path.is_file() or file_digest(path) != about["sha256"]):
-                warn(f"{path} is gone or changed; task {task} is run again")
+            if about.task == task and (not path.is_file() or file_digest(path) != about.sha256):
+                warn(f"{path} is missing or changed; task {task} is run again")
                 return False
         return True
 
-    def _same_data(self, task: str, data_of: Callable[[str], DataNow | None]) -> bool:
-        """Whether the data of a task are those that its numbers are of, as far as they can be looked at."""
-        previous = self.previous or {}
-        before = previous.get("task_hashes", {}).get(task)
-        groups = previous.get("datasets", {}).get(task, {}).get("groups_sha256")
+    def _same_data(self, previous: ResultsDocument, task: str, data_of: Callable[[str], DataNow | None]) -> bool:
+        """Whether the data of a task are those that its numbers are of, as far as they can be read."""
+        before = previous.task_hashes.get(task)
+        groups = previous.datasets[task].groups_sha256 if task in previous.datasets else None
         now = None if before is None else data_of(task)
         if now is None or (now.fingerprint == before and (now.groups is None or groups in (None, now.groups))):
             return True
@@ -149,19 +146,16 @@ class RunDirectory:
 
 
 def open_place(config: RunConfig, key: RunKey, started: datetime) -> RunDirectory:
-    """Chooses the files of a run, makes sure that they can be written, and takes them for this run alone.
+    """Chooses the files of a run, makes sure that they can be written, and locks them for this run.
 
     Args:
         config: the run; its ``output_path`` is set.
         key: of the run. Where an earlier run differs from it by its source or packages alone, that is reported.
         started: when it began.
 
-    Returns:
-        The place.
-
     Raises:
-        UsageError: the place cannot be written to, another run writes there, ``overwrite`` forbids it, or the file
-            to write is none of ours.
+        UsageError: the folder cannot be written to, another run writes there, ``overwrite`` forbids it, or the file to
+            write is not a results document.
     """
     assert config.output_path is not None, "a run without an output path has no place"
     files = _new_files(config, started)
@@ -197,14 +191,14 @@ def open_place(config: RunConfig, key: RunKey, started: datetime) -> RunDirector
         lock.release()
         raise
     files.remove_strays()
-    return RunDirectory(files, previous, lock, config, started)
+    return RunDirectory(files, None if previous is None else read_document(files.results), lock, config, started)
 
 
 def archive_existing(files: RunFiles) -> None:
-    """Moves a run's document aside whose name is wanted for numbers that are computed at once.
+    """Moves a run's document aside whose name numbers without a run are written to.
 
     Raises:
-        UsageError: the file that is there is no results document.
+        UsageError: the existing file is not a results document.
     """
     document = _document(files.results, strict=True)
     if document is not None and document.get("run_key") is not None:
@@ -212,7 +206,7 @@ def archive_existing(files: RunFiles) -> None:
 
 
 def _new_files(config: RunConfig, started: datetime) -> RunFiles:
-    """Names that are not taken, whatever the clock says."""
+    """Unused file names, even if the clock repeats."""
     assert config.output_path is not None
     while True:
         files = RunFiles.of(config.output_path, config.model_name, started.strftime(_STAMP))
@@ -222,7 +216,7 @@ def _new_files(config: RunConfig, started: datetime) -> RunFiles:
 
 
 def _earlier(folder: Path, key: RunKey) -> Path | None:
-    """The newest document of the same command; if there is none, the newest that only its code sets apart is named."""
+    """The newest document of the same command; without one, reports the newest that only its code sets apart."""
     others = []
     for path in sorted(folder.glob("results_*.json"), reverse=True):
         document = _document(path, strict=False)
@@ -243,7 +237,7 @@ def _report_changes(key: RunKey, document: Mapping[str, Any], path: Path) -> boo
 
 
 def _document(path: Path, strict: bool) -> dict[str, Any] | None:
-    """A results document; None if there is none. What is there and is none of ours is an error, if strict."""
+    """A results document; None if there is none. With ``strict``, UsageError for any other file."""
     if not path.exists():
         return None
     try:
@@ -254,21 +248,21 @@ def _document(path: Path, strict: bool) -> dict[str, Any] | None:
         return content
     if strict:
         raise UsageError(
-            f"{path} is there and is no results document of ttmbench; name another --output_path, or replace it with "
+            f"{path} exists and is not a results document of ttmbench; name another --output_path, or replace it with "
             "--overwrite always"
         )
     return None
 
 
 def _sound(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
-    """A document that can be gone on from; one that cannot is given another name, and said."""
+    """The document if it can be resumed; else None, after a warning, and the file gets another name."""
     try:
         read_document(path)
     except DataError as error:
         aside = path.with_name(f"{path.stem}.damaged-{file_digest(path)[:8]}.json")
         path.replace(aside)
         why = str(error).removeprefix(f"{path}: ")
-        warn(f"{path} cannot be gone on from ({why}); it is {aside.name} now, and every task is run")
+        warn(f"cannot resume from {path}: {why}; moved to {aside.name}, and every task is run")
         return None
     return document
 
@@ -287,32 +281,33 @@ def _lock(files: RunFiles) -> filelock.BaseFileLock:
 
 
 def _refuse_links(state: Path) -> None:
-    """A run makes no links there; what one leads to is not ours to write to, and still less to remove."""
+    """UsageError if the state holds a link: no run makes one, and what it leads to is not to be removed."""
     found = [state, *(Path(place) / name for place, folders, names in os.walk(state) for name in (*folders, *names))]
     for path in found:
         if path.is_symlink():
-            raise UsageError(f"{path} is a link, which no run makes and none follows; remove it")
+            raise UsageError(f"{path} is a link, which no run makes or follows; remove it")
 
 
-def _stamp(document: Mapping[str, Any]) -> str:
-    """A document's time, as it stands in names."""
-    return datetime.fromtimestamp(float(document.get("date", 0.0))).strftime(_STAMP)
+def _stamp(date: float) -> str:
+    """A document's time, as names have it."""
+    return datetime.fromtimestamp(date).strftime(_STAMP)
 
 
 def _aside(files: RunFiles, document: Mapping[str, Any]) -> RunFiles:
     """Where another run's files go: its time is part of the name, so that nothing is overwritten."""
-    stamp = _stamp(document)
-    return RunFiles.of(str(files.results.with_name(f"{files.results.stem}.{stamp}.json")), "", "")
+    stem = f"{files.results.stem}.{_stamp(float(document.get('date', 0.0)))}"
+    return RunFiles.of(str(files.results.with_name(f"{stem}.json")), "", "")
 
 
 def _move_aside(files: RunFiles, document: Mapping[str, Any]) -> None:
     """Gives another run's files a name with its time.
 
-    The document with the new names comes first and the old one goes last: after a kill in between, both are there, and
+    The document with the new names comes first and the old one goes last: after a kill in between, both exist, and
     `open_place` does the rest.
     """
     aside = _aside(files, document)
-    moves = {name: _moved(name, files, aside) for name in document.get("artifacts", {})}
+    stems = files.results.stem, aside.results.stem
+    moves = {name: Path(name).name.replace(*stems, 1) for name in document.get("artifacts", {})}
     artifacts = {moves[name]: about for name, about in document.get("artifacts", {}).items()}
     aside.write_results({**document, "artifacts": artifacts})
     for name, moved in moves.items():
@@ -325,19 +320,8 @@ def _move_aside(files: RunFiles, document: Mapping[str, Any]) -> None:
             if inside.name != LOCK and not (aside.state / inside.name).exists():
                 inside.rename(aside.state / inside.name)
     files.results.unlink(missing_ok=True)
-    warn(f"{files.results} held another run; it is {aside.results.name} now")
-
-
-def _moved(name: str, files: RunFiles, aside: RunFiles) -> str:
-    return Path(name).name.replace(files.results.stem, aside.results.stem, 1)
+    warn(f"{files.results} held another run; moved to {aside.results.name}")
 
 
 def _holds_something(state: Path) -> bool:
     return any(path.is_file() and path.name != LOCK for path in state.rglob("*"))
-
-
-def _reported(kept: Sequence[str], statuses: Mapping[str, str]) -> str:
-    left = len(statuses) - len(kept)
-    if left == 0:
-        return ": every task is done (--overwrite always runs them again)"
-    return f": {', '.join(kept) or 'no task'} done, {left} left"

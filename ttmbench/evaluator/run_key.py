@@ -1,4 +1,4 @@
-"""What makes two commands the same: settings, task files, packages and code. And what makes the data of a task so."""
+"""What makes two commands the same (settings, task files, packages, code), and two data sets."""
 
 from __future__ import annotations
 
@@ -51,17 +51,9 @@ class RunKey:
         also: Mapping[str, TaskFile],
         code: Digests,
     ) -> RunKey:
-        """The key of a run.
+        """The key of a run on tasks and on others (``also``), with the source of its packages by `code_of`.
 
-        Args:
-            config: the run.
-            tasks: its tasks.
-            settings: of the test-time stage, by task.
-            also: other tasks that adapted models are measured on.
-            code: the source of the packages that the run uses, by `code_of`.
-
-        Returns:
-            The key. With code that cannot be read it is no other run's.
+        With code that cannot be read it equals no other run's.
         """
         asked = config.model_dump(mode="json")
         if config.samples is not None:
@@ -84,19 +76,17 @@ class RunKey:
         return dict(self.content["code"])
 
     def changes_since(self, document: Mapping[str, Any]) -> str | None:
-        """What changed between a results document of the same command and this run: source, or versions of packages.
-
-        Args:
-            document: of results.
+        """What changed since a results document of the same command: source, or versions of packages.
 
         Returns:
-            A clause for a message, such as "the source of package ttmbench changed"; None if nothing did, or if more
-            than that makes it another command.
+            A clause such as "the source of package ttmbench changed"; None if nothing did, or if more than that makes
+                it
+            another command.
         """
         packages, code = document.get("packages"), document.get("code", {})
         if not isinstance(packages, Mapping) or not isinstance(code, Mapping):
             return None
-        unread = [name for name in self._unread() if name in code and code[name] is None]
+        unread = [name for name, digest in sorted(self.code.items()) if digest is None and code.get(name, "") is None]
         if unread:
             text = f"the source of {' and '.join(unread)} cannot be read, so it may have changed"
             return text if self._asks_the_same(document) else None
@@ -105,13 +95,9 @@ class RunKey:
         if document.get("run_key") != _sha256(content):
             return None
         edited, now = _differing(code, self.code), self.content["packages"]
-        said = [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
-        said += [f"{one} {packages.get(one)} became {now.get(one)}" for one in _differing(packages, now)]
-        return " and ".join(said) or None
-
-    def _unread(self) -> list[str]:
-        """Packages whose source cannot be read."""
-        return sorted(name for name, digest in self.code.items() if digest is None)
+        changes = [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
+        changes += [f"{name} {packages.get(name)} became {now.get(name)}" for name in _differing(packages, now)]
+        return " and ".join(changes) or None
 
     def _asks_the_same(self, document: Mapping[str, Any]) -> bool:
         """Whether a document states the same settings and tasks."""
@@ -253,11 +239,11 @@ def _kinds(source: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class DataNow:
-    """A task's data as they are now.
+    """Digests of a task's data as they are now.
 
     Attributes:
         fingerprint: of pixels and captions, or of stored features.
-        groups: digest of ids and tags; None where groups have none of their own.
+        groups: of ids and tags; None where groups have none of their own.
     """
 
     fingerprint: str
@@ -267,14 +253,7 @@ class DataNow:
 def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:
     """sha256 of what makes two files of scores comparable, as neither holds the data: task, version, shape, group ids.
 
-    Args:
-        task: name.
-        version: of the task.
-        shape: images and captions, such as ``2x2``.
-        group_ids: of the file, in any order; empty where its format has none.
-
-    Returns:
-        The digest, the same for the scores of two models on the same groups.
+    The order of the ids does not count; there are none where a file's format has none.
     """
     return hashlib.sha256(json.dumps(["stored", task, version, shape, sorted(group_ids)]).encode()).hexdigest()
 

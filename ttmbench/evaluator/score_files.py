@@ -14,9 +14,8 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.stored_answers import stored_answers
 from ttmbench.evaluator.stored_ranks import stored_ranks
-from ttmbench.evaluator.stored_scores import stored_scores
+from ttmbench.evaluator.stored_scores import stored_answers, stored_scores
 from ttmbench.evaluator.task_result import Resampling, TaskResult
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
@@ -97,7 +96,7 @@ def evaluated(
     tasks: Sequence[TaskResult],
     resampling: Resampling,
 ) -> EvalResults:
-    """Computes the numbers of stored tasks, and lays them out as the results document.
+    """Computes the numbers of stored tasks, and returns the results.
 
     Args:
         name: what results call the model.
@@ -107,9 +106,6 @@ def evaluated(
         clock: the same by ``time.perf_counter``.
         tasks: without numbers.
         resampling: of intervals.
-
-    Returns:
-        The results.
     """
     record = RunRecord(name, config, command, started, clock=clock)
     for task in tasks:

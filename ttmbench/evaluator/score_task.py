@@ -14,7 +14,7 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError, phase
 from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, way_of
 from ttmbench.evaluator.run_key import DataNow, groups_digest
-from ttmbench.evaluator.stored_pool import stored_pool
+from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Data, Scored
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.clusters import clusters_of
@@ -237,10 +237,6 @@ def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
         run: model, configuration and cache.
         part: which part, from 0.
         of: how many there are.
-
-    Raises:
-        DataError: data out of reach, or not what the task file says.
-        TtmbenchError: the model did not return one score a pair.
     """
     _Scoring(plan, run).share(part, of)
 
@@ -248,8 +244,7 @@ def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
 def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
     """How many groups or images (``unit``) of stored features the run uses; None for all.
 
-    Raises:
-        UsageError: the run names some by id, or a fraction of an unknown number.
+    UsageError if the run names some by id, or a fraction of an unknown number.
     """
     config = run.config
     if config.samples is not None:
@@ -287,19 +282,9 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
 
 
 def data_now(run: Run, task: TaskFile) -> DataNow:
-    """Digests of the data that `score_task` would find now, without calling the model.
+    """Digests of the data that `score_task` would read now, without calling the model; DataError as there.
 
     Images whose files were decoded before are recognised by the cache, if there is one.
-
-    Args:
-        run: sources, samples and cache; of a model that reads stored features, these are the data.
-        task: the task.
-
-    Returns:
-        Digests of the data.
-
-    Raises:
-        DataError: data out of reach, or not what the task file says.
     """
     can, config = run.capabilities, run.config
     if can.stored_features is not None and task.spec.kind != "groups":

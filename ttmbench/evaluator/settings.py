@@ -1,7 +1,4 @@
-"""What a configuration means: its tasks, the settings of each, samples, cache, and what adapters are given.
-
-Names and settings are looked up before anything heavy is imported, so that a wrong one is told at once.
-"""
+"""What a configuration means: its tasks, the settings of each, samples, cache, and what adapters are given."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the names of a configuration stand for.
+    """What the names of a configuration stand for, looked up before anything heavy is imported.
 
     Attributes:
         registry: where they were looked up.
@@ -70,10 +67,7 @@ def choose(
         config: the run.
         plugins: further plugins, as (name, object).
         in_memory: the tasks among those of the configuration that are no files.
-        is_registered: whether the model is one that has to have a name; an adapter that is given as an object has not.
-
-    Returns:
-        What was found.
+        is_registered: whether the model has to be registered; an adapter that is given as an object need not be.
 
     Raises:
         UsageError: a name, a setting or an assertion is wrong.
@@ -96,31 +90,28 @@ def choose(
 def also_tasks(
     registry: Registry, config: RunConfig, chosen: Mapping[str, TaskFile], in_memory: Sequence[Task] = ()
 ) -> dict[str, TaskFile]:
-    """The tasks that ``--ttm_also`` names.
-
-    Args:
-        registry: where names are looked up.
-        config: the run.
-        chosen: its own tasks.
-        in_memory: tasks that are no files.
-
-    Returns:
-        By name, with the run's changes to their sources.
+    """The tasks that ``--ttm_also`` names, with the run's changes to their sources.
 
     Raises:
         UsageError: an unknown name, or none but that of the one task that is adapted to.
     """
-    own, found = {one.name: one for one in in_memory}, dict[str, TaskFile]()
-    for word in config.ttm_also:
-        for name, task in ({word: own[word]} if word in own else select_tasks(registry, [word])).items():
-            found.setdefault(name, chosen[name] if name in chosen else task.with_source(config.task_args))
-    if found and set(found) == set(chosen) and len(found) == 1:
-        raise UsageError(f"--ttm_also names no task but {next(iter(found))}, which is adapted to; name another")
-    return found
+    others = _named(registry, config.ttm_also, {task.name: task for task in in_memory})
+    if len(others) == 1 and set(others) == set(chosen):
+        raise UsageError(f"--ttm_also names no task but {next(iter(others))}, which is adapted to; name another")
+    return {name: chosen.get(name) or task.with_source(config.task_args) for name, task in others.items()}
+
+
+def _named(registry: Registry, words: Sequence[str], in_memory: Mapping[str, Task]) -> dict[str, TaskFile]:
+    """The tasks that names, tags and globs stand for, each once; those in memory by their names."""
+    tasks: dict[str, TaskFile] = {}
+    for word in words:
+        for name, task in ({word: in_memory[word]} if word in in_memory else select_tasks(registry, [word])).items():
+            tasks.setdefault(name, task)
+    return tasks
 
 
 def check_config(config: RunConfig) -> None:
-    """Looks at what a configuration names outside itself; UsageError for an assertion or a data folder that is none."""
+    """Checks assertions and the data folder; UsageError for one that is wrong."""
     for assertion in config.assertions:
         parse_assertion(assertion)
     if config.data_dir is not None:
@@ -153,7 +144,7 @@ def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str
 
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
-    """Where a run's raw scores are kept; what bits depend on is part of their keys where bits count."""
+    """The cache of a run's raw scores; where bits count, what they depend on is part of its keys."""
     from ttmbench.cache.entry import cache_folder
     from ttmbench.cache.scores import ScoreCache
     from ttmbench.evaluator.determinism import conditions
@@ -163,14 +154,9 @@ def cache_of(config: RunConfig) -> ScoreCache | None:
 
 
 def model_settings(config: RunConfig, first_device: bool = False) -> dict[str, Any]:
-    """What adapters are given where they take it; ``compile`` only if asked for, so that one that cannot says so.
+    """What adapters are given where they take it; ``compile`` only if asked for, so that one that cannot is rejected.
 
-    Args:
-        config: the run.
-        first_device: of several devices, which adapters refuse, give the first: the others have processes of their own.
-
-    Returns:
-        Name -> value.
+    With ``first_device`` the first of several devices, which adapters refuse: the others have processes of their own.
     """
     names = ["device", "dtype", "offline", "trust_remote_code"]
     found = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
@@ -211,12 +197,8 @@ def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str,
 
 def tasks_of(registry: Registry, config: RunConfig, in_memory: Sequence[Task] = ()) -> dict[str, TaskFile]:
     """The tasks that a configuration names, with its changes to their sources; those in memory go by their names."""
-    own = take_in(registry, in_memory)
-    chosen: dict[str, TaskFile] = {}
-    for word in config.tasks:
-        for name, task in ({word: own[word]} if word in own else select_tasks(registry, [word])).items():
-            chosen.setdefault(name, task)
-    return {name: task.with_source(config.task_args) for name, task in chosen.items()}
+    tasks = _named(registry, config.tasks, take_in(registry, in_memory))
+    return {name: task.with_source(config.task_args) for name, task in tasks.items()}
 
 
 def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:

@@ -1,4 +1,4 @@
-"""The single groups of a task's result: as lines of the samples file, and as the values that a comparison pairs."""
+"""The single groups of a task's result: as lines of the samples file, and as values that a comparison pairs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,9 @@ from ttmbench.scoring.forced_choice.arrays import choice_values
 
 
 def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
-    """Lines of the samples file.
+    """Lines of the samples file: for each column, seed and group; each group's answers; or each query that was ranked.
 
-    Args:
-        result: of a task.
-        seeds: of the columns that have several score arrays; None where they are not known.
-
-    Yields:
-        One line for each column, seed and group; for each group with its answers; or for each query that was ranked.
+    ``seeds`` are those of the columns that have several score arrays; None where they are unknown.
     """
     match result:
         case Scored():
@@ -38,14 +33,7 @@ def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iter
 
 
 def task_groups(result: TaskResult) -> TaskGroups:
-    """The values of a task's single groups, means over seeds as ``compare`` reads them from samples.
-
-    Args:
-        result: of the task.
-
-    Returns:
-        The values, without metrics across groups, and the clusters.
-    """
+    """The values and clusters of a task's single groups: means over seeds, without metrics across groups."""
     data = result.data
     names = data.cluster_names
     ids = [group.group_id for group in data.groups]

@@ -1,4 +1,4 @@
-"""Stored scores as tasks, with neither model nor data."""
+"""Stored scores and answers as tasks, with neither model nor data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.evaluator.run_key import stored_digest
-from ttmbench.evaluator.task_result import Data, Scored
+from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.results.coverage import STORED_SCORES
+from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import MethodScores
+from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
+from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, ReleasedAnswers, read_answers
 from ttmbench.types import Group, GroupShape, MetricSpec
 
 _Answer = TypeVar("_Answer")
@@ -42,9 +44,6 @@ def stored_scores(
         registry: the metrics and tasks.
         limit: the scores are of the task's first groups only.
         logit_scale: factor on products of embeddings.
-
-    Returns:
-        The tasks, without numbers.
 
     Raises:
         DataError: the file is not what the task says; the message names the group.
@@ -93,7 +92,7 @@ def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1
 
 
 def scored_task(spec: TaskSpec, stored: StoredScores, metrics: Sequence[MetricSpec], source: dict[str, Any]) -> Scored:
-    """Scores that were read as a task with these metrics; ``source`` says where they come from, for the record."""
+    """Scores that were read, as a task with these metrics; ``source`` is the record of where they come from."""
     tags = stored.tags or [{}] * len(stored.group_ids)
     groups = [Group(name, (), (), of) for name, of in zip(stored.group_ids, tags, strict=True)]
     notes = [STORED_NOTE]
@@ -115,7 +114,7 @@ def metrics_of_scores(spec: TaskSpec, registry: Registry, every: bool = True) ->
 
 
 def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
-    """Those of the scores that are of a task, where the file says what they are of."""
+    """The scores that are of a task, where the file says what they are of."""
     wanted = spec.group.constant_tags
     if stored.tags is None or not any(tag in tags for tags in stored.tags for tag in wanted):
         return stored  # it does not say
@@ -124,7 +123,7 @@ def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
 
 
 def _of_places(stored: StoredScores, places: Sequence[int], spec: TaskSpec, path: Path) -> StoredScores:
-    """Those of the scores at the places that are a task's; there is one at least."""
+    """The scores at these positions; DataError if there are none."""
     if not places:
         of = ", ".join(f"{tag} {value}" for tag, value in spec.group.constant_tags.items())
         raise DataError(f"{path}: has no scores of task '{spec.task}' ({of})")
@@ -135,7 +134,7 @@ def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path)
     """The tasks that a task consists of, each with its scores; none where the file does not say which are whose.
 
     Raises:
-        DataError: scores that are of no part, or a part with another number of groups than its task.
+        DataError: scores of no part, or a part with another number of groups than its task.
     """
     if spec.parts is None or stored.tags is None:
         return []
@@ -160,7 +159,7 @@ def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path)
 def _by_values(
     tags: Sequence[Mapping[str, str]], asked: Collection[str], answer: Callable[[Mapping[str, str]], _Answer]
 ) -> list[_Answer]:
-    """An answer for each group, given once for each set of values of the tags that it depends on: these are few."""
+    """An answer for each group, computed once for each set of values of the tags that it depends on."""
     known: dict[tuple[str | None, ...], _Answer] = {}
     found = []
     for one in tags:
@@ -172,7 +171,7 @@ def _by_values(
 
 
 def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Whether tags say some of what is wanted, and nothing else of it."""
+    """Whether tags have one of the wanted values, and no other value for any of them."""
     known = [tag for tag in wanted if tag in tags]
     return bool(known) and all(tags[tag] == wanted[tag] for tag in known)
 
@@ -180,3 +179,49 @@ def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
     """Whether scores of a shape are shown with a metric that their task does not name."""
     return metric.several_true != "only" or shape.true_captions > 1
+
+
+def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None) -> Answered:
+    """Stored answers as a task, as far as both sides are there.
+
+    Args:
+        paths: one file, or ColorSwap's text and image answers; see `ttmbench.scoring.forced_choice.stored_answers`.
+        spec: the task whose shape and size they have.
+        registry: the metrics.
+        limit: the answers are for the task's first groups only.
+
+    Raises:
+        UsageError: files that do not belong together.
+        DataError: a file is not what the task says; the message names the group.
+    """
+    stored = read_answers(paths, spec.shape)
+    notes = [STORED_NOTE]
+    if stored.format == COLORSWAP:
+        notes.append("answers are read by the rules of ColorSwap's release, which are not those for answers of a run")
+    notes += [*stored.notes, *_notes_on_size(spec, stored, limit, paths[0]), *unread_notes(stored.unread)]
+    names = [path.name for path in paths]
+    source = {"kind": STORED_ANSWERS, "files": names, "format": stored.format, "sha256": digest_of(paths)}
+    unread = [{"group_id": group, "question": question, "answer": answer} for group, question, answer in stored.unread]
+    digest = stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids)
+    return Answered(
+        spec=spec,
+        metrics=[registry.metric(name) for name in choice_values(stored.choices)],
+        data=Data([Group(name, (), ()) for name in stored.group_ids], source, digest),
+        notes=notes,
+        choices=stored.choices,
+        record={
+            "asked": [side for side in ("text", "image") if getattr(stored.choices, side) is not None],
+            "orders": 1,
+            "unread": unread,
+        },
+    )
+
+
+def _notes_on_size(spec: TaskSpec, stored: ReleasedAnswers, limit: int | None, path: Path) -> list[str]:
+    """Answers cannot be fetched again: a size of which the task file knows why it differs is accepted, with a note."""
+    size, expected = len(stored.choices), spec.group.n_groups
+    if limit is None and size in spec.group.wrong_sizes:
+        why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
+        return [f"these are answers for {size} groups, the task has {expected}: {why}"]
+    check_count(first_groups(spec, limit), size, str(path))
+    return []

@@ -1,4 +1,4 @@
-"""The charts of a report, by matplotlib: of TTM's iterations in a page, and of all its tables for ``--figures``."""
+"""The charts of a report: TTM's iterations on the page, and all tables for ``--figures``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,14 +20,14 @@ from matplotlib.ticker import MaxNLocator
 from ttmbench._util.files import safe_name
 from ttmbench.errors import UsageError
 from ttmbench.report.load import ReportedRun
-from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, STYLE, legend_below
+from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, legend_below, save_figure
 from ttmbench.report.summary_table import AnswerRow
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import RAW, TTM, key_of, name_of, numbers_in
 from ttmbench.results.records import Iteration
 
 HEADLINE = "group_match"
-LEAST_SPAN = 10.0  # percent: a shorter axis would make noise look like a result
+LEAST_SPAN = 10.0  # percent: a shorter axis would exaggerate noise
 _CHARTS_IN_A_ROW = 3
 _VARIANTS = {"ttm": "TTM", "holdout": "TTM on the groups that are not held out", "oracle": "oracle (reads labels)"}
 _ANSWER: dict[str, dict[str, Any]] = {
@@ -38,7 +37,7 @@ _ANSWER: dict[str, dict[str, Any]] = {
 }
 
 Line = tuple[list[float], list[float]]
-"""Iterations, where 0 is the raw model; and a value for each, NaN where it is undefined."""
+"""Iterations, 0 for the raw model, and their values, NaN where undefined."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ class Chart:
     """A quantity over the iterations.
 
     Attributes:
-        title: what is drawn; the unit is percent if it ends in ``(%)``.
+        title: the quantity; ``(%)`` at its end for percent.
         lines: seed -> its line.
-        chance: a level to compare with, in the same unit.
+        chance: the chance level in the same unit.
     """
 
     title: str
@@ -58,15 +57,15 @@ class Chart:
 
 @dataclass(frozen=True)
 class Course:
-    """The iterations of one task under one way of choosing pseudo-labels.
+    """The iterations of one task for one variant of TTM.
 
     Attributes:
-        task: name.
+        task: its name.
         variant: ``ttm``, a control, ``holdout`` or ``oracle``.
         rows: the iterations.
-        charts: threshold, coverage, accuracy, loss, then the metrics.
+        charts: of threshold, coverage, accuracy, loss, then the metrics.
         settings: of TTM.
-        notes: sentences of the record.
+        notes: of the record.
     """
 
     task: str
@@ -83,7 +82,7 @@ class Course:
 
 
 def courses_of(document: ResultsDocument) -> Iterator[Course]:
-    """Every course of a results document, task by task: TTM, its controls, its held-out part; then the oracle."""
+    """Every course of a results document by task: TTM, its controls and its held-out part; then the oracle."""
     for task, record in document.ttm.items():
         variants = {"ttm": record.iterations}
         variants |= {name: control.iterations for name, control in record.controls.items()}
@@ -114,7 +113,7 @@ def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[I
         Chart("pseudo-label accuracy (%)", lines(lambda row: _percent(row.pseudo_label_accuracy))),
         Chart("training loss", {name: _losses(course) for name, course in seeds.items()}),
     ]
-    # Where the adapted groups are a part of all, no number of the document is their raw one.
+    # No number of the document is the raw one of the adapted groups where these are a part of all.
     raw = {} if variant == "holdout" else document.results.get(task, {})
     for metric in rows[0].metrics:
         drawn = lines(lambda row, metric=metric: _percent(row.metrics.get(metric)))  # type: ignore[misc]
@@ -127,7 +126,7 @@ def _charts(document: ResultsDocument, task: str, variant: str, rows: Sequence[I
 
 
 def _losses(rows: Sequence[Iteration]) -> Line:
-    """Every epoch at its place between two iterations; a gap where nothing was selected."""
+    """The loss of every epoch, at fractions of iterations; a gap where nothing was selected."""
     points = [
         (row.iteration - 1 + epoch / max(1, len(row.loss)), float(loss))
         for row in rows
@@ -138,15 +137,15 @@ def _losses(rows: Sequence[Iteration]) -> Line:
 
 @dataclass(frozen=True)
 class TagTable:
-    """A task's numbers by the values of one tag. Rates are fractions.
+    """A task's numbers, as fractions, by the values of one tag.
 
     Attributes:
-        task: name.
-        tag: name.
-        keys: ``(metric, filter)`` of the columns, those of the headline metric first.
+        task: its name.
+        tag: its name.
+        keys: ``(metric, filter)`` of the columns, the headline metric first.
         names: of the columns.
         rows: value of the tag -> number of groups, and the numbers of the columns.
-        chance: of the first column's metric.
+        chance: level of the first column's metric.
     """
 
     task: str
@@ -158,7 +157,7 @@ class TagTable:
 
     @property
     def drawn(self) -> list[int]:
-        """The columns of a chart: the first metric, raw and after TTM (or what else was adapted)."""
+        """The columns in the chart: the first metric, raw and after TTM (or another adaptation)."""
         filters = {name: at for at, (metric, name) in enumerate(self.keys) if metric == self.keys[0][0]}
         before = RAW if RAW in filters else next(iter(filters), None)
         after = next((name for name in (TTM, *filters) if name in filters and name != before), None)
@@ -166,7 +165,7 @@ class TagTable:
 
 
 def tag_tables_of(document: ResultsDocument) -> Iterator[TagTable]:
-    """A table for each task and tag of a document's breakdowns."""
+    """One table per task and tag."""
     for task, tags in document.breakdowns.items():
         tracks = document.tracks.get(task, {})
         for tag, values in tags.items():
@@ -187,7 +186,7 @@ def tag_tables_of(document: ResultsDocument) -> Iterator[TagTable]:
 
 
 def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
-    """Raw, SimpleMatch and TTM of every task and model: a line each, tasks apart."""
+    """Raw, SimpleMatch and TTM, one line per task and model."""
     tasks = list(dict.fromkeys(row.task for row in rows))
     heights = [-(at + 1.2 * tasks.index(row.task)) for at, row in enumerate(rows)]
     figure = Figure(figsize=(6.4, 0.24 * (len(rows) + 1.2 * len(tasks)) + 0.9), layout="constrained")
@@ -219,7 +218,7 @@ def _called(row: AnswerRow) -> str:
 
 
 def draw_course(course: Course, model: str) -> Figure:
-    """All charts of a course, a line a seed."""
+    """All charts of a course, one line per seed."""
     lines = math.ceil(len(course.charts) / _CHARTS_IN_A_ROW)
     height = 2.1 * lines + 0.6
     figure = Figure(figsize=(2.9 * _CHARTS_IN_A_ROW, height))  # a layout engine would take as long again as drawing
@@ -240,7 +239,7 @@ def draw_course(course: Course, model: str) -> Figure:
 
 
 def draw_chart(axes: Axes, chart: Chart) -> None:
-    """Draws one chart with its title; each seed has a colour and, if it has few points, a marker of its own."""
+    """Draw one chart; each seed has a colour and, with few points, a marker."""
     for at, (x, y) in enumerate(chart.lines.values()):
         marker = MARKERS[at % len(MARKERS)] if len(x) <= 12 else ""
         axes.plot(x, y, color=LINES[at % len(LINES)], marker=marker, ms=3.5, lw=1.5)
@@ -260,7 +259,7 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
 
 
 def percent_limits(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis in percent: no less than ten points, and as far as that goes inside 0 to 100.
+    """The ends of an axis in percent: at least ten points apart, within 0 to 100 if possible.
 
     >>> percent_limits([99.0]), percent_limits([20.0, 70.0])
     ((90.0, 100.0), (20.0, 70.0))
@@ -273,7 +272,7 @@ def percent_limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def draw_tags(table: TagTable, model: str) -> Figure:
-    """A row for each value of a tag, with an open mark before and a full one after adaptation."""
+    """One row per value of a tag, with an open mark before and a full one after adaptation."""
     rows = list(reversed(table.rows.items()))
     names = [f"{value if len(value) <= 30 else value[:29] + '…'} ({groups})" for value, (groups, _) in rows]
     figure = Figure(figsize=(5.4, 0.27 * len(rows) + 1.3), layout="constrained")
@@ -297,7 +296,7 @@ def draw_tags(table: TagTable, model: str) -> Figure:
 
 
 def _by_row(axes: Axes, heights: Sequence[float], names: Sequence[str], label: str) -> None:
-    """Names at the left, 0 to 100 percent at the foot, and no lines across."""
+    """Label the rows of a chart from 0 to 100 percent."""
     axes.grid(visible=False, axis="y")
     axes.set_axisbelow(True)
     axes.set_yticks(heights, names)
@@ -308,33 +307,23 @@ def _by_row(axes: Axes, heights: Sequence[float], names: Sequence[str], label: s
 
 
 def as_image(draw: Callable[[], Figure], alt: str) -> Markup:
-    """A figure as an SVG image for a page, which loads nothing.
-
-    Args:
-        draw: draws the figure.
-        alt: what is told to those who do not see it.
-
-    Returns:
-        The element.
-    """
+    """A figure as an ``img`` element with an embedded SVG and an alternative text."""
     content = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        draw().savefig(content, format="svg", transparent=True, metadata={"Date": None})
+    save_figure(draw, content, "svg", transparent=True)
     data = base64.b64encode(content.getvalue()).decode()
     return Markup(f'<img class="chart" alt="{escape(alt)}" src="data:image/svg+xml;base64,{data}">')
 
 
 def save_figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow], folder: Path) -> list[Path]:
-    """Draws every chart of a report.
+    """Draw every chart of a report as SVG and PNG.
 
     Args:
-        runs: what was gathered.
-        rows: of the report's first table.
-        folder: where the files go; it is made if need be.
+        runs: of the report.
+        rows: of its first table.
+        folder: for the files; created if needed.
 
     Returns:
-        The files: for each run ``ttm_<task>`` (and its controls) and ``tags_<task>_<tag>``, and ``answer`` of all,
-        each as SVG and PNG.
+        The files: for each run ``ttm_<task>`` (and controls) and ``tags_<task>_<tag>``, and ``answer`` for all runs.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -344,10 +333,8 @@ def save_figures(runs: Sequence[ReportedRun], rows: Sequence[AnswerRow], folder:
         folder.mkdir(parents=True, exist_ok=True)
         for name, draw in _figures(runs, rows):
             for kind in ("svg", "png"):
-                path = folder / f"{safe_name(name)}.{kind}"
-                with mpl.rc_context(STYLE):
-                    draw().savefig(path, dpi=200, format=kind, metadata={"Date": None} if kind == "svg" else {})
-                written.append(path)
+                written.append(folder / f"{safe_name(name)}.{kind}")
+                save_figure(draw, written[-1], kind, dpi=200)
     except OSError as error:
         raise UsageError(f"--figures {folder} cannot be written to: {error.strerror or error}") from None
     return written

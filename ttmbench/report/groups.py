@@ -1,4 +1,4 @@
-"""The data of the groups browser, from samples lines or stored scores: lists by position instead of keyed objects."""
+"""The data of the groups browser, from samples or stored scores, as compact lists."""
 
 from __future__ import annotations
 
@@ -28,35 +28,37 @@ if TYPE_CHECKING:
 
 Line = Mapping[str, Any]
 """A samples line."""
+Json = Any
+"""A JSON value for the page."""
 DIGITS = 5  # of scores and margins on the page
 
 
 @dataclass(frozen=True)
 class GroupSet:
-    """The groups of one task of one run.
+    """The groups of one task of a run.
 
     Attributes:
-        run: whose.
-        task: name.
-        data: what the page gets: ``metrics``, ``filters`` (name, words, seeds), ``tags``, and ``groups``, each
+        run: the run.
+        task: its name.
+        data: for the page: ``metrics``, ``filters`` (name, words, seeds), ``tags``, and ``groups``, each
             ``[id, captions, images, tags, filters]``; a filter is null or a list over seeds of
             ``[scores, matching, tie, margin, metrics, answers]``.
     """
 
     run: ReportedRun
     task: str
-    data: dict[str, Any]
+    data: dict[str, Json]
 
     @property
     def images_of(self) -> tuple[str, str]:
-        """What tells whose images these are: runs on the same data share them."""
+        """Task and data, by which runs share images."""
         return self.task, str(self.run.document.task_hashes.get(self.task))
 
-    def by_interest(self) -> list[list[Any]]:
-        """Groups in the order in which images are taken, if there is no room for all: changed, wrong, others."""
+    def by_interest(self) -> list[list[Json]]:
+        """The groups, with those first that changed, then incorrect ones."""
         return sorted(self.data["groups"], key=self._interest)
 
-    def _interest(self, group: list[Any]) -> int:
+    def _interest(self, group: list[Json]) -> int:
         names = [filter_["name"] for filter_ in self.data["filters"]]
         metric = self.data["metrics"].index(HEADLINE) if HEADLINE in self.data["metrics"] else 0
         means: list[float | None] = []
@@ -71,28 +73,16 @@ class GroupSet:
 
 
 def read_groups(run: ReportedRun, task: str, path: Path) -> GroupSet:
-    """Reads the samples of a task.
-
-    Args:
-        run: whose.
-        task: name.
-        path: the file.
-
-    Returns:
-        The groups in the file's order.
-
-    Raises:
-        DataError: a line is no samples line; file and line are named.
-    """
+    """The groups in a samples file; DataError with its number for a line that is not a samples line."""
     return _group_set(run, task, read_json_lines(path), path)
 
 
 def _group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Line]], path: Path) -> GroupSet:
     """Groups from numbered lines."""
-    filters: dict[str, dict[int, Any]] = {}
+    filters: dict[str, dict[int, int | None]] = {}
     metrics: list[str] = []
     tags: list[str] = []
-    groups: dict[str, tuple[Line, dict[str, dict[int, list[Any]]]]] = {}
+    groups: dict[str, tuple[Line, dict[str, dict[int, list[Json]]]]] = {}
     for number, line in lines:
         try:
             name, seed = str(line["filter"]), int(line.get("seed_index", 0))
@@ -102,61 +92,62 @@ def _group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Line]], p
             _, results = groups.setdefault(str(line["group_id"]), (line, {}))
             results.setdefault(name, {})[seed] = _result(line, metrics)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise DataError(f"{path}: line {number} is no samples line of ttmbench") from None
-    shown = []
+            raise DataError(f"{path}: line {number} is not a samples line of ttmbench") from None
+    compact = []
     for group_id, (line, results) in groups.items():
         for rows in results.values():
             for row in rows.values():
                 row[4] += [None] * (len(metrics) - len(row[4]))
         texts = [[str(text) for text in line.get(key, [])] for key in ("captions", "images")]
         values = [None if tag not in line.get("tags", {}) else str(line["tags"][tag]) for tag in tags]
-        # Held-out groups are a part of all: the others have nothing under that filter.
+        # Only held-out groups have their filter.
         per_filter = [
             [results[name].get(seed) for seed in sorted(seeds)] if name in results else None
             for name, seeds in filters.items()
         ]
-        shown.append([group_id, *texts, values, per_filter])
+        compact.append([group_id, *texts, values, per_filter])
     described = [
         {"name": name, "words": name_of(name), "seeds": [seeds[index] for index in sorted(seeds)]}
         for name, seeds in filters.items()
     ]
-    return GroupSet(run, task, {"metrics": metrics, "filters": described, "tags": tags, "groups": shown})
+    return GroupSet(run, task, {"metrics": metrics, "filters": described, "tags": tags, "groups": compact})
 
 
-def _result(line: Line, metrics: Iterable[str]) -> list[Any]:
+def _result(line: Line, metrics: Iterable[str]) -> list[Json]:
     result = [
         [[_short(score) for score in row] for row in line["scores"]] if "scores" in line else None,
-        [_given(captions) for captions in line["matching"]] if "matching" in line else None,
+        [_indices(captions) for captions in line["matching"]] if "matching" in line else None,
         1 if line.get("tie") else 0,
         _short(line.get("margin")),
         [_short(line["metrics"].get(metric)) for metric in metrics],
     ]
     if "answers" in line:
-        keys = ("answer", "order", "chosen")
         result.append(
             [
-                [str(one["question"]), str(one["prompt"]), *(one[key] for key in keys), bool(one["right"])]
-                for one in line["answers"]
+                [str(answer["question"]), str(answer["prompt"])]
+                + [answer[key] for key in ("answer", "order", "chosen")]
+                + [bool(answer["right"])]
+                for answer in line["answers"]
             ]
         )
     return result
 
 
-def _given(captions: Any) -> int | list[int] | None:
-    """What a matching gives an image: a caption, or as many as are true for it; none where there are fewer."""
+def _indices(captions: Json) -> int | list[int] | None:
+    """The caption or captions that a matching gives an image; None where it gives none."""
     if captions is None:
         return None
-    return [int(one) for one in captions] if isinstance(captions, list) else int(captions)
+    return [int(caption) for caption in captions] if isinstance(captions, list) else int(captions)
 
 
-def _short(value: Any) -> float | int | None:
-    """A number of few digits, a whole one without a point."""
+def _short(value: object) -> float | int | None:
+    """A number with few digits, as an integer if it is one."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{value!r:.40} is not a number")
     if value - value != 0:
-        raise ValueError(f"{value} is not a number of a results document")
+        raise ValueError(f"{value} is NaN or infinite")
     short = float(f"{value + 0:.{DIGITS}g}")
     return int(short) if short.is_integer() and abs(short) < 1e9 else short
 
@@ -164,20 +155,17 @@ def _short(value: Any) -> float | int | None:
 def groups_from_scores(
     run: ReportedRun, task: str, path: Path, data_dir: str | None = None, include_path: Sequence[str] = ()
 ) -> GroupSet:
-    """Reads a scores file; captions, names of images and tags come from the task's data, if they are at hand.
+    """The groups in a scores file, with captions, image names and tags if the task's data are available.
 
     Args:
-        run: whose.
-        task: name.
+        run: the run.
+        task: its name.
         path: the scores file.
-        data_dir: the data folder; by default that of this machine.
-        include_path: folders of further task files.
-
-    Returns:
-        The groups, as from samples.
+        data_dir: the data folder; None for the default one.
+        include_path: folders with additional task files.
 
     Raises:
-        DataError: the file is not what a run writes.
+        DataError: the file is not one that a run writes.
     """
     try:
         lines = list(_lines_of_scores(run, task, path, data_dir, include_path))
@@ -230,29 +218,26 @@ def _lines_of_scores(
 def load_again(
     run: ReportedRun, task: str, data_dir: str | None, include_path: Sequence[str]
 ) -> tuple[TaskSpec, dict[str, Group]]:
-    """Reads a task: its task file, the run's numbers for the source (a seed, say) and its limit.
+    """The task as its file is now, and its groups by id, with the run's numeric source options and limit.
 
-    A results document may come from anyone, so none of its paths is followed: the task is registered here or lies in
-    ``include_path``, and its files lie in the data folder that is named here.
+    A results document may come from anyone, so none of its paths is followed: the task must be registered or in
+    ``include_path``, and its files in ``data_dir``.
 
     Args:
-        run: whose data they are.
-        task: name.
-        data_dir: the data folder; by default that of this machine.
-        include_path: folders of further task files.
-
-    Returns:
-        The task as its file states it now, and group id -> group.
+        run: the run.
+        task: its name.
+        data_dir: the data folder; None for the default one.
+        include_path: folders with additional task files.
 
     Raises:
-        DataError: the data are not at hand, with the reason.
+        DataError: why the data are not available.
     """
     from ttmbench.plugins.registry import build_registry
 
     config = run.document.config
     try:
         if task.endswith((".yaml", ".yml")):
-            raise DataError(f"'{task}' is a file; --include_path names folders to look in")
+            raise DataError(f"'{task}' is a file; give its folder as --include_path")
         registry = build_registry(list({Path(path).resolve(): path for path in include_path}.values()))
         numbers = {
             name: value for name, value in (config.get("task_args") or {}).items() if isinstance(value, int | float)
@@ -264,7 +249,7 @@ def load_again(
     except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         raise DataError(" ".join(str(error).split())) from None
     by_id = {group.group_id: group for group in groups}
-    if source.spec.kind == "retrieval":  # a caption is a query of its own, with a samples line
+    if source.spec.kind == "retrieval":  # a caption is a query with a samples line
         for group in groups:
             for number, caption in enumerate(group.captions):
                 by_id.setdefault(f"{group.group_id}/{number}", replace(group, captions=(caption,)))

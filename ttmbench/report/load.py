@@ -1,4 +1,4 @@
-"""Results files -> plain data. What is damaged is named and left out; only an empty folder stops a report."""
+"""Results files of a report. Damaged files are listed and skipped; only an empty folder is an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
-from ttmbench.results.records import Artifact
 from ttmbench.results.settings import names_of_runs
 
 
@@ -20,13 +19,13 @@ class ReportedRun:
     """A results document, and the files beside it.
 
     Attributes:
-        index: from 1, the position on the page.
-        model: what tables call its model: a name that tells it, and its setting, from those of the other runs.
-        name: of the file, from the folder that was searched.
+        index: position on the page, from 1.
+        model: its name in tables, with the setting where several runs of the model differ.
+        name: of the file, relative to the searched folder.
         path: the file.
         document: its content.
         numbers: every metric.
-        files: kind -> task -> file beside it that is as the run wrote it.
+        files: kind -> task -> intact file beside it.
         damaged: file beside it -> what is wrong with it.
     """
 
@@ -49,16 +48,10 @@ class Gathered:
 
 
 def gather(place: Path) -> Gathered:
-    """Reads every results document of a place.
-
-    Args:
-        place: a folder, searched with all folders below it; or one document.
-
-    Returns:
-        The runs by model and date.
+    """Every results document of a folder, searched recursively, or one document; runs are sorted by model and path.
 
     Raises:
-        UsageError: there is no such place, or no JSON file in it.
+        UsageError: the path does not exist, or has no JSON file.
     """
     if not place.exists():
         raise UsageError(f"{place} does not exist; give a results file, or a directory with some (--output_path)")
@@ -74,14 +67,13 @@ def gather(place: Path) -> Gathered:
     documents = [(path, document) for path, document in files.items() if isinstance(document, ResultsDocument)]
     names = names_of_runs(documents)
     runs: list[ReportedRun] = []
-    in_order = sorted(zip(names, documents, strict=True), key=lambda one: (one[0].words, str(one[1][0])))
-    for index, (called, (path, document)) in enumerate(in_order, start=1):
+    ordered = sorted(zip(names, documents, strict=True), key=lambda run: (run[0].words, str(run[1][0])))
+    for index, (called, (path, document)) in enumerate(ordered, start=1):
         name = path.relative_to(folder).as_posix()
         numbers = [*numbers_of(document, name), *means_of(document, name)]
-        named = tuple(replace(one, model=called.words, setting=called.setting) for one in numbers)
+        named = tuple(replace(number, model=called.words, setting=called.setting) for number in numbers)
         run = ReportedRun(index, called.words, name, path, document, named)
-        for file, artifact in document.artifacts.items():
-            _take(run, file, artifact)
+        _check_artifacts(run)
         skipped |= {(Path(name).parent / file).as_posix(): why for file, why in run.damaged.items()}
         runs.append(run)
     return Gathered(tuple(runs), skipped)
@@ -106,19 +98,16 @@ def is_something_else(path: Path) -> bool:
     return not (isinstance(content, dict) and "results" in content)
 
 
-def _take(run: ReportedRun, file: str, artifact: Artifact) -> None:
-    """Adds a file beside a run, if it is there and as the run wrote it."""
-    task = task_of_artifact(file, artifact, run.document.results)
-    if task is None or Path(file).name != file:
-        run.damaged[file] = "is of no task of its run"
-        return
-    path = run.path.parent / file
-    try:
-        digest = file_digest(path)
-    except OSError as error:
-        run.damaged[file] = f"cannot be read ({error.strerror or error})"
-        return
-    if digest != artifact.sha256:
-        run.damaged[file] = "is not what the run wrote (its sha256 differs); it was changed or is incomplete"
-        return
-    run.files.setdefault(artifact.kind, {})[task] = path
+def _check_artifacts(run: ReportedRun) -> None:
+    """Add the files beside a run: those that are as the run wrote them, and the damaged ones."""
+    for file, artifact in run.document.artifacts.items():
+        task, path = task_of_artifact(file, artifact, run.document.results), run.path.parent / file
+        try:
+            if task is None or Path(file).name != file:
+                run.damaged[file] = "is not of a task of its run"
+            elif file_digest(path) != artifact.sha256:
+                run.damaged[file] = "was changed or is incomplete: its sha256 is not that in the results document"
+            else:
+                run.files.setdefault(artifact.kind, {})[task] = path
+        except OSError as error:
+            run.damaged[file] = f"cannot be read ({error.strerror or error})"

@@ -1,14 +1,11 @@
-"""The files of an analysis: its document, and its figure in the manner of the paper's figures.
-
-Figures are drawn without a display and without global state; those of reports have the same style.
-"""
+"""The files of an analysis: its document and its figure; and the style of all figures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -18,11 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ttmbench._util.files import safe_name, to_json, write_atomically, write_text
+from ttmbench.report.table import signed_interval
 
 Analysis = Mapping[str, Any]
 """The document of an analysis."""
 COUNT, ACCURACY, BAND, GREY = "#2166ac", "#d9700e", "#cfe0ee", "#666666"
-# Told apart by colour and by marker, also in grey print and by colour-blind readers.
+# Distinguished by colour and by marker, also in grey print and by colour-blind readers.
 LINES = ("#2166ac", "#d9700e", "#1b7837", "#762a83", "#8c510a", "#c51b7d")
 MARKERS = "osD^vP"
 WIDTH, HEIGHT = 5.6, 4.0
@@ -36,11 +34,11 @@ STYLE: dict[Any, Any] = {
 
 
 def write_analysis(output: Path, document: Analysis, started: datetime) -> list[Path]:
-    """Writes an analysis into the folder of its model.
+    """Write an analysis into the folder of its model.
 
     Args:
-        output: folder that holds a folder a model.
-        document: what `ttmbench.evaluator.analyze.analyze_tasks` gives.
+        output: folder with one folder per model.
+        document: from `ttmbench.evaluator.analyze.analyze_tasks`.
         started: time in the file names.
 
     Returns:
@@ -60,22 +58,21 @@ def write_analysis(output: Path, document: Analysis, started: datetime) -> list[
 
 
 def save(document: Analysis, path: Path, kind: str) -> None:
-    """Draws an analysis.
+    """Draw an analysis into a ``png`` or ``svg`` file; OSError if it cannot be written."""
+    save_figure(lambda: draw(document), path, kind, dpi=160)
 
-    Args:
-        document: as ``ttmbench analyze`` writes it.
-        path: the figure.
-        kind: ``png`` or ``svg``.
 
-    Raises:
-        OSError: the file cannot be written.
-    """
+def save_figure(
+    draw: Callable[[], Figure], target: Path | IO[bytes], kind: str, dpi: int | None = None, transparent: bool = False
+) -> None:
+    """Draw a figure in the style of the package; the same figure has the same bytes."""
+    metadata = {"Date": None} if kind == "svg" else {}
     with mpl.rc_context(STYLE):
-        draw(document).savefig(path, dpi=160, format=kind, metadata={"Date": None} if kind == "svg" else {})
+        draw().savefig(target, dpi=dpi or "figure", format=kind, transparent=transparent, metadata=metadata)
 
 
 def draw(document: Analysis) -> Figure:
-    """The figure of an analysis, to be saved in the style of `STYLE`."""
+    """The figure of an analysis, to be saved with `STYLE`."""
     figure = Figure(figsize=_size(document), layout="constrained")
     axes = figure.add_subplot()
     _DRAW[document["analysis"]](axes, document)
@@ -106,7 +103,7 @@ def _thresholds(axes: Axes, document: Analysis) -> None:
 
 
 def _curves(axes: Axes, document: Analysis) -> None:
-    """The metric after every iteration, 0 being the raw model: mean over seeds and a band of one standard deviation."""
+    """The metric after every iteration (0: raw model): the mean over seeds and one standard deviation."""
     data = document["data"]
     axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
     for index, (name, curve) in enumerate(data["curves"].items()):
@@ -116,10 +113,8 @@ def _curves(axes: Axes, document: Analysis) -> None:
         label = _label(document["analysis"], name, curve)
         axes.plot(iteration, values.mean(axis=0), color=color, marker=MARKERS[index % len(MARKERS)], ms=4, label=label)
         if len(values) > 1:
-            spread = values.std(axis=0, ddof=1)
-            axes.fill_between(
-                iteration, values.mean(axis=0) - spread, values.mean(axis=0) + spread, color=color, alpha=0.15, lw=0
-            )
+            mean, std = values.mean(axis=0), values.std(axis=0, ddof=1)
+            axes.fill_between(iteration, mean - std, mean + std, color=color, alpha=0.15, lw=0)
     axes.set_xlabel("iteration")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(f"{document['metric'].replace('_', ' ')} (%)")
@@ -127,7 +122,7 @@ def _curves(axes: Axes, document: Analysis) -> None:
 
 
 def legend_below(axes: Axes, columns: int, handles: Sequence[Line2D] | None = None) -> None:
-    """Puts a legend below a figure, where it hides no line; by default of all that the axes show."""
+    """Put a legend below a figure, by default of everything that the axes show."""
     figure = axes.get_figure()
     assert figure is not None, "axes belong to a figure"
     shown = axes.get_legend_handles_labels()[0] if handles is None else handles
@@ -163,7 +158,7 @@ def _supervision(axes: Axes, document: Analysis) -> None:
 
 
 def _alpha(axes: Axes, document: Analysis) -> None:
-    """Metrics over alpha; what tuning on the other half gives stands as a point at each half's alpha."""
+    """Metrics over alpha, with a point for each half's alpha tuned on the other half."""
     data = document["data"]
     for index, (name, curve) in enumerate(data["metrics"].items()):
         color, every = LINES[index % len(LINES)], max(1, len(data["alpha"]) // 8)
@@ -183,7 +178,7 @@ def _alpha(axes: Axes, document: Analysis) -> None:
 
 
 def _rates(axes: Axes, document: Analysis) -> None:
-    """The metric of every seed, what seeds share, and the loss, over learning rates; the diverged at the foot."""
+    """The metric of every seed, their agreement and the loss over learning rates; diverged ones at the bottom."""
     data = document["data"]
     rates = [rate for rate in data["rates"] if not any(rate["diverged"])]
     broken = [rate["lr"] for rate in data["rates"] if any(rate["diverged"])]
@@ -218,12 +213,9 @@ def _rates(axes: Axes, document: Analysis) -> None:
 
 
 def _matrix(axes: Axes, document: Analysis) -> None:
-    """What is gained or lost in each cell, its interval over groups below it; a colour on each side of nothing."""
+    """The gain in each cell with its interval over groups."""
     data = document["data"]
-    nothing = float("nan")
-    values = np.array(
-        [[nothing if one["difference"] is None else one["difference"] for one in row] for row in data["cells"]]
-    )
+    values = np.array([[cell["difference"] for cell in row] for row in data["cells"]], dtype=np.float64)  # None: NaN
     most = max(0.01, float(np.nanmax(np.abs(values)))) if np.isfinite(values).any() else 0.01
     axes.imshow(values, cmap="RdBu", vmin=-most, vmax=most, aspect="auto")
     for row, cells in enumerate(data["cells"]):
@@ -232,7 +224,7 @@ def _matrix(axes: Axes, document: Analysis) -> None:
                 axes.text(column, row, "-", ha="center", va="center")
                 continue
             ink = "white" if abs(cell["difference"]) > 0.65 * most else "black"
-            ends = "" if cell["ci"] is None else f"\n{100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f}"
+            ends = "" if cell["ci"] is None else f"\n{signed_interval(cell['ci'])}"
             text = f"{100 * cell['difference']:+.1f}{ends}"
             axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=8, linespacing=1.4)
     columns = [f"{task}\n{data['metrics'][task].replace('_', ' ')}" for task in data["measured_on"]]
@@ -245,7 +237,7 @@ def _matrix(axes: Axes, document: Analysis) -> None:
 
 
 def _size(document: Analysis) -> tuple[float, float]:
-    """Inches; a matrix grows with its tasks."""
+    """The size in inches; a matrix grows with its tasks."""
     if "tasks" not in document:
         return WIDTH, HEIGHT
     count = len(document["tasks"])

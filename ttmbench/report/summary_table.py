@@ -1,4 +1,4 @@
-"""What a report opens with: raw, SimpleMatch and TTM of every task and model, beside chance and published numbers."""
+"""The first table of a report: raw, SimpleMatch and TTM of every task and model, with chance and published numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmbench.results.labels import CHOICE, FROM_FILE, NO_MODEL, RAW, SIMPLE_MAT
 from ttmbench.results.numbers import Number, newest
 
 _MARKED = {"supervised": "supervised", "forced_choice": "forced choice", NO_MODEL: "no model"}
-"""Tracks that the name of a model states here, where a column holds numbers of several tracks."""
+"""Tracks that are added to the name of the model, since a column holds numbers of several tracks."""
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,14 @@ class AnswerRow:
     """A task and a model.
 
     Attributes:
-        task: name.
-        model: what it is called, with its track where that is another one than its column suggests; of a published
-            number, as the paper calls it.
-        raw: the group score, else the text score; of a model that only chooses, its forced choices; of one that ranks
-            (retrieval, classification) its first metric.
-        matched: SimpleMatch: the group match, of global tasks the assignment accuracy.
+        task: its name.
+        model: its name, with the track where the column does not imply it.
+        raw: the group score, else the text score; forced choices of a model that only chooses; the first metric of a
+            task that ranks (retrieval, classification).
+        matched: SimpleMatch: the group match, for global tasks the assignment accuracy.
         ttm: the same metric after TTM.
         limited: of a part of the task's groups.
-        source: the paper and its table; empty of a run.
+        source: the paper and its table; empty for a run.
     """
 
     task: str
@@ -41,12 +40,12 @@ class AnswerRow:
 
     @property
     def numbers(self) -> tuple[Number, ...]:
-        """Those of the three that there are."""
-        return tuple(one for one in (self.raw, self.matched, self.ttm) if one is not None)
+        """The numbers of the row, without the missing ones."""
+        return tuple(number for number in (self.raw, self.matched, self.ttm) if number is not None)
 
     @property
     def gain(self) -> float | None:
-        """What TTM adds to SimpleMatch; None unless both are there, of one metric."""
+        """TTM minus SimpleMatch; None unless both are known for one metric."""
         if self.ttm is None or self.matched is None or self.ttm.metric != self.matched.metric:
             return None
         before, after = self.matched.value, self.ttm.value
@@ -54,25 +53,25 @@ class AnswerRow:
 
     @property
     def disagrees(self) -> str:
-        """What other sources print under the same name of the model; empty if they agree."""
-        return "; ".join(f"{one.metric}: {one.disagrees}" for one in self.numbers if one.disagrees)
+        """Other published values for the same model name; empty if they agree."""
+        return "; ".join(f"{number.metric}: {number.disagrees}" for number in self.numbers if number.disagrees)
 
     @property
     def extents(self) -> str:
-        """How many groups of how many its numbers are of."""
-        return ", ".join(dict.fromkeys(one.extent.words for one in self.numbers if one.groups is not None))
+        """The numbers of scored groups and of all groups."""
+        return ", ".join(dict.fromkeys(number.extent.words for number in self.numbers if number.groups is not None))
 
 
 def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> list[AnswerRow]:
     """The rows of a report's first table.
 
     Args:
-        runs: what was gathered. Of a number that several have the newest counts, the whole task before a part.
-        published: numbers from papers; those of tasks that no run has are passed over.
+        runs: where several have a number, that of the newest run of the whole task counts.
+        published: numbers from papers; tasks that no run has are skipped.
 
     Returns:
-        Task by task in the order of the runs: models by name, finetuned ones after the others and marked so, parts of
-        the task below, then what was published; a published model of the same name stands below ours.
+        The rows by task, in the order of the runs: models by name (supervised ones last), then parts of the task, then
+        published numbers; a published model follows the run with its name.
     """
     is_global = {
         task: config.get("matching") == "global" for run in runs for task, config in run.document.configs.items()
@@ -116,9 +115,9 @@ def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[Answ
 def _of_papers(
     task: str, numbers: Iterable[Number], chances: Mapping[str, float | None], is_global: bool
 ) -> list[AnswerRow]:
-    """A row a model and table; a paper that has not the metric of a column is shown with the one that it has.
+    """One row per model and published table, with another metric where the paper lacks that of the column.
 
-    ``chances`` are those of scores by the task's metrics, as runs have them.
+    ``chances`` are the chance levels of the task's metrics, from runs.
     """
     raw_metric, match_metric = headline(chances, is_global)
     raw_metric = raw_metric if raw_metric in chances else next(iter(chances), raw_metric)

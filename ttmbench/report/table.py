@@ -1,4 +1,4 @@
-"""Tables of the command line: as wide as the terminal, broken between columns and never inside a number."""
+"""Tables in the terminal: as wide as it is, broken between columns and never inside a number."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ttmbench._util.redact import secrets_in_environment
 if TYPE_CHECKING:
     from ttmbench.results.numbers import Number
 
-NOTHING = "-"  # what stands in a cell without a value
+NOTHING = "-"  # a cell without a value
 GAP = 2  # blanks between columns
-TEXT = 24  # a column of text is not made narrower than this before the table is broken into blocks
-KEYS = 0.6  # of the width at most, for the columns that every block repeats
-LEAST = 8  # characters of a key or a text in a block that would not fit otherwise
-LEAST_KEYS = 0.4  # of the width; to have one block, keys are made narrower down to this
+TEXT = 24  # width of a text column below which the table is broken into blocks
+KEYS = 0.6  # maximum fraction of the width for the columns that every block repeats
+LEAST = 8  # width of a key or a text in a block that would not fit otherwise
+LEAST_KEYS = 0.4  # minimum fraction of the width for keys when they are narrowed to avoid blocks
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class TableColumn:
 
     Attributes:
         name: its head.
-        kind: ``key`` names the row and stands in every block of a table too wide for the terminal; ``heading`` is a
-            key that many rows share, empty where the row above has the same: in a table too wide it becomes a row of
-            its own; ``number`` is never broken and stands to the right; ``text`` may be broken between words.
+        kind: ``key`` names the row and is repeated in every block of a table that is too wide; ``heading`` is a key
+            shared by several rows, empty where it repeats, and becomes a separate row in a table that is too wide;
+            ``number`` is never broken and is aligned right; ``text`` may be broken between words.
     """
 
     name: str
@@ -44,7 +44,7 @@ Cells = Sequence[str]
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """A fraction as a person reads it.
+    """A fraction in percent.
 
     >>> percent(0.68333), percent(None)
     ('68.33', '-')
@@ -53,17 +53,17 @@ def percent(value: float | None, digits: int = 2) -> str:
 
 
 def spread(value: float | None, std: float | None) -> str:
-    """A fraction and its standard deviation over seeds, if there is one."""
+    """A fraction and its standard deviation over seeds, if known, in percent."""
     return percent(value) if value is None or std is None else f"{percent(value)} ± {percent(std)}"
 
 
 def number_text(row: Number | None) -> str:
-    """A number in percent with its spread."""
+    """A number and its standard deviation, in percent."""
     return NOTHING if row is None else spread(row.value, row.seed_std)
 
 
 def signed_interval(ends: Sequence[float | None] | None) -> str:
-    """The two ends of an interval of a difference.
+    """The ends of an interval of a difference, in percent.
 
     >>> signed_interval((-0.01, 0.025)), signed_interval((None, None))
     ('-1.0 .. +2.5', '-')
@@ -73,7 +73,7 @@ def signed_interval(ends: Sequence[float | None] | None) -> str:
 
 
 def print_line(text: str = "", width: int | None = None) -> None:
-    """Prints a text on stdout, as wide as tables are."""
+    """Print a text, wrapped as tables are."""
     console = terminal.console(width)
     console.print(terminal.encodable(str(printable(text)), console.encoding))
 
@@ -86,15 +86,14 @@ def print_table(
     caption: str = "",
     width: int | None = None,
 ) -> None:
-    """Prints a table on stdout.
+    """Print a table, and below it the names of columns that do not fit.
 
     Args:
-        columns: what stands in a row.
+        columns: of the table.
         rows: a text for each column; an empty row separates.
         title: a line above.
         caption: text below.
-        width: in characters; by default that of the terminal, and in a file or a pipe that of ``COLUMNS``, else as
-            wide as needed. Columns that do not fit are named below the table.
+        width: in characters; by default that of the terminal. In a file or a pipe ``COLUMNS``, else unlimited.
     """
     console = terminal.console(width)
     has_lines = not console.legacy_windows and terminal.encodable("─", console.encoding) == "─"
@@ -111,17 +110,17 @@ def print_table(
         console.print(shown(title), style="bold")
         console.print()
     widest = 0
-    for number, (some, cells, widths) in enumerate(blocks):
+    for number, (block_columns, cells, widths) in enumerate(blocks):
         if number:
             console.print()
-        head, body = plain_lines(some, cells, widths, "─" if has_lines else "-")
+        head, body = plain_lines(block_columns, cells, widths, "─" if has_lines else "-")
         if console.is_terminal:
             console.print("\n".join(head), style="bold", soft_wrap=True)
             console.print("\n".join(body), soft_wrap=True)
         else:
             echo("\n".join([*head, *body]))  # many times as fast
-        widest = max(widest, sum(widths) + GAP * (len(widths) - 1))
-    printed = [id(column) for some, _, _ in blocks for column in some]
+        widest = max(widest, _total(widths))
+    printed = [id(column) for block_columns, _, _ in blocks for column in block_columns]
     omitted = [column.name for column in columns if column.kind != "heading" and id(column) not in printed]
     if omitted:
         too_wide = f"Columns that do not fit in {console.width} characters: {', '.join(omitted)}"
@@ -134,30 +133,21 @@ def print_table(
 def plain_lines(
     columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], rule: str
 ) -> tuple[list[str], list[str]]:
-    """A block as lines, without blanks at their ends.
-
-    Args:
-        columns: of the block.
-        rows: a text for each column.
-        widths: of the columns.
-        rule: the character of the line below the head.
-
-    Returns:
-        The head; the line below it and the rows.
+    """The lines of a block: the head; and the line below it, made of ``rule``, with the rows.
 
     >>> plain_lines([TableColumn("task", "key"), TableColumn("value", "number")], [["a", "1.5"]], [4, 5], "-")
     (['task  value'], ['-----------', 'a       1.5'])
     """
     head = [broken(column.name, width) for column, width in zip(columns, widths, strict=True)]
     height = max(map(len, head), default=0)
-    lines = [rule * (sum(widths) + GAP * (len(widths) - 1))]
+    lines = [rule * _total(widths)]
     for row in rows:
         lines += _joined(columns, [broken(cell, width) for cell, width in zip(row, widths, strict=True)], widths)
     return _joined(columns, [[""] * (height - len(name)) + name for name in head], widths), lines
 
 
 def _joined(columns: Sequence[TableColumn], cells: Sequence[list[str]], widths: Sequence[int]) -> list[str]:
-    """Cells of several lines side by side."""
+    """Cells side by side, each with one or more lines."""
     lines = []
     for parts in zip_longest(*cells, fillvalue=""):
         padded = []
@@ -169,19 +159,11 @@ def _joined(columns: Sequence[TableColumn], cells: Sequence[list[str]], widths: 
 
 
 Block = tuple[list[TableColumn], list[list[str]], list[int]]
+"""Columns, rows and the widths of the columns."""
 
 
 def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -> list[Block]:
-    """Breaks a table into blocks that fit.
-
-    Args:
-        columns: of the table.
-        rows: a text for each column.
-        width: characters that there are.
-
-    Returns:
-        For each block its columns, its rows and the width of each column. One block if the table fits. A column
-        that does not fit beside the keys is in none.
+    """Break a table into blocks that fit in ``width``; a column that does not fit beside the keys is in none.
 
     >>> names = TableColumn("task", "key"), TableColumn("value", "number"), TableColumn("chance", "number")
     >>> [[column.name for column in block] for block, _, _ in lay_out(names, [["shapes_color", "12.50", "50"]], 22)]
@@ -212,9 +194,9 @@ def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -
         blocks[-1].append(index)
     laid_out = []
     for block in blocks or [keys]:
-        found = fitted(block, TEXT, "text")
-        found = found if _total(found) <= width else fitted(block, LEAST, "key", "text")
-        laid_out.append(([columns[index] for index in block], [[row[index] for index in block] for row in rows], found))
+        final = fitted(block, TEXT, "text")
+        final = final if _total(final) <= width else fitted(block, LEAST, "key", "text")
+        laid_out.append(([columns[index] for index in block], [[row[index] for index in block] for row in rows], final))
     return laid_out
 
 
@@ -230,20 +212,20 @@ def _total(widths: Sequence[int]) -> int:
 def _fitted(
     columns: Sequence[TableColumn], widths: Sequence[int], room: int, least: int, kinds: Sequence[str]
 ) -> list[int]:
-    """Widths that together fit if they can: columns of some kinds are made narrower, the widest first."""
-    found = list(widths)
-    while _total(found) > room:
-        wide = [at for at, column in enumerate(columns) if column.kind in kinds and found[at] > least]
+    """Widths that fit into ``room`` if possible: columns of some kinds are narrowed, the widest first."""
+    fitted = list(widths)
+    while _total(fitted) > room:
+        wide = [at for at, column in enumerate(columns) if column.kind in kinds and fitted[at] > least]
         if not wide:
             break
-        found[max(wide, key=found.__getitem__)] -= 1
-    return found
+        fitted[max(wide, key=fitted.__getitem__)] -= 1
+    return fitted
 
 
 def _without_headings(
     columns: Sequence[TableColumn], rows: Sequence[Cells]
 ) -> tuple[list[TableColumn], list[list[str]]]:
-    """The table with its heading as rows of their own, above those that it is of."""
+    """The table with the heading column as separate rows above the rows that share it."""
     at = next((index for index, column in enumerate(columns) if column.kind == "heading"), None)
     if at is None:
         return list(columns), [list(row) for row in rows]
@@ -256,7 +238,7 @@ def _without_headings(
 
 
 def broken(text: str, width: int) -> list[str]:
-    """Lines of a text no wider than a column: broken after blanks, else after ``_ - / , :``, else anywhere.
+    """A text as lines of a maximum width, broken after blanks, else after ``_ - / , :``, else anywhere.
 
     >>> broken("global_assignment_accuracy of it", 20)
     ['global_assignment_', 'accuracy of it']
@@ -276,14 +258,14 @@ def broken(text: str, width: int) -> list[str]:
 
 
 def _pieces(text: str, width: int) -> list[str]:
-    """Parts that a line is made of: words, those too long for a line cut after a mark, and at last anywhere."""
-    parts = []
+    """Words, cut after a mark or else anywhere where they are too long for a line."""
+    pieces = []
     for word in re.findall(r"\S+\s*|\s+", text):
-        marked = [word] if cell_len(word.rstrip()) <= width else re.findall(r"[^_\-/,:]*[_\-/,:]+\s*|[^_\-/,:]+", word)
-        for one in marked:
-            while cell_len(one.rstrip()) > width:
-                cut = next((at for at in range(len(one), 0, -1) if cell_len(one[:at]) <= width), 1)
-                parts.append(one[:cut])
-                one = one[cut:]
-            parts.append(one)
-    return parts
+        parts = [word] if cell_len(word.rstrip()) <= width else re.findall(r"[^_\-/,:]*[_\-/,:]+\s*|[^_\-/,:]+", word)
+        for part in parts:
+            while cell_len(part.rstrip()) > width:
+                cut = next((at for at in range(len(part), 0, -1) if cell_len(part[:at]) <= width), 1)
+                pieces.append(part[:cut])
+                part = part[cut:]
+            pieces.append(part)
+    return pieces

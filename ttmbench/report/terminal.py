@@ -1,4 +1,4 @@
-"""What a person reads after a run: percent, with chance, ties and spread beside every number."""
+"""The tables of a run in the terminal: percent, with chance, ties and standard deviation."""
 
 from __future__ import annotations
 
@@ -40,12 +40,7 @@ _GAINING = (TTM, PLACEBO, SHUFFLE, HOLDOUT, ORACLE)
 
 
 def print_results(results: ResultsDocument | Mapping[str, Any], width: int | None = None) -> None:
-    """Prints the summary table (if something was adapted), every metric, and the notes.
-
-    Args:
-        results: a results document.
-        width: in characters; by default that of the terminal, and in a file or a pipe as wide as need be.
-    """
+    """Print the summary (if a model was adapted), every metric, and the notes; ``width`` as for `print_table`."""
     document = ResultsDocument.of(results)
     numbers = numbers_of(document)
     if document.ttm or document.simple_match or document.oracle:
@@ -61,21 +56,21 @@ def print_results(results: ResultsDocument | Mapping[str, Any], width: int | Non
 
 
 def _notes(document: ResultsDocument) -> Iterator[str]:
-    """What stands below the tables: means, each note once with the tasks that it is about, and what failed."""
+    """The lines below the tables: means, each note once with its tasks, and failures."""
     means: dict[str, list[Number]] = {}
-    for one in means_of(document):
-        means.setdefault(one.task, []).append(one)
-    for name, mine in means.items():
-        names = [one.metric if one.filter == RAW else f"{one.metric} ({one.method})" for one in mine]
-        shown = ", ".join(f"{name} {percent(one.value)}" for name, one in zip(names, mine, strict=True))
-        yield f"{name}, mean of {mine[0].of_tasks} tasks: {shown}"
+    for number in means_of(document):
+        means.setdefault(number.task, []).append(number)
+    for name, numbers in means.items():
+        metrics = [one.metric if one.filter == RAW else f"{one.metric} ({one.method})" for one in numbers]
+        values = ", ".join(f"{metric} {percent(one.value)}" for metric, one in zip(metrics, numbers, strict=True))
+        yield f"{name}, mean of {numbers[0].of_tasks} tasks: {values}"
     for task, tag_means in document.tag_means.items():
         for name, mean in tag_means.items():
             yield f"{task}/{name}: mean over {mean.cells} of {', '.join(mean.by)} ({mean.groups} groups)"
-    of_ttm = {task: record.notes for task, record in document.ttm.items()}
     notes: dict[str, dict[str, None]] = {}
-    for about in (of_ttm, document.notes, document.group_notes):
-        for task, lines in about.items():
+    ttm_notes = {task: record.notes for task, record in document.ttm.items()}
+    for notes_of in (ttm_notes, document.notes, document.group_notes):
+        for task, lines in notes_of.items():
             for line in lines:
                 notes.setdefault(line, {})[task] = None
     yield from (f"{', '.join(tasks)}: {note}" for note, tasks in notes.items())
@@ -84,29 +79,21 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
 
 
 def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
-    """The metrics that a summary compares: of the raw model, and of matching and adaptation.
-
-    Args:
-        metrics: that the task has.
-        is_global: the task is matched globally.
-
-    Returns:
-        Their names.
-    """
+    """The metrics of a summary: that of the raw model, and that of matching and adaptation."""
     if is_global:
         return "group_score", "global_assignment_accuracy"
     return ("group_score" if "group_score" in metrics else "text_score"), "group_match"
 
 
 def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: int | None) -> None:
-    """Three rows a task: what the model scores as it is, by matching, and after adaptation."""
+    """One row per task and method."""
     columns = [TableColumn("task", "key"), TableColumn("", "key")]
     columns += [TableColumn(name, "number") for name in ("value", "gain", "relative", "error red.", "chance", "ties")]
     rows: list[list[str]] = []
     for task in document.results:
-        mine = {(one.metric, one.filter): one for one in numbers if one.task == task}
+        of_task = {(one.metric, one.filter): one for one in numbers if one.task == task}
         is_global = document.configs[task]["matching"] == "global"
-        metrics = headline({metric for metric, name in mine if name == RAW}, is_global)
+        metrics = headline({metric for metric, name in of_task if name == RAW}, is_global)
         counts, data = document.n_samples[task], document.datasets[task]
         groups = counts.effective if data.coverage is None else f"{counts.effective} of {counts.original}"
         about = [
@@ -117,10 +104,10 @@ def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: 
         ]
         for column in COLUMNS:
             metric = metrics[column not in (RAW_COLUMN, OVERFITTED_COLUMN)]
-            one = mine.get((metric, column.filter))
+            one = of_task.get((metric, column.filter))
             if column.filter == CHOICE or (one is None and column not in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)):
                 continue
-            before = mine.get((metrics[1], HOLDOUT_RAW if column.filter == HOLDOUT else RAW))
+            before = of_task.get((metrics[1], HOLDOUT_RAW if column.filter == HOLDOUT else RAW))
             rows.append(
                 [
                     about.pop(0) if about else "",
@@ -134,10 +121,10 @@ def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: 
         rows.append([])
     stages = (document.ttm, document.simple_match, document.oracle)
     seeds = max(len(record.seeds) for stage in stages for record in stage.values())
-    caption = f"± is the standard deviation over {seeds} seeds." if seeds > 1 else "One seed, so no spread."
+    caption = f"± is the standard deviation over {seeds} seeds." if seeds > 1 else "One seed: no standard deviation."
     caption += " Gains are over SimpleMatch."
     if any(one.filter == HOLDOUT for one in numbers):
-        caption += " Held out: over the raw matching of the same groups."
+        caption += " Held-out gains are over the raw matching of the same groups."
     print_table(columns, rows[:-1], title=f"{document.model_name}: percent", caption=caption, width=width)
 
 
@@ -171,7 +158,7 @@ def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: 
 
 
 def _print_transfers(document: ResultsDocument, width: int | None) -> None:
-    """A block of its own: what adapting to each task does to the others."""
+    """What adapting to each task does to the others."""
     columns = [TableColumn("adapted to", "heading"), TableColumn("measured on", "key"), TableColumn("metric", "key")]
     columns += [TableColumn(name, "number") for name in ("raw", "adapted", "difference", "95% interval", "over seeds")]
     shown, rows = None, []
@@ -186,13 +173,13 @@ def _print_transfers(document: ResultsDocument, width: int | None) -> None:
             ]
         )
         shown = one.adapted_on
-    caption = "Intervals are of the difference: over groups, paired; and over seeds. Nothing here is ranked."
+    caption = "Intervals are of the difference: paired over groups, and over seeds. These numbers are not ranked."
     title = f"{document.model_name}: adapted to one task, measured on another, percent"
     print_table(columns, rows, title=title, caption=caption, width=width)
 
 
 def gains(before: Number | None, after: Number | None) -> tuple[str, str, str]:
-    """What a number gains: in points, relative, and as a reduction of the error."""
+    """The gain of a number: in points, relative, and as a reduction of the error."""
     if before is None or after is None or before.value is None or after.value is None:
         return NOTHING, NOTHING, NOTHING
     relative = stats.relative_gain(before.value, after.value)
@@ -202,12 +189,12 @@ def gains(before: Number | None, after: Number | None) -> tuple[str, str, str]:
 
 
 def p_value(value: float) -> str:
-    """A p-value as tables have it."""
+    """A p-value in a table."""
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _difference(row: Difference | None) -> tuple[str, str, str]:
-    """Difference to the baseline, its interval and p."""
+    """The difference to the baseline, its interval and p."""
     if row is None:
         return NOTHING, NOTHING, NOTHING
     difference = f"{100 * row.difference:+.2f}"
@@ -219,9 +206,9 @@ def _difference(row: Difference | None) -> tuple[str, str, str]:
 def _about_baseline(baseline: BaselineRecord) -> str:
     text = f"Difference to {baseline.model_name} in {baseline.file}"
     if any(row.paired for row in baseline.rows):
-        text += ", paired group by group; p is of one test, not adjusted for several tasks"
+        text += ", paired group by group; p is not adjusted for several tasks"
     if not all(row.paired for row in baseline.rows):
-        text += ". Unpaired: no values of single groups in the baseline (it needs --log_samples) or in the metric"
+        text += ". Unpaired: the metric or the baseline has no values of single groups (it needs --log_samples)"
     return text + "."
 
 

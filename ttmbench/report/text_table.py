@@ -1,4 +1,4 @@
-"""Tables as text for others to read: CSV, Markdown and LaTeX. Everything that came from data is escaped."""
+"""Tables as CSV, Markdown and LaTeX, with all texts from data escaped."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from ttmbench._util.console import csv_cell, latex, markdown
 from ttmbench.report.table import NOTHING, percent, signed_interval, spread
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
+from ttmbench.results.numbers import Number
 from ttmbench.results.transfer_deltas import TITLE, Transfer
 
 _IN_LATEX = {"±": r"$\pm$", SEEN_MARK: r"$^\dagger$", DISAGREES_MARK: r"$^\ddagger$"}
+
+
+def marks(number: Number | None) -> str:
+    """The marks beside a number, which `ttmbench.report.leaderboard.legends` explains."""
+    if number is None:
+        return ""
+    return (SEEN_MARK if number.seen else "") + (DISAGREES_MARK if number.disagrees else "")
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,10 @@ class TextTable:
 
     Attributes:
         title: a line above it.
-        heads: its heads, one or more rows.
-        rows: of cells; a number is one in percent, with its spread and marks.
-        texts: how many columns are text; the others are numbers.
-        bold: positions (row, column) of cells that LaTeX prints in bold.
+        heads: one or more rows.
+        rows: of cells; numbers are in percent, with their standard deviation and marks.
+        texts: number of text columns at the left; the others hold numbers.
+        bold: positions (row, column) of cells that are bold in LaTeX.
     """
 
     title: str
@@ -65,7 +73,7 @@ def to_latex(table: TextTable) -> str:
 
 
 def _latex_cell(text: str) -> str:
-    """A cell; marks become LaTeX's, and a number with a sign stands in math mode, so that a minus is one."""
+    """A cell in LaTeX; a signed number is in math mode, for a proper minus."""
     cell = latex(text)
     for mark, written in _IN_LATEX.items():
         cell = cell.replace(mark, written)
@@ -73,7 +81,7 @@ def _latex_cell(text: str) -> str:
 
 
 def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """A line each row; a cell that a spreadsheet would take for a formula gets a quote in front."""
+    """One line per row; a quote precedes what a spreadsheet would take for a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -82,7 +90,7 @@ def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
 
 
 def transfer_table(transfers: Iterable[Transfer]) -> TextTable:
-    """Adapted models on other tasks, a row a metric, in percent: the metrics that tables show."""
+    """Adapted models on other tasks, one row per metric, in percent."""
     names = ("model", "adapted to", "measured on", "metric", "raw", "adapted", "difference", "95 % interval", "groups")
     rows = [
         [

@@ -1,7 +1,4 @@
-"""Images for the groups browser: from a task's data, read as its run did, and copied only where that is allowed.
-
-No data, other data, or a licence that does not surely allow copies: then there are names, and the page says why.
-"""
+"""Images for the groups browser, copied only where the licence clearly permits it; else the page has names and why."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
 Images = Literal["thumbnails", "links", "none"]
 _WHERE = "; --include_path and --data_dir say where task files and data lie"
 SIDE, QUALITY = 160, 78  # pixels of the longer side, and of JPEG
-# Only what these words say in full: "MIT (captions); ..." speaks of captions alone.
+# Matched in full: "MIT (captions); ..." is about captions alone.
 COPIES_ALLOWED = frozenset(
     {
         *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "unlicense", "cc0-1.0", "cc0", "public domain"),
@@ -38,15 +35,15 @@ COPIES_ALLOWED = frozenset(
 
 @dataclass(frozen=True)
 class ThumbnailOptions:
-    """How images come onto the page.
+    """How images are shown.
 
     Attributes:
-        images: small copies, links to the files, or names alone.
-        allowed: tasks whose images may be copied whatever their licence says.
-        most: copies a task at most.
-        data_dir: the data folder; by default that of this machine.
-        include_path: folders of further task files; those that a run names are not looked into.
-        page_folder: where the page goes: links start from there.
+        images: small copies, links to the files, or names.
+        allowed: tasks whose images may be copied regardless of their licence.
+        most: maximum number of copies per task.
+        data_dir: the data folder; None for the default one.
+        include_path: folders with additional task files; those named by a run are not read.
+        page_folder: of the page, to which links are relative.
     """
 
     images: Images = "thumbnails"
@@ -62,9 +59,9 @@ class Thumbnails:
     """The images of one task's data.
 
     Attributes:
-        task: name.
+        task: its name.
         images: name -> data URI or relative address.
-        why: a sentence on what is there and what is not.
+        why: what is shown, and what is not and why.
     """
 
     task: str
@@ -73,7 +70,7 @@ class Thumbnails:
 
 
 def copies_allowed(license_name: str, gated: bool) -> bool:
-    """Whether a task file states, beyond doubt, that its images may be copied.
+    """Whether a task file clearly states that its images may be copied.
 
     >>> [copies_allowed(name, False) for name in ("CC BY 4.0", "MIT", "MIT (captions); images are COCO's", "")]
     [True, True, False, False]
@@ -86,15 +83,7 @@ def copies_allowed(license_name: str, gated: bool) -> bool:
 
 
 def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumbnails:
-    """The images of runs on one task's data.
-
-    Args:
-        sets: the groups, of one task and one fingerprint.
-        options: what may be shown.
-
-    Returns:
-        Copies or links, or none, with the reason.
-    """
+    """Copies of or links to the images of runs on the same data of a task, or the reason why there are none."""
     run, task = sets[0].run, sets[0].task
     if options.images == "none":
         return Thumbnails(task, why="names only, as asked for (--images none)")
@@ -113,7 +102,7 @@ def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumb
 
 
 def _doubt(task: str, license_name: str, gated: bool, options: ThumbnailOptions) -> str:
-    """Why images may not be copied; empty if they surely may, or nothing is."""
+    """Why images may not be copied; empty if they may, or none are."""
     if options.images != "thumbnails" or task in options.allowed or copies_allowed(license_name, gated):
         return ""
     declared = f"its licence is stated as “{license_name}”" if license_name else "it states no licence"
@@ -122,45 +111,47 @@ def _doubt(task: str, license_name: str, gated: bool, options: ThumbnailOptions)
 
 
 def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], options: ThumbnailOptions) -> Thumbnails:
-    found: dict[str, str] = {}
-    broken, others, full, copies = set(), set(), False, options.images == "thumbnails"
-    wanted: dict[str, tuple[list[str], list[str]]] = {}
-    for one in sets:
-        for group_id, captions, names, *_ in one.by_interest():
-            wanted.setdefault(group_id, (captions, names))
-    for group_id, (captions, names) in wanted.items():
+    images: dict[str, str] = {}
+    broken, different, is_full, copies = set(), set(), False, options.images == "thumbnails"
+    shown: dict[str, tuple[list[str], list[str]]] = {}
+    for group_set in sets:
+        for group_id, captions, names, *_ in group_set.by_interest():
+            shown.setdefault(group_id, (captions, names))
+    for group_id, (captions, names) in shown.items():
         group = groups.get(group_id)
         if group is None or list(group.captions) != captions or [image.name for image in group.images] != names:
-            others.add(group_id)
+            different.add(group_id)
             continue
         for image in group.images:
-            if image.name in found or image.name in broken:
+            if image.name in images or image.name in broken:
                 continue
-            if copies and len(found) >= options.most:
-                full = True
+            if copies and len(images) >= options.most:
+                is_full = True
                 continue
             try:
-                found[image.name] = thumbnail(image.open(), image.exif) if copies else _link(image, options.page_folder)
+                images[image.name] = (
+                    thumbnail(image.open(), image.exif) if copies else _link(image, options.page_folder)
+                )
             except (TtmbenchError, OSError, ValueError, SyntaxError):
                 broken.add(image.name)
-    detail = [f"{len(found)} {'small copies' if copies else 'links to the files'}" if found else "names only"]
-    if others:
-        detail.append(f"{len(others)} groups differ from the data at hand")
+    detail = [f"{len(images)} {'small copies' if copies else 'links to the files'}" if images else "names only"]
+    if different:
+        detail.append(f"{len(different)} groups differ from the data at hand")
     if broken:
-        detail.append(f"{len(broken)} images could not be {'read' if copies else 'linked: they are no files'}")
-    if full:
+        detail.append(f"{len(broken)} images could not be {'read' if copies else 'linked: they are not files'}")
+    if is_full:
         detail.append(f"no more than {options.most} (--max_images), groups that changed first")
-    return Thumbnails(task, found, "; ".join(detail))
+    return Thumbnails(task, images, "; ".join(detail))
 
 
 def _link(image: ImageRef, page_folder: Path) -> str:
     if image.file is None:
-        raise ValueError(f"{image.name} is no file of its own")
+        raise ValueError(f"{image.name} is not a separate file")
     return quote(Path(os.path.relpath(image.file.resolve(), page_folder.resolve())).as_posix())
 
 
 def thumbnail(image: Image, exif: Exif) -> str:
-    """A small copy as a data URI, turned as the run read it, without metadata; transparent pixels become white."""
+    """A small JPEG as a data URI, oriented as the run read it, without metadata, transparent pixels in white."""
     from PIL import Image as Pillow
     from PIL import ImageOps
 

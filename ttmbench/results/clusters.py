@@ -15,15 +15,10 @@ from ttmbench.types import Group, ImageRef
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of a task's groups: those that share an image, directly or through others.
+    """Clusters of a task's groups: those that share an image, directly or through others."""
 
-    Attributes:
-        groups: a number for each group; equal within a cluster.
-        images: a number for each image of each group; equal for the same image. For metrics over images.
-    """
-
-    groups: Int[np.ndarray, " groups"]
-    images: Int[np.ndarray, "groups images"]
+    groups: Int[np.ndarray, " groups"]  # a number for each group; equal within a cluster
+    images: Int[np.ndarray, "groups images"]  # a number for each image; equal for the same one
 
     @property
     def count(self) -> int:

@@ -108,12 +108,7 @@ class PixelDigests(Protocol):
 
 
 class Fingerprint:
-    """A digest of decoded pixels and captions, so that a changed dataset is noticed.
-
-    Args:
-        groups: the data.
-        pixels: digests of images that were decoded before, if they are stored anywhere.
-    """
+    """A digest of a task's pixels and captions; ``pixels`` has those of images that were decoded before."""
 
     def __init__(self, groups: Sequence[Group], pixels: PixelDigests | None = None) -> None:
         self._digests: dict[str, str] = {}

@@ -53,17 +53,11 @@ _Open: TypeAlias = Callable[[np.ndarray], AbstractContextManager[Callable[[], _S
 
 @dataclass(frozen=True)
 class PairTable:
-    """Scores of the distinct pairs of a task.
+    """Scores of the distinct pairs of a task, float32."""
 
-    Attributes:
-        groups: float32 [groups, images, captions].
-        values: float32 [distinct images, distinct captions]; None where only pairs inside groups were asked for.
-        rows: which distinct image and caption is where.
-    """
-
-    groups: np.ndarray
-    values: np.ndarray | None
-    rows: Rows
+    groups: np.ndarray  # [groups, images, captions]
+    values: np.ndarray | None  # [distinct images, distinct captions]; None for pairs inside groups
+    rows: Rows  # which distinct image and caption is where
 
     @property
     def every(self) -> np.ndarray:

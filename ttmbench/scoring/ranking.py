@@ -30,16 +30,9 @@ def rank_queries(
 ) -> Ranks:
     """Ranks the best true candidate of each query; a candidate is true if it has the query's label.
 
-    Args:
-        score: gives scores of some queries.
-        queries: label of each query.
-        candidates: label of each candidate.
-        what: the queries, for the progress bar and messages.
-        block: scores held at a time.
-
-    Raises:
-        TtmbenchError: a score is not finite, or there is not one for each query and candidate.
-        ValueError: a query has no true candidate.
+    ``score`` gives scores of some queries, ``what`` names the queries in messages, ``block`` scores are held at a time.
+    TtmbenchError if a score is not finite, or there is not one for each query and candidate; ValueError if a query has
+    no true candidate.
 
     >>> table = np.array([[2.0, 1.0, 2.0], [0.0, 3.0, 1.0]])
     >>> ranks = rank_queries(lambda rows: table[rows], np.array([0, 2]), np.array([2, 2, 0]))

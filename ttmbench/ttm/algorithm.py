@@ -194,21 +194,15 @@ def _iterations(
             loss = trainer.train(iteration, blind.pairs(chosen), shown)
             rate = trainer.rate(iteration)
             if loss:
-                scores = _score_trained(trainer.stage, iteration, rate)
+                scores = trainer.stage.score()
+                if not np.isfinite(scores.groups).all():
+                    raise DivergedError(f"after iteration {iteration} the model's scores are NaN or infinite", rate)
             seconds = time.perf_counter() - started
             captions = blind.unshuffle(chosen.captions)
             step = Step(iteration, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
             if keep is not None:
                 keep(step, trainer.state(iteration, scores))
             yield step
-
-
-def _score_trained(stage: PreparedTask, iteration: int, learning_rate: float) -> Scores:
-    """Scores of the model after an iteration; DivergedError if they are NaN or infinite."""
-    scores = stage.score()
-    if not np.isfinite(scores.groups).all():
-        raise DivergedError(f"after iteration {iteration} the model's scores are NaN or infinite", learning_rate)
-    return scores
 
 
 class ShuffledTask:

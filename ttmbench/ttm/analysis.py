@@ -38,23 +38,14 @@ Analysis = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be analysed.
+    """What is to be analysed."""
 
-    Attributes:
-        stage: the model on a task; its ``seeds`` are run one by one.
-        metric: the metric that the curves show.
-        taus: values of tau_1, logits (fractions under the share rule); None chooses by coverage.
-        lrs: learning rates to compare; None takes those of `grid`.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: kind of interval.
-    """
-
-    stage: Adaptation
-    metric: MetricSpec
-    taus: Sequence[float] | None = None
-    lrs: Sequence[float] | None = None
-    bootstrap_iters: int = 1000
-    interval: stats.IntervalMethod = "wilson"
+    stage: Adaptation  # the model on a task; its ``seeds`` are run one by one
+    metric: MetricSpec  # the metric that the curves show
+    taus: Sequence[float] | None = None  # tau_1, logits (fractions under the share rule); None: by coverage
+    lrs: Sequence[float] | None = None  # learning rates to compare; None takes those of `grid`
+    bootstrap_iters: int = 1000  # resamples of bootstrap intervals; 0 for no interval of any kind
+    interval: stats.IntervalMethod = "wilson"  # kind of interval
 
 
 def thresholds(question: Question) -> Analysis:

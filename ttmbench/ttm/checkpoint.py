@@ -25,7 +25,7 @@ from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import Scores
 
 Tensors = dict[str, torch.Tensor]
-Header = dict[str, Any]
+Metadata = dict[str, Any]
 _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
 _STEP_ARRAYS = ("captions", "selected", "tie")
 _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
@@ -33,26 +33,17 @@ _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 
 @dataclass(frozen=True)
 class SeedProgress:
-    """Progress of a seed.
+    """Progress of a seed."""
 
-    Attributes:
-        steps: finished iterations, in order.
-        state: of training after the last of them; None before the first, and once the seed is done.
-        final: scores that the seed ended with; None while it runs.
-    """
-
-    steps: tuple[Step, ...] = ()
-    state: TrainingState | None = None
-    final: Scores | None = None
+    steps: tuple[Step, ...] = ()  # finished iterations, in order
+    state: TrainingState | None = None  # of training after the last of them, while the seed runs
+    final: Scores | None = None  # scores that the seed ended with; None while it runs
 
 
 class SeedCheckpoint:
-    """Files of one variant and seed of a task. Without a folder nothing is stored.
+    """Files of one variant and seed, which begin from ``start`` (a digest); without a folder nothing is stored.
 
-    Args:
-        folder: where its files go.
-        start: digest of what the seed starts from; files of another start are removed.
-        warn: called once if files cannot be written; the run goes on without them.
+    Files of another start are removed. ``warn`` is called if files cannot be written; the run goes on without them.
     """
 
     def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
@@ -104,12 +95,12 @@ class SeedCheckpoint:
         steps = []
         for iteration in range(1, count + 1):
             tensors, about = self._load(folder / _step_name(iteration))
-            values: Header = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
+            values: Metadata = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
             values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
             steps.append(Step(**values, scores=scores_of(tensors)))
         return tuple(steps)
 
-    def _write(self, name: str, tensors: Tensors, about: Header) -> None:
+    def _write(self, name: str, tensors: Tensors, about: Metadata) -> None:
         self.finish_writing()
         if self._folder is None:
             return
@@ -121,7 +112,7 @@ class SeedCheckpoint:
         else:
             self._put(*arguments)
 
-    def _put(self, path: Path, tensors: Tensors, card: Header) -> None:
+    def _put(self, path: Path, tensors: Tensors, card: Metadata) -> None:
         from safetensors import SafetensorError
 
         try:
@@ -137,7 +128,7 @@ class SeedCheckpoint:
             self._writer.join()
             self._writer = None
 
-    def _load(self, path: Path) -> tuple[Tensors, Header]:
+    def _load(self, path: Path) -> tuple[Tensors, Metadata]:
         try:
             tensors, about = load_sealed(path)
         except SealError as error:
@@ -155,12 +146,9 @@ class SeedCheckpoint:
 
 
 class TaskCheckpoint:
-    """Checkpoints of one task.
+    """Checkpoints of one task, whose seeds start from ``data`` (its fingerprint) and ``run`` (the key of the run).
 
-    Args:
-        folder: of the task; None to store nothing.
-        data: fingerprint of the data; part of what every seed starts from.
-        run: key of the run (`ttmbench.evaluator.run_key.RunKey`); likewise.
+    Without a folder nothing is stored.
     """
 
     def __init__(self, folder: Path | None = None, data: str = "", run: str = "") -> None:

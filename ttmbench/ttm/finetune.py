@@ -24,17 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Pairs to train on, arrays [units, pairs of a unit].
+    """Pairs to train on, arrays [units, pairs of a unit]."""
 
-    Attributes:
-        images: rows of distinct images, int.
-        captions: rows of distinct captions, int.
-        matched: whether the model is to say that the pair matches, bool; None where only matched pairs are trained on.
-    """
-
-    images: np.ndarray
-    captions: np.ndarray
-    matched: np.ndarray | None = None
+    images: np.ndarray  # rows of distinct images, int
+    captions: np.ndarray  # rows of distinct captions, int
+    matched: np.ndarray | None = None  # whether each pair matches; None: all do, and no others are trained on
 
 
 def make_optimizer(adapter: Trainable | PairTrainable, config: TTMConfig) -> torch.optim.AdamW:
@@ -42,11 +36,6 @@ def make_optimizer(adapter: Trainable | PairTrainable, config: TTMConfig) -> tor
     parameters = list(adapter.parameters())
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
     return torch.optim.AdamW(parameters, lr=1.0, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
-
-
-def iteration_learning_rate(config: TTMConfig, lr: float, iteration: int) -> float:
-    """Learning rate at the start of an iteration: lr x restart^(t-1), t from 1 (section B.1)."""
-    return lr * config.lr_restart ** (iteration - 1)
 
 
 def cosine_within_iteration(step: int, steps: int, floor: float) -> float:

@@ -29,25 +29,16 @@ Loss = Literal["contrastive", "matching"]
 
 
 class FinetuneConfig(BaseModel):
-    """Hyperparameters of `ttmbench finetune`.
-
-    Attributes:
-        epochs: passes over all pairs.
-        lr: learning rate at the first step.
-        schedule: its course over all steps: down to 0 along a line or half a cosine, or constant.
-        weight_decay: of AdamW.
-        betas: of AdamW.
-        batch: pairs in a batch: true ones for a dual encoder, all of a group's for a matching head.
-    """
+    """Hyperparameters of `ttmbench finetune`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epochs: int = Field(10, ge=1)
-    lr: float = Field(1e-5, gt=0, allow_inf_nan=False)
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    weight_decay: float = Field(0.05, ge=0, allow_inf_nan=False)
-    betas: tuple[float, float] = (0.9, 0.999)
-    batch: int = Field(64, ge=1)
+    epochs: int = Field(10, ge=1)  # passes over all pairs
+    lr: float = Field(1e-5, gt=0, allow_inf_nan=False)  # learning rate at the first step
+    schedule: Literal["linear", "cosine", "constant"] = "linear"  # down to 0 at the end, or constant
+    weight_decay: float = Field(0.05, ge=0, allow_inf_nan=False)  # of AdamW
+    betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
+    batch: int = Field(64, ge=1)  # pairs: true ones for a dual encoder, all of a group's for a matching head
 
     def with_changes(self, changes: Mapping[str, Any], origin: str) -> FinetuneConfig:
         """A copy with some settings replaced; UsageError, which ``origin`` begins, for a wrong one."""

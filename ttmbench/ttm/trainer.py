@@ -19,7 +19,6 @@ from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import (
     TrainingPairs,
     finetune,
-    iteration_learning_rate,
     make_optimizer,
     restore,
     snapshot,
@@ -32,21 +31,13 @@ GROUPS = 16  # in the batch that is scored before and after
 
 @dataclass(frozen=True)
 class TrainingState:
-    """State of a run of TTM after an iteration: enough to resume as if it had never stopped.
+    """State of a run of TTM after an iteration: enough to resume as if it had never stopped."""
 
-    Attributes:
-        iteration: the last that is finished.
-        scores: of the model after it.
-        model: what training changes, by name.
-        optimizer: by number of the parameter; None if every iteration has a new one.
-        random: states of torch's generators, by device.
-    """
-
-    iteration: int
-    scores: Scores
-    model: Mapping[str, torch.Tensor]
-    optimizer: Mapping[int, Mapping[str, torch.Tensor]] | None
-    random: Mapping[str, torch.Tensor]
+    iteration: int  # the last that is finished
+    scores: Scores  # of the model after it
+    model: Mapping[str, torch.Tensor]  # what training changes, by name
+    optimizer: Mapping[int, Mapping[str, torch.Tensor]] | None  # by parameter; None if it is new in every iteration
+    random: Mapping[str, torch.Tensor]  # states of torch's generators, by device
 
 
 class Trainer:
@@ -61,8 +52,8 @@ class Trainer:
         torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
 
     def rate(self, iteration: int) -> float:
-        """Learning rate at the start of an iteration."""
-        return iteration_learning_rate(self.config, self._learning_rate, iteration)
+        """Learning rate at the start of an iteration: lr x restart^(t-1), t from 1 (section B.1)."""
+        return self._learning_rate * self.config.lr_restart ** (iteration - 1)
 
     def state(self, iteration: int, scores: Scores) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copied."""

@@ -1,4 +1,4 @@
-"""HTML pages that open offline: styles and scripts are written into the page, and nothing else may run or load."""
+"""HTML pages that work offline: styles and scripts are in the page, and nothing else may run or load."""
 
 from __future__ import annotations
 
@@ -9,33 +9,27 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
 
 from ttmbench.report.table import NOTHING, percent
-from ttmbench.results.labels import DISAGREES_MARK, SEEN_MARK
+from ttmbench.report.text_table import marks
 from ttmbench.results.numbers import Number
 
-# Not allowed in HTML, or not encodable: they would change how a reader's browser takes the page.
+# Not allowed in HTML, or not encodable.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
-def render(template: str, styles: Sequence[str], scripts: Sequence[str], images: str = "data:", **values: Any) -> str:
-    """Fills a template of this folder; values are escaped.
+def render(
+    template: str, styles: Sequence[str], scripts: Sequence[str], images: str = "data:", **values: object
+) -> str:
+    """Fill a template of this folder; values are escaped.
 
-    Args:
-        template: name of the file.
-        styles: names of CSS files, in order.
-        scripts: names of JavaScript files, in order.
-        images: where images may come from, as a Content-Security-Policy lists it.
-        values: for the template.
-
-    Returns:
-        The page. Its policy allows exactly these styles and scripts, so nothing that came from data can run.
+    The page's Content-Security-Policy allows exactly these CSS and JavaScript files, so nothing from data can run, and
+    images only from ``images``.
     """
-    css, js = (_read(styles), _read(scripts))
+    css, js = ("\n".join(map(_text, names)) for names in (styles, scripts))
     policy = (
         f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(js)}'; img-src {images}; "
         "base-uri 'none'; form-action 'none'"
@@ -45,7 +39,7 @@ def render(template: str, styles: Sequence[str], scripts: Sequence[str], images:
 
 
 def number_cell(value: object, text: object) -> Markup:
-    """A cell with a number to sort by: a page has hundreds of thousands, and a macro takes several times as long.
+    """A cell with a number to sort by; a template macro would be several times slower.
 
     >>> print(number_cell(None, "<-"), end="")
     <td class="number" data-value="">&lt;-</td>
@@ -60,11 +54,11 @@ def percent_cell(value: float | None, digits: int = 2) -> Markup:
 
 def marked(row: Number) -> str:
     """A number in percent, with its marks."""
-    return f"{percent(row.value)}{SEEN_MARK if row.seen else ''}{DISAGREES_MARK if row.disagrees else ''}"
+    return percent(row.value) + marks(row)
 
 
 def result_cell(row: Number | None, best: float | None = None) -> Markup:
-    """A cell with a number of a run, to sort by; bold if it is the best one."""
+    """A cell with a number of a run, to sort by; bold if it is the best."""
     if row is None or row.value is None:
         return number_cell(None, NOTHING)
     interval = "" if row.interval is None else f", 95 % {percent(row.ci_low, 1)} to {percent(row.ci_high, 1)}"
@@ -76,7 +70,7 @@ def result_cell(row: Number | None, best: float | None = None) -> Markup:
     return Markup(cell)
 
 
-@cache  # a site has hundreds of pages, and a template is compiled once an environment
+@cache  # templates are compiled once per environment
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("ttmbench.report", "html"),
@@ -91,17 +85,13 @@ def _environment() -> jinja2.Environment:
 
 
 def json_block(value: object) -> Markup:
-    r"""JSON that may stand in a ``script`` element: no character of it can end the element or break a line.
+    r"""JSON for a ``script`` element, without characters that could end the element or break a line.
 
     >>> print(json_block("</script>"))
     "\u003c/script\u003e"
     """
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _read(names: Sequence[str]) -> str:
-    return "\n".join(map(_text, names))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""``ttmbench report``: from a folder of results to one HTML page. Percent from here on."""
+"""The HTML page of ``ttmbench report``."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _SETTINGS = ("lr", "epochs", "iterations", "schedule", "tau_start", "tau_end")
 
 @dataclass(frozen=True)
 class Report:
-    """What a page shows.
+    """The content of a page.
 
     Attributes:
-        gathered: runs, and files that were left out.
+        gathered: runs, and skipped files.
         rows: of the first table.
         sets: groups with samples.
         thumbnails: of the groups, by `GroupSet.images_of`.
@@ -51,18 +51,15 @@ class Report:
 
 
 def read_report(place: Path, options: ThumbnailOptions, published: Sequence[Number] = ()) -> Report:
-    """Reads what a page shows.
+    """Read the content of a page.
 
     Args:
         place: a folder, or one results document.
-        options: how images come onto the page.
-        published: numbers from papers, to stand beside those of runs.
-
-    Returns:
-        The runs, with everything that was left out; and the groups, with the images of each task.
+        options: how images are shown.
+        published: numbers from papers, to compare with those of runs.
 
     Raises:
-        UsageError: there is nothing to read.
+        UsageError: there are no results.
     """
     gathered = gather(place)
     skipped = dict(gathered.skipped)
@@ -86,16 +83,7 @@ def read_report(place: Path, options: ThumbnailOptions, published: Sequence[Numb
 
 
 def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
-    """Lays the page out.
-
-    Args:
-        report: what it shows.
-        title: its heading.
-        links: images are links to files.
-
-    Returns:
-        One file without any address to load from, unless links to images were asked for.
-    """
+    """The page, which loads nothing except images if they are ``links`` to files."""
     runs, rows = report.gathered.runs, report.rows
     numbers = [number for run in runs for number in run.numbers]
     transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document)]
@@ -109,7 +97,7 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
         images="data: file:" if links else "data:",
         title=title,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        size=", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items()),
+        size=", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()),
         answer=rows,
         answer_bar=_answer_bar,
         disagrees_mark=DISAGREES_MARK,
@@ -129,7 +117,7 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
             {"of": groups, "thumbnails": keys.index(groups.images_of), "json": json_block(groups.data)}
             for groups in report.sets
         ],
-        thumbnails=[{"json": json_block(one.images), "why": one.why} for one in report.thumbnails.values()],
+        thumbnails=[{"json": json_block(images.images), "why": images.why} for images in report.thumbnails.values()],
         configs=dict(sorted((task, run.document.configs[task]) for run in runs for task in run.document.results)),
         skipped=report.gathered.skipped,
     )
@@ -145,12 +133,9 @@ def bar(
 
     Args:
         marks: ``full``, ``open`` or ``diamond`` -> a value; the last one is on top.
-        chances: levels to compare with.
+        chances: chance levels.
         interval: of the value.
-        joined: two values with a line between them, whose colour says whether the second is better.
-
-    Returns:
-        The element.
+        joined: two values with a line between them, coloured by whether the second is better.
     """
 
     def x(value: float) -> str:
@@ -197,7 +182,7 @@ def _run(run: ReportedRun) -> dict[str, object]:
 
 
 def _facts(document: ResultsDocument) -> Iterator[tuple[str, str]]:
-    """What else a reader of a run asks for, in a few words each."""
+    """Further details of a run."""
     for key in ("seeds", "limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters"):
         if document.config.get(key) is not None:
             yield key, _words(document.config[key])
@@ -220,7 +205,7 @@ def _facts(document: ResultsDocument) -> Iterator[tuple[str, str]]:
 
 
 def _words(value: object, depth: int = 3) -> str:
-    """A setting as a reader writes it; of a sha256 the beginning. What is nested deeper than anybody reads stays."""
+    """A setting in words, to a limited depth; a sha256 is shortened."""
 
     def inside(part: object) -> str:
         words = _words(part, depth - 1)
@@ -237,7 +222,7 @@ def _words(value: object, depth: int = 3) -> str:
 
 
 def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
-    """A table for each track; a number never stands in two, and tracks never share one."""
+    """One table per track."""
     titles: dict[str | None, str] = {**TRACK_TITLES, None: UNRANKED_TITLE}  # type: ignore[dict-item]
     rows: dict[str | None, list[tuple[ReportedRun, Number]]] = {track: [] for track in (*TRACK_ORDER, None)}
     for run in runs:

@@ -1,11 +1,10 @@
-"""A leaderboard as a site of plain files: pages, downloads and documents, with links that hold wherever it lies."""
+"""The HTML of a leaderboard: one page, or a website of static files with relative links."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from ttmbench._util.files import safe_name, to_json, write_text
 from ttmbench._util.text import Unreadable, read_json
@@ -13,15 +12,58 @@ from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 from ttmbench.report.html.render import render
 from ttmbench.report.html.site_rows import PUBLISHED, RUN, STORED, TaskFacts, best_of, lines_of
-from ttmbench.report.leaderboard import NOT_RUN, Leaderboard, MergedRun, as_document, legends, to_csv
+from ttmbench.report.leaderboard import (
+    NOT_RUN,
+    Leaderboard,
+    Lines,
+    MergedRun,
+    as_document,
+    columns_of,
+    extent_of_line,
+    legends,
+    tables,
+    to_csv,
+)
 from ttmbench.report.text_table import transfer_table
 from ttmbench.results.labels import NO_MODEL, ORACLE, TRACK_ORDER, TRACK_TITLES
-from ttmbench.results.numbers import Number, takes_place_of
+from ttmbench.results.numbers import Number
 
 _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")
 _OWN = {"tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
-"""Folders of a site, and what it writes there."""
+"""Folders of a site, and the files that it writes there."""
+
+
+def to_html(board: Leaderboard, made: str) -> str:
+    """One page that works offline, with one sortable table per track; ``made`` is its date."""
+    return render(
+        "leaderboard.html",
+        styles=["page.css"],
+        scripts=["tables.js"],
+        tables=[
+            {"track": track, "title": TRACK_TITLES[track], "lines": lines, "columns": _columns(lines)}
+            for track, lines in tables(board.rows).items()
+        ],
+        tasks=sorted({row.task for row in board.rows}),
+        metrics=sorted({row.metric for row in board.rows}),
+        board=board,
+        superseded=as_document(board)["superseded"],
+        extent_of_line=extent_of_line,
+        legends=legends(board.rows),
+        transfers=transfer_table(board.transfers),
+        made=made,
+    )
+
+
+def _columns(lines: Lines) -> dict[str, dict[str, object]]:
+    """For each column one of its rows, and the best value of whole tasks if there are several."""
+    columns: dict[str, dict[str, object]] = {}
+    for name in columns_of(lines):
+        rows = [line[name] for line in lines.values() if name in line]
+        whole = [row.value or 0.0 for row in rows if not row.limited]
+        best = (max if rows[0].higher_is_better else min)(whole) if len(whole) > 1 else None
+        columns[name] = {"row": rows[0], "best": best}
+    return columns
 
 
 def check_place(folder: Path, site: Path) -> None:
@@ -36,7 +78,6 @@ def check_place(folder: Path, site: Path) -> None:
 
 
 def _is_site(folder: Path) -> bool:
-    """Whether a folder holds what this module wrote."""
     try:
         content = read_json(folder / "data" / "leaderboard.json")
     except Unreadable:
@@ -45,16 +86,16 @@ def _is_site(folder: Path) -> bool:
 
 
 def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[Path]:
-    """Writes a site; pages of models and tasks that are gone are removed.
+    """Write a site and remove obsolete pages of models and tasks.
 
     Args:
         board: the leaderboard.
-        folder: where its documents lie.
-        site: where the site goes; see `check_place`.
-        made: when, for the foot of its pages.
+        folder: of its results documents.
+        site: of the site; see `check_place`.
+        made: its date.
 
     Returns:
-        What was written.
+        The written files.
 
     Raises:
         UsageError: a file cannot be written.
@@ -72,7 +113,7 @@ def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[
 
 def _files(board: Leaderboard, pages: SitePages, folder: Path) -> Iterator[tuple[str, str]]:
     """Every file of a site, the start page last."""
-    yield ".nojekyll", ""  # GitHub Pages serves files as they are then, also those that begin with an underscore
+    yield ".nojekyll", ""  # so that GitHub Pages serves the files unchanged, also those that begin with an underscore
     yield "data/leaderboard.json", to_json(as_document(board))
     yield "data/leaderboard.csv", to_csv(board)
     yield from ((f"data/runs/{copy}", (folder / file).read_text("utf-8")) for file, copy in pages.documents.items())
@@ -91,7 +132,7 @@ class SitePages:
         documents: file of a document -> its copy.
         rows_of: task -> its rows.
         by_model: model -> its documents, the newest first.
-        packages: file of a document -> the version of this package that made it.
+        packages: file of a document -> the version of ttmbench that wrote it.
         numbers: file of a document -> its number on the page of its model.
     """
 
@@ -114,11 +155,12 @@ class SitePages:
         self.packages = {run.file: run.document.packages.get("ttmbench", "") for run in board.runs}
         self.numbers = {run.file: at for same in self.by_model.values() for at, run in enumerate(same, start=1)}
 
-    def _page(self, template: str, root: str, numbers: Sequence[Number], **values: Any) -> str:
+    def _page(self, template: str, root: str, numbers: Sequence[Number], **values: object) -> str:
         return render(
             template,
             styles=("page.css", "site.css"),
             scripts=("tables.js",),
+            images="data:",
             site=self,
             made=self.made,
             root=root,
@@ -133,25 +175,25 @@ class SitePages:
 
     def overview(self) -> str:
         """The start page: tasks by models for each track, and lists of both."""
-        rows, tables = self.board.rows, []
-        for track in _tracks(rows):
+        shown = []
+        for track in _tracks(self.board.rows):
             if track == ORACLE:
-                continue  # an upper bound is shown with its task, and never beside results
-            mine = [row for row in rows if row.track == track and self.facts[row.task].headline(row)]
-            lines = lines_of(mine, self.facts, "task")
+                continue  # an upper bound, on the pages of its tasks only
+            rows = [row for row in self.board.rows if row.track == track and self.facts[row.task].headline(row)]
+            lines = lines_of(rows, self.facts, "task")
             metrics = {
                 task: " or ".join(sorted({line.cells[task].metric for line in lines if task in line.cells}))
                 for task in self.facts
                 if any(task in line.cells for line in lines)
             }
             if lines:
-                about = {"track": track, "title": TRACK_TITLES[track], "metrics": metrics}
-                tables.append({**about, "lines": lines, "best": best_of(lines)})
+                table = {"track": track, "title": TRACK_TITLES[track], "metrics": metrics}
+                shown.append({**table, "lines": lines, "best": best_of(lines)})
         return self._page(
             "site_index.html",
             "",
-            rows,
-            tables=tables,
+            self.board.rows,
+            tables=shown,
             tasks=[self._task_entry(task) for task in self.facts],
             models=[self._model_entry(model) for model in self.model_pages],
             skipped={name: why for name, why in self.board.skipped.items() if not name.startswith(NOT_RUN)},
@@ -160,21 +202,20 @@ class SitePages:
         )
 
     def of_task(self, task: str) -> str:
-        """A task: a table for each track, with every metric."""
-        facts, rows = self.facts[task], self.rows_of[task]
-        tables = []
-        for track in _tracks(rows):
-            mine = [row for row in rows if row.track == track]
-            columns = facts.columns(mine)
+        """A task: one table per track, with every metric."""
+        facts, shown = self.facts[task], []
+        for track in _tracks(self.rows_of[task]):
+            rows = [row for row in self.rows_of[task] if row.track == track]
+            columns = facts.columns(rows)
             is_upper_bound = track in (ORACLE, NO_MODEL)
-            lines = lines_of(mine, self.facts, "metric", None if is_upper_bound else columns[0])
-            tables.append(
+            lines = lines_of(rows, self.facts, "metric", None if is_upper_bound else columns[0])
+            shown.append(
                 {
                     "track": track,
                     "title": TRACK_TITLES[track],
                     "upper_bound": is_upper_bound,
                     "columns": columns,
-                    "chance": {row.metric: row.chance for row in mine if row.chance is not None},
+                    "chance": {row.metric: row.chance for row in rows if row.chance is not None},
                     "lines": lines,
                     "best": best_of(lines),
                 }
@@ -183,33 +224,35 @@ class SitePages:
         return self._page(
             "site_task.html",
             "../",
-            rows,
+            self.rows_of[task],
             title=task,
             facts=facts,
             stated={key: str(facts.config.get(key) or "") for key in ("description", "license", "label_errors")},
             reference=address if _ADDRESS.fullmatch(address) else None,
-            tables=tables,
+            tables=shown,
             conflicts=[conflict for conflict in self.board.conflicts if conflict["task"] == task],
         )
 
     def of_model(self, model: str) -> str:
-        """A model: its numbers, where each comes from, and what it had before."""
-        runs = self.by_model[model]
-        shown, history = _with_history(row for run in runs for row in run.rows)
+        """A model: its numbers, the run of each, and superseded numbers."""
+        rows = sorted((row for row in self.board.rows if row.model == model and not row.published), key=_order)
+        superseded = [pair for pair in self.board.superseded if pair[0].model == model]
+        superseded.sort(key=lambda pair: pair[0].date or "", reverse=True)
+        superseded.sort(key=lambda pair: _order(pair[0]))
         return self._page(
             "site_model.html",
             "../",
-            shown,
+            rows,
             title=model,
-            runs=[self._run_entry(run) for run in runs],
-            shown=[(row, None) for row in shown],
-            history=history,
-            tasks=sorted({row.task for row in shown}),
-            tracks=_tracks(shown),
+            runs=[self._run_entry(run) for run in self.by_model[model]],
+            shown=[(row, None) for row in rows],
+            history=superseded,
+            tasks=sorted({row.task for row in rows}),
+            tracks=_tracks(rows),
         )
 
     def standing(self, row: Number) -> str:
-        """Why a row ranks or does not; where its task has no page, it does."""
+        """Why a row ranks or does not; it ranks if its task has no page."""
         return self.facts[row.task].standing(row) if row.task in self.facts else RUN
 
     def _task_entry(self, task: str) -> dict[str, object]:
@@ -219,22 +262,24 @@ class SitePages:
             ranked = [row for row in rows if row.track == track and facts.standing(row) == RUN and facts.headline(row)]
             best = max if all(row.higher_is_better for row in ranked) else min
             leaders.append(best(ranked, key=lambda row: row.value or 0.0, default=None))
+        models, published = ({row.model for row in rows if row.published is side} for side in (False, True))
         return {
             "name": task,
             "facts": facts,
-            "models": len({row.model for row in rows if not row.published}),
-            "published": len({row.model for row in rows if row.published}),
+            "models": len(models),
+            "published": len(published),
             "leaders": leaders,
         }
 
     def _model_entry(self, model: str) -> dict[str, object]:
         runs = self.by_model[model]
+        rows = [row for run in runs for row in run.rows]
         return {
             "name": model,
             "runs": len(runs),
-            "tasks": len({row.task for run in runs for row in run.rows}),
-            "date": max((row.date or "" for run in runs for row in run.rows), default="")[:10],
-            "fingerprint": next((row.fingerprint for run in runs for row in run.rows if row.fingerprint), None),
+            "tasks": len({row.task for row in rows}),
+            "date": max((row.date or "" for row in rows), default="")[:10],
+            "fingerprint": next((row.fingerprint for row in rows if row.fingerprint), None),
             "finetuned": bool(runs[0].document.finetuned),
         }
 
@@ -252,25 +297,9 @@ class SitePages:
         }
 
 
-def _with_history(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Number]]]:
-    """The numbers that count, and every earlier one with that which took its place."""
-    same: dict[tuple[object, ...], list[Number]] = {}
-    for row in rows:
-        same.setdefault((row.task, row.track, row.metric, row.method, row.version, row.limited), []).append(row)
-    newest, earlier = [], []
-    for candidates in same.values():
-        first = candidates[0]
-        for row in candidates[1:]:
-            first = row if takes_place_of(row, first) and not takes_place_of(first, row) else first
-        newest.append(first)
-        earlier += [(row, first) for row in candidates if row is not first]
-
-    def order(row: Number) -> tuple[Any, ...]:
-        track = TRACK_ORDER.index(row.track) if row.track in TRACK_ORDER else len(TRACK_ORDER)
-        return (row.task.lower(), track, row.method, row.metric, row.limited)
-
-    earlier.sort(key=lambda pair: pair[0].date or "", reverse=True)
-    return sorted(newest, key=order), sorted(earlier, key=lambda pair: order(pair[0]))
+def _order(row: Number) -> tuple[object, ...]:
+    track = TRACK_ORDER.index(row.track) if row.track in TRACK_ORDER else len(TRACK_ORDER)
+    return (row.task.lower(), track, row.method, row.metric, row.limited)
 
 
 def _tracks(rows: Sequence[Number]) -> list[str]:
@@ -278,14 +307,7 @@ def _tracks(rows: Sequence[Number]) -> list[str]:
 
 
 def file_names(names: Iterable[str], ending: str) -> dict[str, str]:
-    """A file name for each name.
-
-    Args:
-        names: of tasks, models or documents; a document's has folders.
-        ending: of the files.
-
-    Returns:
-        Name -> file, distinct where only their case or unusual characters differ.
+    """Name -> file name, distinct where only case or unusual characters differ; a document's name has folders.
 
     >>> file_names(["a/b", "A/B", "a__b"], ".html")
     {'a/b': 'a__b.html', 'A/B': 'A__B-2.html', 'a__b': 'a__b-3.html'}
@@ -295,7 +317,7 @@ def file_names(names: Iterable[str], ending: str) -> dict[str, str]:
     for name in dict.fromkeys(names):
         stem = safe_name(str(PurePosixPath(name).with_suffix("")) if ending == ".json" else name)
         file, number = f"{stem}{ending}", 1
-        while file.lower() in taken:  # many file systems do not distinguish cases
+        while file.lower() in taken:  # many file systems ignore case
             number += 1
             file = f"{stem}-{number}{ending}"
         taken.add(file.lower())

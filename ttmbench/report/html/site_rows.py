@@ -1,32 +1,31 @@
-"""Rows of a leaderboard as lines of a page: what is compared, what is ranked, and what only stands beside it."""
+"""Rows of a leaderboard as lines of a page: which are compared and ranked, and which are only listed."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ttmbench.report.leaderboard import extent_of_line
 from ttmbench.report.terminal import headline
-from ttmbench.results.coverage import together
 from ttmbench.results.labels import CHOICE, CHOICE_COLUMN, FROM_FILE, RAW_COLUMN
 from ttmbench.results.numbers import Number
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
-STORED = FROM_FILE  # beside runs: whether it is of the same images is not known
+STORED = FROM_FILE  # beside runs, since it is unknown whether the images are the same
 
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What a page says of a task.
+    """The version and data of a task that rank on its page.
 
     Attributes:
-        version: the newest that a row is of.
-        data: fingerprint that most whole runs of it have; None if only published rows are there.
-        metrics: that are compared first: of the raw model, and of matching and adaptation.
-        config: its task file, as the newest document has it.
-        groups: how many it has.
-        from_runs: the data are those of a run; else of scores from files.
+        version: the newest one.
+        data: the most frequent fingerprint of whole runs; None if all rows are published.
+        metrics: the headline metrics of the raw model, and of matching and adaptation.
+        config: its task file, from the newest document.
+        groups: number of groups.
+        from_runs: whether the data are those of a run, not of scores from files.
     """
 
     version: int | None
@@ -38,16 +37,7 @@ class TaskFacts:
 
     @classmethod
     def of(cls, rows: Sequence[Number], config: Mapping[str, object]) -> TaskFacts:
-        """What is known of a task.
-
-        Args:
-            rows: of it.
-            config: its task file, as a document has it.
-
-        Returns:
-            The facts. Rows of an older version, or of data that fewer runs have, do not rank beside the others. Scores
-            from files rank among each other where no run has seen the data.
-        """
+        """The facts of a task from its rows and task file; scores from files rank only where no run has the data."""
         whole = [row for row in rows if not row.published and not row.limited]
         version = max((row.version for row in whole if row.version is not None), default=None)
         newest = [row for row in whole if row.version == version]
@@ -62,16 +52,16 @@ class TaskFacts:
         return cls(version, data, (raw, match), config, groups, bool(seen))
 
     def headline(self, row: Number) -> bool:
-        """Whether a number is the one of its line that is compared first."""
+        """Whether a number is the headline of its line."""
         return row.metric == self.metrics[0 if is_raw(row) else 1]
 
     def columns(self, rows: Sequence[Number]) -> list[str]:
-        """The metrics of a track, the one that is compared first in front."""
+        """The metrics of a track, the headline first."""
         metrics = {row.metric for row in rows}
-        names = [name for name in _stated_metrics(self.config) if name in metrics]
+        ordered = [name for name in _stated_metrics(self.config) if name in metrics]
         raw, match = self.metrics
         first = match if match in metrics and (raw not in metrics or not all(map(is_raw, rows))) else raw
-        return sorted([*names, *sorted(metrics - set(names))], key=lambda name: name != first)
+        return sorted([*ordered, *sorted(metrics - set(ordered))], key=lambda name: name != first)
 
     def standing(self, row: Number) -> str:
         """Why a row ranks (`RUN`) or does not."""
@@ -85,7 +75,7 @@ class TaskFacts:
 
 
 def is_raw(row: Number) -> bool:
-    """Whether a number is of the model as it is."""
+    """Whether a number is of the model without matching or adaptation."""
     return row.method in (RAW_COLUMN.name, CHOICE_COLUMN.name) or row.filter == CHOICE
 
 
@@ -99,11 +89,11 @@ class BoardLine:
     """A model and a method in the table of a track.
 
     Attributes:
-        model: name.
-        method: column name.
-        standing: whether it ranks, else why not.
+        model: its name.
+        method: of the column.
+        standing: `RUN` if it ranks, else why not.
         cells: column -> number.
-        rank: from 1; equal numbers share one; None if it does not rank.
+        rank: from 1, shared by equal numbers; None if it does not rank.
     """
 
     model: str
@@ -114,33 +104,30 @@ class BoardLine:
 
     @property
     def any(self) -> Number:
-        """One of its numbers: they are of one document where they are of one task."""
+        """One of its numbers; on a task's page all are of one document."""
         return next(iter(self.cells.values()))
 
     @property
     def groups(self) -> str:
-        """How many groups of how many it is of."""
-        return together({row.task: row.extent for row in self.cells.values()}.values()).words
+        """The numbers of scored groups and of all groups."""
+        return extent_of_line({row.task: row for row in self.cells.values()}).words
 
 
 def lines_of(
     rows: Iterable[Number], facts: Mapping[str, TaskFacts], column: str, first: str | None = None
 ) -> list[BoardLine]:
-    """Lays rows of one track out as lines.
+    """The lines of a track: those that rank and published ones by value, then the others.
 
     Args:
         rows: of a track.
         facts: of their tasks.
-        column: ``metric`` or ``task``: what the columns of the table are.
-        first: the column that lines are ordered and ranked by; None leaves them by name, without ranks.
-
-    Returns:
-        The lines: those that rank and published ones by value, then the others.
+        column: what the columns hold, ``metric`` or ``task``.
+        first: the column by which lines are ordered and ranked; None orders them by name, without ranks.
     """
     cells: dict[tuple[str, str, str, str], dict[str, Number]] = {}
     for row in rows:
         standing = facts[row.task].standing(row)
-        # One name of two papers may stand for two models, so published numbers of two sources never share a line.
+        # Two papers may use one name for two models, so their numbers never share a line.
         line = cells.setdefault((row.model, row.method, standing, row.file if standing == PUBLISHED else ""), {})
         before = line.get(getattr(row, column))
         if before is None or (row.version or 0, row.date or "") > (before.version or 0, before.date or ""):
@@ -153,7 +140,7 @@ def lines_of(
     def value(line: BoardLine) -> float | None:
         return line.cells[first].value if first in line.cells else None
 
-    def order(line: BoardLine) -> tuple[Any, ...]:
+    def order(line: BoardLine) -> tuple[object, ...]:
         number = value(line)
         signed = 0.0 if number is None else -number if up else number
         return (line.standing in (PART, OTHER), number is None, signed, line.model.lower(), line.method)
@@ -167,7 +154,7 @@ def lines_of(
 
 
 def best_of(lines: Sequence[BoardLine]) -> dict[str, float]:
-    """The best value of each column among lines that rank, where there are several."""
+    """The best value of each column with several ranked lines."""
     columns: dict[str, list[Number]] = {}
     for line in lines:
         for name, row in line.cells.items() if line.standing == RUN else ():

@@ -24,15 +24,10 @@ SHOWN, LENGTH = 5, 60  # answers in a note, and characters of each
 
 @dataclass(frozen=True)
 class Choices:
-    """Which questions of each group were answered correctly; a side that was not asked is None.
+    """Which questions of each group were answered correctly; a side that was not asked is None."""
 
-    Attributes:
-        text: for each image, whether its own caption was chosen.
-        image: for each caption that is true for an image, whether that image was chosen.
-    """
-
-    text: Bool[np.ndarray, "groups images"] | None
-    image: Bool[np.ndarray, "groups images"] | None
+    text: Bool[np.ndarray, "groups images"] | None  # for each image, whether its own caption was chosen
+    image: Bool[np.ndarray, "groups images"] | None  # for each caption that is true for an image
 
     def __len__(self) -> int:
         """Number of groups."""

@@ -38,22 +38,14 @@ _INTRODUCTIONS = (
 
 
 @dataclass(frozen=True)
-class StoredAnswers:
-    """Content of files of answers.
+class ReleasedAnswers:
+    """Content of files of answers."""
 
-    Attributes:
-        choices: which questions were answered correctly.
-        group_ids: in the order of the choices.
-        format: of the files.
-        unread: (group id, question, answer) of the answers that choose no option; they count as wrong.
-        notes: for the reader.
-    """
-
-    choices: Choices
-    group_ids: list[str]
-    format: str
-    unread: list[tuple[str, str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    choices: Choices  # which questions were answered correctly
+    group_ids: list[str]  # in the order of the choices
+    format: str  # of the files
+    unread: list[tuple[str, str, str]] = field(default_factory=list)  # as of `unread_notes`
+    notes: list[str] = field(default_factory=list)  # for the reader
 
 
 def is_answers(path: Path) -> bool:
@@ -71,7 +63,7 @@ def is_answers(path: Path) -> bool:
     return _format_of(content) is not None
 
 
-def read_answers(paths: Sequence[Path], shape: GroupShape) -> StoredAnswers:
+def read_answers(paths: Sequence[Path], shape: GroupShape) -> ReleasedAnswers:
     """Reads stored answers from one file, or from ColorSwap's two in any order; ``shape`` is that of the task's groups.
 
     Raises:
@@ -109,7 +101,7 @@ def _load(path: Path) -> Any:
         raise DataError(f"{path}: {error}") from None
 
 
-def _colorswap(contents: Sequence[tuple[Path, Any]]) -> StoredAnswers:
+def _colorswap(contents: Sequence[tuple[Path, Any]]) -> ReleasedAnswers:
     sides: dict[str, np.ndarray] = {}
     ids: dict[str, list[str]] = {}
     unread: list[tuple[str, str, str]] = []
@@ -130,7 +122,7 @@ def _colorswap(contents: Sequence[tuple[Path, Any]]) -> StoredAnswers:
         if absent:
             raise DataError(f"group {min(absent)} is not in both files")
         sides[side] = sides[side][[found.index(group) for group in order]]
-    return StoredAnswers(Choices(sides.get("text"), sides.get("image")), order, COLORSWAP, unread)
+    return ReleasedAnswers(Choices(sides.get("text"), sides.get("image")), order, COLORSWAP, unread)
 
 
 def _colorswap_right(
@@ -155,7 +147,7 @@ def _colorswap_right(
     return choice == correct
 
 
-def _sugarcrepe(path: Path, content: dict[str, Any]) -> StoredAnswers:
+def _sugarcrepe(path: Path, content: dict[str, Any]) -> ReleasedAnswers:
     """Items whose chosen caption is stored; where it is empty, the release found no choice in the answer."""
     right, ids, notes = [], [], []
     unread: list[tuple[str, str, str]] = []
@@ -180,7 +172,7 @@ def _sugarcrepe(path: Path, content: dict[str, Any]) -> StoredAnswers:
             f"{len(differing)} items of {path.name} say otherwise of themselves ('correct') than their answers do: "
             f"{', '.join(differing)}"
         )
-    return StoredAnswers(Choices(np.array(right, dtype=bool), None), ids, SUGARCREPE, unread, notes)
+    return ReleasedAnswers(Choices(np.array(right, dtype=bool), None), ids, SUGARCREPE, unread, notes)
 
 
 def read_colorswap_text(answer: str, captions: tuple[str, str]) -> int | None:
