@@ -14,7 +14,7 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.results.files import schema
@@ -168,7 +168,7 @@ def test_a_holdout_that_leaves_nothing_is_refused():
 
 def test_a_subset_keeps_every_score():
     registry = ttmbench.plugins.registry.build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=10)
+    groups = load_task_data(registry, find_task(registry, "shapes_color"), limit=10).groups
     model = tiny_clip.load(device="cpu")
     from ttmbench.scoring.prepare import PreparedTask
 
