@@ -25,7 +25,6 @@ from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import ShuffledTask, Step, fixed_selection, is_overfitted, selections
 from ttmbench.ttm.checkpoint import SeedCheckpoint, SeedProgress, TaskCheckpoint
-from ttmbench.ttm.finetune import iteration_learning_rate
 from ttmbench.ttm.selection import CONTROLS, algorithm1_selection, oracle
 from ttmbench.ttm.trainer import batch_of
 from ttmbench.ttm.variants import truth_of
@@ -154,7 +153,7 @@ class _Told:
                 raise DataError(f"{where}, iteration {number}: selects nothing, and its scores changed")
             captions, scores, seconds = blind.unshuffle(chosen.captions), found, line.seconds
             loss, tie = tuple(line.loss), labels.tie
-            rate = iteration_learning_rate(config, config.lr or DEFAULT_LEARNING_RATE, number)
+            rate = (config.lr or DEFAULT_LEARNING_RATE) * config.lr_restart ** (number - 1)
             steps.append(Step(number, threshold, captions, chosen.selected, tie, loss, rate, found, seconds))
         return tuple(steps)
 
