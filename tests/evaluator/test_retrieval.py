@@ -37,11 +37,11 @@ def _table(limit: int = 100) -> tuple[np.ndarray, np.ndarray]:
     import torch
 
     from ttmbench.data.catalog import find_task
-    from ttmbench.data.loader import load_groups
+    from ttmbench.data.loader import load_task_data
     from ttmbench.plugins.registry import build_registry
 
     registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), limit)
+    groups = load_task_data(registry, find_task(registry, "shapes_retrieval"), limit).groups
     model = load_tiny_clip(device="cpu")
     captions = [caption for group in groups for caption in group.captions]
     with torch.inference_mode():
@@ -207,11 +207,11 @@ class PixelsAndLetters:
 
 def _pair_table(limit: int) -> tuple[np.ndarray, np.ndarray]:
     from ttmbench.data.catalog import find_task
-    from ttmbench.data.loader import load_groups
+    from ttmbench.data.loader import load_task_data
     from ttmbench.plugins.registry import build_registry
 
     registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), limit)
+    groups = load_task_data(registry, find_task(registry, "shapes_retrieval"), limit).groups
     captions = [caption for group in groups for caption in group.captions]
     scorer = PixelsAndLetters()
     rows = [scorer.score_pairs([group.images[0].open()] * len(captions), captions) for group in groups]
@@ -296,11 +296,11 @@ def test_generative_scores_rank_without_what_the_caption_alone_gives(tmp_path):
     common = {**QUICK, "use_cache": str(tmp_path / "cache"), "limit": 15, "model_name": "m"}
     table, owner = _pair_table(15)
     from ttmbench.data.catalog import find_task
-    from ttmbench.data.loader import load_groups
+    from ttmbench.data.loader import load_task_data
     from ttmbench.plugins.registry import build_registry
 
     registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), 15)
+    groups = load_task_data(registry, find_task(registry, "shapes_retrieval"), 15).groups
     taken = np.array([len(caption) % 5 for group in groups for caption in group.captions])
     for alpha in (0.0, 1.0, 0.0):
         numbers = ttmbench.simple_evaluate(Generative(alpha), "shapes_retrieval", **common).results["shapes_retrieval"]

@@ -42,12 +42,6 @@ def put(*path: str, to: object) -> Callable[[Forgery], None]:
     return forge
 
 
-def stated(path: str, to: object, instead: str) -> tuple[Callable[[Forgery], None], str]:
-    """A forgery of one value, and the line that refuses it: the keys are joined by slashes."""
-    words = f"{path.replace('/', '.')}: is {'null' if to is None else to}, {instead}"
-    return put(*path.split("/"), to=to), words
-
-
 class Forgery:
     """A copy of a submission, edited and saved again.
 
