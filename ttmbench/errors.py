@@ -1,4 +1,4 @@
-"""What can go wrong for a user, and the exit code of each kind."""
+"""The errors that users see, and their exit codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TtmbenchError(Exception):
     """A message of one or two sentences for the user: what, where, and what to do. A task failed (exit 1).
 
     Attributes:
-        results: of the tasks that a run had finished when this was raised, as `EvalResults`; None if there are none.
+        results: `EvalResults` of the tasks that were finished when this was raised; None if there are none.
     """
 
     exit_code = 1
@@ -27,30 +27,29 @@ class UsageError(TtmbenchError):
 
 
 class AssertionNotMet(TtmbenchError):
-    """A result is not what ``--assert`` asked for (exit 3)."""
+    """A result does not satisfy ``--assert`` (exit 3)."""
 
     exit_code = 3
 
 
 class DataError(TtmbenchError):
-    """Data or weights are missing, unreadable, or not what the task says (exit 4)."""
+    """Data or weights are missing, unreadable, or differ from the task's description (exit 4)."""
 
     exit_code = 4
 
 
 class OutOfReachError(DataError):
-    """The data are not here and cannot be fetched now. Another source may have them; wrong data are a DataError."""
+    """Data are not available locally and cannot be downloaded now; another source may have them."""
 
 
 class DivergedError(TtmbenchError):
-    """Training left the finite numbers: a lower learning rate may help (exit 1).
+    """Training reached NaN or infinite numbers: a lower learning rate may help (exit 1).
 
     Args:
-        what: what was seen.
+        what: was observed.
         learning_rate: that was too large; None to suggest none.
         option: that sets it.
-        usual: the learning rate of the model or preset where the user gives none. It is suggested if it is lower,
-            else a tenth of ``learning_rate``.
+        usual: default learning rate, suggested if it is lower, else a tenth of ``learning_rate``.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class DivergedError(TtmbenchError):
 
 @contextmanager
 def phase(stage: str) -> Iterator[None]:
-    """Whatever is raised inside is known to have happened in this stage, unless an inner one said so."""
+    """Marks errors that are raised inside with this stage, unless an inner stage did."""
     try:
         yield
     except BaseException as error:
@@ -84,7 +83,7 @@ def phase_of(error: BaseException, otherwise: str) -> str:
 
 @contextmanager
 def carrying(results: Any) -> Iterator[None]:
-    """Whatever is raised inside takes these results along, so that no error hides numbers that are there."""
+    """Attaches results to errors that are raised inside."""
     try:
         yield
     except BaseException as error:
@@ -93,10 +92,10 @@ def carrying(results: Any) -> Iterator[None]:
 
 
 def carry(error: BaseException, results: Any) -> None:
-    """Gives an error the results that were there when it was raised."""
+    """Attaches results to an error."""
     error.results = results  # type: ignore[attr-defined]
 
 
 def results_of(error: BaseException) -> Any:
-    """The results (`EvalResults`) that were there when an error was raised; None if there were none."""
+    """The results (`EvalResults`) of an error; None if it has none."""
     return getattr(error, "results", None)

@@ -610,7 +610,7 @@ def test_broken_configurations_are_one_clear_error(folders, tmp_path):
     shutil.copytree(folders["clip"], folder)
     for text in ("{", "{}", "[]"):
         (folder / "open_clip_config.json").write_text(text, encoding="utf-8")
-        refused(DataError, "no configuration of open_clip", model=f"local-dir:{folder}")
+        refused(DataError, "not a configuration of open_clip", model=f"local-dir:{folder}")
     config = {"model_cfg": {**CLIP, "vision_cfg": {"depth": 3}}}
     (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
     refused(DataError, "cannot be built", model=f"local-dir:{folder}")
@@ -639,8 +639,8 @@ def test_a_folder_without_its_tokenizer_is_refused(folders, tmp_path):
 def test_weights_out_of_reach_are_one_clear_error(library):
     for arguments in ({"model": "tiny-clip-32", "pretrained": "absent_s1"}, {"model": "hf-hub:tiny/absent"}):
         refused(DataError, "model tiny/absent is neither a folder here nor in ", **arguments, offline=True)
-        assert "the hub cannot be reached" in refused(DataError, "model tiny/absent is neither", **arguments)
-    refused(DataError, "not on the hub", model="tiny-clip-32", pretrained="url_s1")
+        assert "the Hub cannot be reached" in refused(DataError, "model tiny/absent is neither", **arguments)
+    refused(DataError, "not on the Hub", model="tiny-clip-32", pretrained="url_s1")
 
 
 def test_a_repository_with_other_tensors_only_is_refused(library, tiny_hf_clip):

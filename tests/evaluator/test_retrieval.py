@@ -35,11 +35,11 @@ def ranked(tmp_path_factory):
 def _pool(limit: int) -> tuple[list[Image.Image], list[str], np.ndarray]:
     """Images and captions of the task, and the number of each caption's image."""
     from ttmbench.data.catalog import find_task
-    from ttmbench.data.loader import load_groups
+    from ttmbench.data.loader import load_task_data
     from ttmbench.plugins.registry import build_registry
 
     registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), limit)
+    groups = load_task_data(registry, find_task(registry, "shapes_retrieval"), limit).groups
     captions = [caption for group in groups for caption in group.captions]
     return [group.images[0].open() for group in groups], captions, np.repeat(np.arange(len(groups)), 2)
 

@@ -77,7 +77,8 @@ class Wrong(same.Light):
 @pytest.mark.parametrize(("by", "change"), [("batch", "batch size 1, 3, 7, 1000"), ("calls", "other tasks before it")])
 def test_a_model_that_does_move_is_a_fault(by, change, benches):
     tasks = benches["pair scorer"].tasks
-    wrong = same.measure("wrong", same.Bench(same.same_model(Wrong(by)), tasks), change)
+    wrong_model = Wrong(by)
+    wrong = same.measure("wrong", same.Bench(lambda *_: wrong_model, tasks), change)
     assert wrong.fault and wrong.moved > same.LARGEST
 
 
@@ -88,7 +89,7 @@ def test_the_command_prints_a_table_and_ends_with_1_at_a_fault(benches, tmp_path
     monkeypatch.setattr(same, "TTM_CHANGES", {})
     options = argparse.Namespace(groups=4, json=str(tmp_path / "x.json"))
     for scorer, code, cell in ((same.Light(), 0, "| 0 |"), (Wrong("batch"), 1, "| 4e-02 |")):
-        made = {"scorer": same.Bench(same.same_model(scorer), tasks)}
+        made = {"scorer": same.Bench(lambda *_, scorer=scorer: scorer, tasks)}
         monkeypatch.setattr(same, "make_benches", lambda folder, count, made=made: made)
         assert same.main(options) == code
         told = capsys.readouterr()

@@ -13,7 +13,6 @@ import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from support.web_server import Site
 
@@ -43,10 +42,6 @@ def main(options: argparse.Namespace) -> int:
 def fetch_all(count: int, seed: int) -> dict[str, int]:
     """Fetches files from a server that cuts and lies at random.
 
-    Args:
-        count: of files.
-        seed: says how they are cut.
-
     Returns:
         How many were fetched and refused, and how many of those fetched are no version that the server ever had whole.
     """
@@ -73,7 +68,7 @@ def _one(rng: random.Random, site: Site, part: Path) -> str:
         etag=rng.choice(('"1"', '"1"', '"1"', None, 'W/"1"')),
         ranges=rng.random() < 0.8,
         length=rng.random() < 0.8,
-        odd=_lying(rng, rng.choice(LIES), site, versions),
+        odd=_lying(rng, rng.choice(LIES), versions),
     )
     try:
         got = Web(tries=4, pause=0, timeout=5, sleep=lambda _: None).fetch(Origin(url=url), part, "the file")
@@ -85,7 +80,8 @@ def _one(rng: random.Random, site: Site, part: Path) -> str:
     return "fetched" if right and hashlib.sha256(content).hexdigest() == got.sha256 else "wrong"
 
 
-def _lying(rng: random.Random, lie: Callable[..., Answer] | None, site: Site, versions: list[bytes]) -> Any:
+def _lying(rng: random.Random, lie: str | None, versions: list[bytes]) -> Callable[..., Answer]:
+    """A server's answers: the second one may be of another version, and some of the later ones are lies."""
     answers = 0
 
     def odd(status: int, headers: dict[str, str], body: bytes) -> Answer:
@@ -95,71 +91,45 @@ def _lying(rng: random.Random, lie: Callable[..., Answer] | None, site: Site, ve
             body, headers = versions[1], headers | ({"ETag": '"2"'} if "ETag" in headers else {})
             if "Content-Length" in headers:
                 headers["Content-Length"] = str(len(body))
-        if lie is None or (status == 200 and lie is not _unasked) or rng.random() < 0.3:
+        if lie is None or (status == 200) != (lie == "unasked") or rng.random() < 0.3:
             return status, headers, body
-        return lie(rng, status, headers, body)
+        return _lie(lie, rng, status, headers, body)
 
     return odd
 
 
-def _span(headers: dict[str, str]) -> tuple[int, int, str]:
+def _lie(kind: str, rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
+    if kind == "unasked":  # a part that nobody asked for
+        part = body[: rng.randint(1, len(body))]
+        return 206, _with(headers, f"0-{len(part) - 1}/{len(body)}", part), part
+    if kind == "error":
+        return rng.choice((500, 503, 404, 416)), {"Content-Length": "2"}, b"no"
+    if kind == "page":
+        return 200, {"Content-Type": "text/html", "Content-Length": "6"}, b"<html>"
+    if kind == "empty":
+        return 204, {}, b""
+    if kind == "other version":
+        return status, headers | {"ETag": '"7"'}, rng.randbytes(len(body))
+    if kind == "no version":
+        return status, {name: value for name, value in headers.items() if name != "ETag"}, rng.randbytes(len(body))
+    if kind == "no range":
+        return status, {name: value for name, value in headers.items() if name != "Content-Range"}, body
     start, last, total = headers["Content-Range"].removeprefix("bytes ").replace("/", "-").split("-")
-    return int(start), int(last), total
+    if kind == "early":
+        body = body[: rng.randint(1, len(body))]
+        last = str(int(start) + len(body) - 1)
+    elif kind == "elsewhere":
+        start = str(max(0, int(start) + rng.choice((-1, 1, -100))))
+    else:
+        total = rng.choice(("*", "1", str(int(last) + 1000), "x"))
+    return status, _with(headers, f"{start}-{last}/{total}", body), body
 
 
 def _with(headers: dict[str, str], span: str, body: bytes) -> dict[str, str]:
     return headers | {"Content-Range": f"bytes {span}"} | ({"Content-Length": str(len(body))} if body else {})
 
 
-def _early(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    start, _, total = _span(headers)
-    body = body[: rng.randint(1, len(body))]
-    return status, _with(headers, f"{start}-{start + len(body) - 1}/{total}", body), body
-
-
-def _other_version(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    return status, headers | {"ETag": '"7"'}, rng.randbytes(len(body))
-
-
-def _no_version(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    return status, {name: value for name, value in headers.items() if name != "ETag"}, rng.randbytes(len(body))
-
-
-def _elsewhere(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    start, last, total = _span(headers)
-    moved = max(0, start + rng.choice((-1, 1, -100)))
-    return status, _with(headers, f"{moved}-{last}/{total}", body), body
-
-
-def _other_total(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    start, last, _ = _span(headers)
-    return status, _with(headers, f"{start}-{last}/{rng.choice(('*', '1', str(last + 1000), 'x'))}", body), body
-
-
-def _no_range(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    return status, {name: value for name, value in headers.items() if name != "Content-Range"}, body
-
-
-def _unasked(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    if status != 200:
-        return status, headers, body
-    some = body[: rng.randint(1, len(body))]
-    return 206, _with(headers, f"0-{len(some) - 1}/{len(body)}", some), some
-
-
-def _error(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    return rng.choice((500, 503, 404, 416)), {"Content-Length": "2"}, b"no"
-
-
-def _page(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    return 200, {"Content-Type": "text/html", "Content-Length": "6"}, b"<html>"
-
-
-def _empty(rng: random.Random, status: int, headers: dict[str, str], body: bytes) -> Answer:
-    return 204, {}, b""
-
-
 LIES = (
-    *(None, None, _early, _other_version, _no_version, _elsewhere, _other_total),
-    *(_no_range, _unasked, _error, _page, _empty),
+    *(None, None, "early", "other version", "no version", "elsewhere", "other total"),
+    *("no range", "unasked", "error", "page", "empty"),
 )

@@ -43,6 +43,9 @@ from ttmbench.types import ImageRef
 T = TypeVar("T")
 GROUPS = 6
 METRICS = ("text_score", "image_score", "group_score", "group_match")
+_GENERIC = re.compile(
+    r"Traceback \(most|shows where\)|of plugin 'ttmbench' failed|failed: \w+(Error|Exception)\b",
+)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -91,17 +94,13 @@ def command(*arguments: str) -> tuple[Outcome, str]:
     except Exception as error:
         outcome.tracebacks.append(f"{type(error).__name__}: {error}")
         return outcome, ""
-    said = err.getvalue()
-    outcome.accepted, outcome.said = code == 0, said
-    generic = re.search(
-        r"Traceback \(most|shows where\)|of plugin 'ttmbench' failed|failed: \w+(Error|Exception)\b",
-        said + out.getvalue(),
-    )
-    if generic or code not in (0, 1, 2, 4):
-        outcome.tracebacks.append(f"exit {code}: {said[-300:]}")
-    if _CONTROL.search(out.getvalue() + said):
-        outcome.tracebacks.append(f"a control character was printed: {said[-200:]!r}")
-    if code and not (said or out.getvalue()).strip():
+    outcome.accepted, outcome.said = code == 0, err.getvalue()
+    printed = outcome.said + out.getvalue()
+    if _GENERIC.search(printed) or code not in (0, 1, 2, 4):
+        outcome.tracebacks.append(f"exit {code}: {outcome.said[-300:]}")
+    if _CONTROL.search(printed):
+        outcome.tracebacks.append(f"a control character was printed: {outcome.said[-200:]!r}")
+    if code and not printed.strip():
         outcome.tracebacks.append(f"exit {code} without a word")
     return outcome, out.getvalue()
 
@@ -137,10 +136,8 @@ def check_fractions(outcome: Outcome, numbers: Mapping[object, object]) -> None:
 
 
 def table_of(rng: random.Random) -> np.ndarray:
-    values = [
-        [[rng.choice((rng.gauss(20, 3), float(rng.randrange(3)))) for _ in "01"] for _ in "01"] for _ in "x" * GROUPS
-    ]
-    return np.array(values, dtype=np.float32)
+    values = [rng.choice((rng.gauss(20, 3), float(rng.randrange(3)))) for _ in range(4 * GROUPS)]  # with ties
+    return np.array(values, dtype=np.float32).reshape(GROUPS, 2, 2)
 
 
 def task_text(**changes: object) -> str:
@@ -233,59 +230,54 @@ def scored(name: str, reference: Callable[[bytes], np.ndarray]) -> Callable[[Pat
     """`ttmbench score` on a file, and the same numbers by another reader and four loops."""
 
     def put(folder: Path, content: bytes) -> Outcome:
-        file = folder / name
-        file.write_bytes(content)
-        outcome, numbers = _score(folder, file)
-        if outcome.accepted:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    table = reference(content)
-                expected = naive_metrics(table)
-            except Exception as error:
-                outcome.wrong.append(f"accepted what another reader cannot read: {type(error).__name__}: {error}"[:200])
-                return outcome
-            for metric, value in expected.items():
-                if numbers.get(f"{metric},none") != float(value):
-                    outcome.wrong.append(f"{metric} is {numbers.get(f'{metric},none')}, should be {float(value)}")
+        (folder / name).write_bytes(content)
+        outcome, numbers = _score(folder, folder / name)
+        if not outcome.accepted:
+            return outcome
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                expected = naive_metrics(reference(content))
+        except Exception as error:
+            outcome.wrong.append(f"accepted what another reader cannot read: {type(error).__name__}: {error}"[:200])
+            return outcome
+        for metric, value in expected.items():
+            if numbers.get(f"{metric},none") != float(value):
+                outcome.wrong.append(f"{metric} is {numbers.get(f'{metric},none')}, should be {float(value)}")
         return outcome
 
     return put
 
 
 def make_labels(rng: random.Random) -> bytes:
-    table = table_of(rng)
-    lines = [
-        {"label": f"{g}_c{c}_i{i}", "score": float(table[g, i, c])}
-        for g in range(GROUPS)
-        for i in range(2)
-        for c in range(2)
-    ]
-    return jsonl(lines)
+    cells = np.ndenumerate(table_of(rng))
+    return jsonl([{"label": f"{g}_c{c}_i{i}", "score": float(score)} for (g, i, c), score in cells])
 
 
 def read_labels(content: bytes) -> np.ndarray:
     cells: dict[str, dict[tuple[int, int], float]] = {}
-    for line in content.decode("utf-8-sig").split("\n"):
-        if line.strip():
-            one = json.loads(line)
-            group, caption, image = re.fullmatch(r"(?s)(.+)_c([0-9]+)_i([0-9]+)", one["label"]).groups()  # type: ignore[union-attr]
-            cells.setdefault(group, {})[int(image), int(caption)] = one["score"]
+    for one in _lines_of(content):
+        group, caption, image = re.fullmatch(r"(?s)(.+)_c([0-9]+)_i([0-9]+)", one["label"]).groups()  # type: ignore[union-attr]
+        cells.setdefault(group, {})[int(image), int(caption)] = one["score"]
     return np.array([[[block[i, c] for c in range(2)] for i in range(2)] for block in cells.values()], dtype=float)
+
+
+def _lines_of(content: bytes) -> list[dict]:
+    return [json.loads(line) for line in content.decode("utf-8-sig").split("\n") if line.strip()]
 
 
 def sample_lines(rng: random.Random) -> list[dict]:
     table = table_of(rng)
     lines = []
     for index, block in enumerate(table):
+        about = {"group_id": f"g{index}", "filter": "none", "seed_index": 0, "seed": None, "captions": ["a", "b"]}
         values = {name: float(value) for name, value in naive_metrics(block[None]).items()}
-        about = {"group_id": f"g{index}", "filter": "none", "seed_index": 0, "seed": None}
-        lines.append({**about, "captions": ["a", "b"], "scores": block.tolist(), "metrics": values})
+        lines.append({**about, "scores": block.tolist(), "metrics": values})
     return lines
 
 
 def read_samples(content: bytes) -> np.ndarray:
-    lines = [json.loads(line) for line in content.decode("utf-8-sig").split("\n") if line.strip()]
+    lines = _lines_of(content)
     return np.array([one["scores"] for one in lines if one.get("filter", "none") == "none"], dtype=float)
 
 
@@ -796,7 +788,7 @@ def put_samples(folder: Path, content: bytes) -> Outcome:
     if not outcome.accepted:
         return outcome
     found = json.loads(out.read_text(encoding="utf-8"))["comparisons"][0]["rows"]
-    lines = [json.loads(line) for line in content.decode("utf-8-sig").split("\n") if line.strip()]
+    lines = _lines_of(content)
     known = {line["group_id"] for line in sample_lines(random.Random(3))}
     for row in found:
         check_fractions(outcome, {key: row[key] for key in ("baseline", "other", "p", "p_holm")})

@@ -25,9 +25,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import mutations
+
+if TYPE_CHECKING:
+    from fuzz_formats import Format, Outcome
 
 SECONDS, BYTES = 10.0, 1 << 30
 COLUMNS = ("files", "accepted", "refused", "tracebacks", "wrong numbers", "touched outside", "too long or large")
@@ -58,20 +61,20 @@ class Watch:
         finally:
             _watching = None
 
-    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def hear(self, event: str, arguments: tuple[object, ...]) -> None:
         if event in _STARTS or event in _NETWORK:
             self.seen.append(f"{event} {arguments[:2]!r}"[:200])
         elif event == "open":
             path, _, flags = arguments
-            writing = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            if isinstance(path, str | bytes | os.PathLike):
-                self._check("open", path, bool(writing))
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            self._check("open", path, bool(writes))
         elif event in _WRITES:
             for path in arguments[:2]:
-                if isinstance(path, str | bytes | os.PathLike):
-                    self._check(event, path, event != "os.symlink" or path is arguments[1])
+                self._check(event, path, event != "os.symlink" or path is arguments[1])
 
-    def _check(self, event: str, path: Any, writing: bool) -> None:
+    def _check(self, event: str, path: object, writing: bool) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
         full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
         if full.startswith(self.sentinel) or (
             writing and full != os.devnull and not any((full + os.sep).startswith(one) for one in self.allowed)
@@ -86,7 +89,7 @@ _watching: Watch | None = None
 def _listen() -> None:
     """Adds the process's one audit hook: nothing removes a hook, and it is called whenever anything asks for an id."""
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
         if _watching is not None:
             _watching.hear(event, arguments)
 
@@ -118,14 +121,10 @@ def main(options: argparse.Namespace) -> int:
     print("| " + " | ".join(["format", "way", *COLUMNS, "slowest"]) + " |")
     print("|---|---|" + "---:|" * (len(COLUMNS) + 1))
     for one in chosen:
-        if options.in_this_process:
-            row = fuzz(one, counts[one.name], options.seed)
-        else:
-            row = _in_a_process(one.name, counts[one.name], options.seed)
-        rows.append({"format": one.name, "way": one.way, **row})
-        print(_line(rows[-1]), flush=True)
-        for fault in rows[-1]["faults"][: options.show]:
-            print(f"    {fault}")
+        put = fuzz if options.in_this_process else _in_a_process
+        row = {"format": one.name, "way": one.way, **put(one, counts[one.name], options.seed)}
+        rows.append(row)
+        print(_line(row), *(f"    {fault}" for fault in row["faults"][: options.show]), sep="\n", flush=True)
     total = {name: sum(row[name] for row in rows) for name in COLUMNS}
     rows.append({"format": "all", "way": "", **total, "slowest": max(row["slowest"] for row in rows), "faults": []})
     print(_line(rows[-1]))
@@ -135,28 +134,21 @@ def main(options: argparse.Namespace) -> int:
     return 1 if any(total[name] for name in COLUMNS[3:]) else 0
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: dict) -> str:
     cells = " | ".join(str(row[name]) for name in COLUMNS)
     return f"| {row['format']} | {row['way']} | {cells} | {row['slowest']:.2f} s |"
 
 
-def _in_a_process(name: str, count: int, seed: int) -> dict[str, Any]:
+def _in_a_process(one: Format, count: int, seed: int) -> dict:
     """One format in a process of its own; a process that dies is a fault of its last file."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        here = Path(__file__).with_name("faults.py")
-        words = ["fuzz", "--in_this_process", "--only", name, "--files", str(count), "--seed", str(seed)]
+        command = [sys.executable, str(Path(__file__).with_name("faults.py")), "fuzz", "--in_this_process"]
+        command += ["--only", one.name, "--files", str(count), "--seed", str(seed), "--json", str(report)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [sys.executable, str(here), *words, "--json", str(report)],
-            capture_output=True,
-            text=True,
-            env=environment,
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if report.exists():
-            row: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))["rows"][0]
-            return row
+            return json.loads(report.read_text(encoding="utf-8"))["rows"][0]
     crash = f"the process ended with {done.returncode}: {done.stderr[-400:]}"
     return {**dict.fromkeys(COLUMNS, 0), "files": count, "tracebacks": 1, "slowest": 0.0, "faults": [crash]}
 
@@ -171,10 +163,9 @@ def grounds() -> Iterator[Path]:
             (base / folder).mkdir()
         (base / "sentinel" / "secret.txt").write_text("nobody reads this\n")
         (base / "sentinel" / "secret.yaml").write_text("task: stolen\n")
-        os.environ.update(HF_HOME=str(base / "cache"), TTMBENCH_DATA=str(base / "cache" / "data"))
-        os.environ.update(
-            HF_HUB_OFFLINE="1", COLUMNS="120", TMPDIR=str(base / "cache"), XDG_CACHE_HOME=str(base / "cache")
-        )
+        cache = str(base / "cache")
+        os.environ.update(HF_HOME=cache, TTMBENCH_DATA=f"{cache}/data", TMPDIR=cache, XDG_CACHE_HOME=cache)
+        os.environ.update(HF_HUB_OFFLINE="1", COLUMNS="120")
         tempfile.tempdir = None
         os.chdir(base / "work")
         try:
@@ -186,16 +177,10 @@ def grounds() -> Iterator[Path]:
             tempfile.tempdir = None
 
 
-def fuzz(one: Any, count: int, seed: int) -> dict[str, Any]:
-    """Mutates and reads files of a format.
+def fuzz(one: Format, count: int, seed: int) -> dict:
+    """Mutates and reads files of a format; the counts of the table, the slowest file's seconds, and what was found.
 
-    Args:
-        one: the format.
-        count: how many files.
-        seed: of everything that is drawn; a file's number and the seed give its content again.
-
-    Returns:
-        The counts of the table, the slowest file's seconds, and what was found.
+    A file's number and the seed give its content again.
     """
     from ttmbench._util import digests
 
@@ -244,7 +229,7 @@ def fuzz(one: Any, count: int, seed: int) -> dict[str, Any]:
     return {**tally, "slowest": slowest, "faults": faults}
 
 
-def _draw(one: Any, rng: random.Random) -> tuple[bytes, bytes, str]:
+def _draw(one: Format, rng: random.Random) -> tuple[bytes, bytes, str]:
     good = one.make(rng)
     kinds = ["bytes"] * 5 + ["meaning"] * (4 if one.meaning else 0) + ["neutral"] * (1 if one.neutral else 0)
     kind = rng.choice(kinds)
@@ -253,7 +238,7 @@ def _draw(one: Any, rng: random.Random) -> tuple[bytes, bytes, str]:
     return (one.meaning if kind == "meaning" else one.neutral)(good, rng), good, kind
 
 
-def _guarded(one: Any, folder: Path, content: bytes) -> tuple[Any, list[str]]:
+def _guarded(one: Format, folder: Path, content: bytes) -> tuple[Outcome | None, list[str]]:
     """The outcome of a file, or what it took too much of."""
 
     def ring(*_: object) -> None:

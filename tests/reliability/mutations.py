@@ -8,70 +8,18 @@ import io
 import json
 import random
 from collections.abc import Callable
-from typing import Any
 
 import yaml
 
 HOSTILE = (
-    *(
-        "",
-        " ",
-        "\0",
-        "\x1b[2J\x1b]0;x\x07",
-        "../../sentinel/secret.txt",
-        "/etc/passwd",
-        "..\\..\\x",
-        "C:\\x",
-        "CON",
-        ".",
-    ),
-    *(
-        "=cmd|' /C calc'!A0",
-        "+1",
-        "@SUM(A1)",
-        "<script>alert(1)</script>",
-        "[/bold]",
-        "[red]",
-        "{{7*7}}",
-        "{0.__class__}",
-    ),
-    *(
-        "\u202egnp.exe",
-        "a\u2028b",
-        "\ud800",
-        "💥" * 50,
-        "x" * 5000,
-        "NaN",
-        "inf",
-        "null",
-        "true",
-        "1e999",
-        "%s%n",
-        "$(id)",
-    ),
-    *(
-        "file:///etc/passwd",
-        "http://127.0.0.1:9/",
-        "!!python/object:os.system",
-        "*x",
-        "&x",
-        "\\input{/etc/passwd}",
-        "a/b",
-    ),
+    *("", " ", "\0", "\x1b[2J\x1b]0;x\x07", "../../sentinel/secret.txt", "/etc/passwd", "..\\..\\x", "C:\\x", "CON"),
+    *(".", "=cmd|' /C calc'!A0", "+1", "@SUM(A1)", "<script>alert(1)</script>", "[/bold]", "[red]", "{{7*7}}", "NaN"),
+    *("{0.__class__}", "\u202egnp.exe", "a\u2028b", "\ud800", "💥" * 50, "x" * 5000, "inf", "null", "true", "1e999"),
+    *("%s%n", "$(id)", "file:///etc/passwd", "http://127.0.0.1:9/", "!!python/object:os.system", "*x", "&x", "a/b"),
+    "\\input{/etc/passwd}",
 )
 NUMBERS = (
-    float("nan"),
-    float("inf"),
-    -float("inf"),
-    1e308,
-    -1e308,
-    -1,
-    0,
-    2**63,
-    -(2**53) - 1,
-    10**400,
-    0.1,
-    1e-320,
+    *(float("nan"), float("inf"), -float("inf"), 1e308, -1e308, -1, 0, 2**63, -(2**53) - 1, 10**400, 0.1, 1e-320),
     True,
 )
 MAGIC = (
@@ -86,16 +34,7 @@ MAGIC = (
 
 
 def bytes_mutated(content: bytes, other: bytes, rng: random.Random) -> bytes:
-    """A file with one to three blind changes.
-
-    Args:
-        content: the file.
-        other: a second valid file of the format, to splice with.
-        rng: draws the changes.
-
-    Returns:
-        The broken file.
-    """
+    """A file with one to three blind changes; ``other`` is a second valid file of the format, to splice with."""
     changed = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         _one_change(changed, other, rng)
@@ -114,10 +53,8 @@ def _one_change(data: bytearray, other: bytes, rng: random.Random) -> None:
     elif kind == 3:
         data[at:at] = rng.randbytes(rng.choice((1, 2, 4, 16, 300)))
     elif kind == 4:
-        width = rng.randrange(1, 1 + min(64, size))
-        there = rng.randrange(size)
-        one, two = data[at : at + width], data[there : there + width]
-        data[at : at + width], data[there : there + width] = two, one
+        width, there = rng.randrange(1, 1 + min(64, size)), rng.randrange(size)
+        data[at : at + width], data[there : there + width] = data[there : there + width], data[at : at + width]
     elif kind == 5:
         data[at:] = other[rng.randrange(max(1, len(other))) :]
     elif kind == 6:
@@ -129,14 +66,14 @@ def _one_change(data: bytearray, other: bytes, rng: random.Random) -> None:
         data[: len(magic)] = magic
 
 
-def value_mutated(value: Any, rng: random.Random) -> Any:
+def value_mutated(value, rng: random.Random):
     changed = copy.deepcopy(value)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         changed = _change_somewhere(changed, rng)
     return changed
 
 
-def _change_somewhere(root: Any, rng: random.Random) -> Any:
+def _change_somewhere(root, rng: random.Random):
     places = list(_places(root))
     if not places:
         return _changed(root, rng)
@@ -153,19 +90,19 @@ def _change_somewhere(root: Any, rng: random.Random) -> Any:
     return root
 
 
-def _places(value: Any) -> Any:
+def _places(value):
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         yield value, key
         yield from _places(inner)
 
 
-def _changed(value: Any, rng: random.Random) -> Any:
+def _changed(value, rng: random.Random):
     kind = rng.randrange(6)
     if kind == 0:
         return rng.choice((None, [], {}, [[]], {"a": {}}, True, "x", 3))
     if kind == 1:
-        deep: Any = value
+        deep = value
         for _ in range(rng.choice((1, 3, 30, 150))):
             deep = [deep] if rng.random() < 0.5 else {"x": deep}
         return deep
@@ -177,7 +114,7 @@ def _changed(value: Any, rng: random.Random) -> Any:
     return rng.choice(HOSTILE)
 
 
-def dump_json(value: Any, rng: random.Random) -> bytes:
+def dump_json(value, rng: random.Random) -> bytes:
     """A value as JSON, at times with a key that is given twice."""
     text = json.dumps(value, ensure_ascii=rng.random() < 0.5)
     if rng.random() < 0.1 and text.startswith("{") and isinstance(value, dict) and value:
@@ -202,41 +139,25 @@ def lines_mutated(content: bytes, rng: random.Random) -> bytes:
     elif kind == 2:
         rng.shuffle(lines)
     else:
-        encoded = json_mutated(lines[at].encode(), rng)
-        before, after = lines[:at], lines[at + 1 :]
-        return b"\n".join([*(line.encode() for line in before), encoded, *(line.encode() for line in after), b""])
+        encoded = [line.encode() for line in lines]
+        encoded[at] = json_mutated(encoded[at], rng)
+        return b"\n".join([*encoded, b""])
     return ("\n".join(lines) + "\n").encode()
+
+
+BEYOND_JSON = (
+    *("x: !!python/object/apply:os.system ['touch sentinel/pwned']", "x: !!python/name:os.system", "? [a, b]\n: c"),
+    *("a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]", "task: again", "x: 2026-13-45", "x: !!int abc"),
+    *("x: !!binary '@@'", "x: !!timestamp nonsense", "<<: {task: other}", "version: 0x10\nversion: 16", "x: .nan"),
+    *("include: ../../sentinel/secret.yaml", "include: /etc/passwd", "1: 2\n0x1: 3", "---\nsecond: document", "\t"),
+    *("x: 1:60:99", "x: !!set {a, b}", "x: !!omap [a]", "x: " + "9" * 5000),
+)
 
 
 def yaml_mutated(content: bytes, rng: random.Random) -> bytes:
     """YAML with another meaning, or with what YAML has beyond JSON: tags, aliases, bombs."""
     if rng.random() < 0.2:
-        extra = rng.choice(
-            (
-                "x: !!python/object/apply:os.system ['touch sentinel/pwned']",
-                "x: !!python/name:os.system",
-                "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]",
-                "task: again",
-                "x: " + "[" * rng.choice((60, 3000)),
-                "x: 2026-13-45",
-                "x: !!int abc",
-                "x: !!binary '@@'",
-                "x: !!timestamp nonsense",
-                "? [a, b]\n: c",
-                "<<: {task: other}",
-                "version: 0x10\nversion: 16",
-                "include: ../../sentinel/secret.yaml",
-                "include: /etc/passwd",
-                "x: .nan",
-                "1: 2\n0x1: 3",
-                "---\nsecond: document",
-                "x: 1:60:99",
-                "x: !!set {a, b}",
-                "x: !!omap [a]",
-                "\t",
-                "x: " + "9" * 5000,
-            )
-        )
+        extra = rng.choice((*BEYOND_JSON, "x: " + "[" * rng.choice((60, 3000))))
         return content + extra.encode() + b"\n"
     value = value_mutated(yaml.safe_load(content), rng)
     try:

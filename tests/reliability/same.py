@@ -11,20 +11,22 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import yaml
+from PIL.Image import Image
 
 import ttmbench
 from ttmbench.config import RunConfig
 from ttmbench.data.rendered.scenes import make_groups, render
+from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.labels import RAW, TTM
@@ -38,19 +40,20 @@ METRICS = ("text_score", "group_score", "group_match")
 SHORT = {"iterations": 2, "epochs": 1, "lr": 1e-3, "tau_start": 1e-4}
 SELECTION = ("selected", "candidates", "tied", "pseudo_label_accuracy")  # of an iteration's record
 WIDE = "CLIP, width 256"  # wide enough for threads to share its products; too slow to train here
+SIDES = ("image", "caption")
 LARGEST = 1e-4  # what a raw score may move
 # Tiny models of every architecture are made beside the tests, and larger ones by the benchmarks.
 SHARED = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "benchmarks")]
-Model = Callable[[str, "Order"], Any]
+Model = Callable[[str, "Order"], object]
 
 
 class Light:
     """A plain pair scorer without torch: how bright the image is, times a number of the caption."""
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        return {"weights": "none"}
+    def fingerprint(self) -> dict[str, str]:
+        return {"weights": "none"}  # so that its scores are cached
 
-    def score_pairs(self, images: Sequence[Any], captions: Sequence[str]) -> np.ndarray:
+    def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
         light = [np.asarray(image, dtype=np.float64)[..., 0].mean() for image in images]
         codes = [sum(position * ord(letter) for position, letter in enumerate(caption)) for caption in captions]
         return np.sin(np.array(light) * np.array(codes) / 1000)
@@ -58,48 +61,42 @@ class Light:
 
 @dataclass(frozen=True)
 class Order:
-    """In which order groups, and images and captions inside them, stand: new place -> old place."""
+    """The order of groups (none: the plain one), and of images and captions inside them: new place -> old place."""
 
     name: str = "plain"
-    groups: np.ndarray = field(default_factory=lambda: np.arange(0))
+    groups: tuple[int, ...] = ()
     images: tuple[int, ...] = (0, 1)
     captions: tuple[int, ...] = (0, 1)
 
     def positions(self, count: int, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        groups = self.groups if len(self.groups) else np.arange(count)
+        """Old places of groups, images and captions; one image has no other order, so it stays."""
         images = [image for image in self.images if image < shape[0]]
-        return groups, np.array(images), np.array(self.captions)
+        return np.array(self.groups or range(count)), np.array(images), np.array(self.captions)
 
 
-def orders(count: int) -> dict[str, Order]:
-    """Every order that is measured; one image has none, so it stays."""
-    mixed = np.random.default_rng(5).permutation(count)
-    return {
-        "plain": Order(),
-        "groups": Order("groups", mixed),
-        "captions": Order("captions", captions=(1, 0)),
-        "images": Order("images", images=(1, 0)),
-    }
+PLAIN = Order()
 
 
 class Tasks:
-    """Task files of every layout and order over one set of images.
-
-    Args:
-        folder: where they go.
-        count: groups of each layout.
-    """
+    """Task files in a folder: every layout, of ``count`` groups, in every order, over one set of images."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count
-        self.orders = orders(count)
+        mixed = np.random.default_rng(5).permutation(count).tolist()
+        made = (
+            PLAIN,
+            Order("groups", tuple(mixed)),
+            Order("captions", captions=(1, 0)),
+            Order("images", images=(1, 0)),
+        )
+        self.orders = {order.name: order for order in made}
         (folder / "images").mkdir(parents=True)
         for layout, (kind, shape) in LAYOUTS.items():
             groups = make_groups(kind, count, 1)
             for number, group in enumerate(groups):
                 for index, scene in enumerate(group.scenes):
                     render(scene).save(folder / "images" / f"{layout}_{number}_{index}.png")
-            for order in self.orders.values():
+            for order in made:
                 self._write(layout, shape, [group.captions for group in groups], order)
 
     def _write(self, layout: str, shape: tuple[int, int], captions: Sequence[Sequence[str]], order: Order) -> None:
@@ -110,21 +107,16 @@ class Tasks:
             row |= {f"image_{place}": f"{layout}_{group}_{image}.png" for place, image in enumerate(images)}
             row |= {f"caption_{place}": captions[group][caption] for place, caption in enumerate(places)}
             rows.append(json.dumps(row) + "\n")
-        name = self.name(layout, order)
+        name, is_global = self.name(layout, order), layout == "all"
         (self.folder / f"{name}.jsonl").write_text("".join(rows), encoding="utf-8")
+        columns = {f"{side}s": [f"{side}_{place}" for place in range(n)] for side, n in zip(SIDES, shape, strict=True)}
         spec = {
             "task": name,
             "version": 1,
             "source": {"kind": "folder", "path": f"{name}.jsonl", "images": "images"},
-            "group": {
-                "shape": list(shape),
-                "n_groups": self.count,
-                "id": "id",
-                "images": [f"image_{place}" for place in range(shape[0])],
-                "captions": [f"caption_{place}" for place in range(shape[1])],
-            },
-            "metrics": [*METRICS, *(["global_assignment_accuracy"] if layout == "all" else [])],
-            **({"matching": "global"} if layout == "all" else {}),
+            "group": {"shape": list(shape), "n_groups": self.count, "id": "id", **columns},
+            "metrics": [*METRICS, *(["global_assignment_accuracy"] if is_global else [])],
+            **({"matching": "global"} if is_global else {}),
         }
         self.path(layout, order).write_text(yaml.safe_dump(spec), encoding="utf-8")
 
@@ -155,7 +147,7 @@ class Seen:
 class Adapted:
     """One seed of TTM: what it recorded of its iterations, and the scores afterwards."""
 
-    iterations: list[dict[str, Any]]
+    iterations: list[dict]
     scores: Scores
 
     def against(self, other: Adapted) -> tuple[float, list[str]]:
@@ -174,42 +166,39 @@ class Bench:
 
     Args:
         model: gives the adapter for a layout and an order; the same one each time, unless the model is the data.
-        tasks: what it meets.
+        tasks: the tasks.
         trains: whether it is adapted too, where it can be.
     """
 
     def __init__(self, model: Model, tasks: Tasks, trains: bool = True) -> None:
         self.model, self.tasks, self._trains = model, tasks, trains
         self._registry = build_registry()
-        self._quiet: dict[str, Seen] = {}
-        self._quiet_ttm: dict[str, dict[int, Adapted]] = {}
+        self.quiet, self.quiet_ttm = cache(self._quiet), cache(self.adapted)
 
     def adapts(self, layout: str) -> bool:
         """Whether TTM adapts the model to this layout."""
-        loss = Capabilities(self.model(layout, Order())).loss
+        loss = Capabilities(self.model(layout, PLAIN)).loss
         return self._trains and loss is not None and not (loss == "matching" and layout == "all")
 
-    def run(self, layout: str, order: Order | None = None, others: Sequence[str] = (), **settings: Any) -> Any:
-        order = order or Order()
+    def run(self, layout: str, order: Order = PLAIN, others: Sequence[str] = (), **settings: object) -> EvalResults:
         names = [str(self.tasks.path(one, order)) for one in (*others, layout)]
         common = {"device": "cpu", "bootstrap_iters": 0, "use_cache": "off", **settings}
         return ttmbench.simple_evaluate(self.model(layout, order), names, **common)
 
-    def seen(self, layouts: Sequence[str], order: Order | None = None, **settings: Any) -> dict[str, Seen]:
+    def seen(self, layouts: Sequence[str], order: Order = PLAIN, **settings: object) -> dict[str, Seen]:
         """What one run of these layouts, in this order, gives for each, put back into the plain order."""
-        order = order or Order()
         scores = self.run(layouts[-1], order, layouts[:-1], **settings).scores
         return {one: self.in_order(one, order, scores[self.tasks.name(one, order)][RAW][0]) for one in layouts}
 
     def together(self) -> list[list[str]]:
         """Layouts that one run can have: all of them, unless the model is the data."""
-        if isinstance(self.model("pairs", Order()), StoredFeatures):
+        if isinstance(self.model("pairs", PLAIN), StoredFeatures):
             return [[layout] for layout in LAYOUTS]
         return [list(LAYOUTS)]
 
     def fellows(self, layout: str) -> list[str]:
         """Other layouts that the model of this one can be scored on: stored features fit their own groups alone."""
-        stored = isinstance(self.model(layout, Order()), StoredFeatures)
+        stored = isinstance(self.model(layout, PLAIN), StoredFeatures)
         return [
             one for one, (_, shape) in LAYOUTS.items() if one != layout and not (stored and shape != LAYOUTS[layout][1])
         ]
@@ -219,26 +208,18 @@ class Bench:
         pairs = 4 * self.tasks.count
         return [size for size in sizes if min(size, pairs) != min(RunConfig.model_fields["batch_size"].default, pairs)]
 
-    def quiet(self, layout: str) -> Seen:
+    def _quiet(self, layout: str) -> Seen:
         """The run that the others are measured against; the layout is alone in it."""
-        if layout not in self._quiet:
-            self._quiet |= self.seen([layout])
-        return self._quiet[layout]
+        return self.seen([layout])[layout]
 
-    def adapted(self, layout: str, seeds: Sequence[int] = (0, 1), **settings: Any) -> dict[int, Adapted]:
+    def adapted(self, layout: str, seeds: Sequence[int] = (0, 1), **settings: object) -> dict[int, Adapted]:
         result = self.run(layout, ttm=True, ttm_args=SHORT, seeds=list(seeds), **settings)
-        name = self.tasks.name(layout, Order())
+        name = self.tasks.name(layout, PLAIN)
         records = result["ttm"][name]["iterations"]
         return {
             seed: Adapted([one for one in records if one["seed"] == seed], scores)
             for seed, scores in zip(seeds, result.scores[name][TTM], strict=True)
         }
-
-    def quiet_ttm(self, layout: str) -> dict[int, Adapted]:
-        """The runs of TTM that others are measured against."""
-        if layout not in self._quiet_ttm:
-            self._quiet_ttm[layout] = self.adapted(layout)
-        return self._quiet_ttm[layout]
 
     def in_order(self, layout: str, order: Order, scores: Scores) -> Seen:
         """Scores put back into the plain order, and the metrics of the task."""
@@ -321,9 +302,9 @@ def saved(bench: Bench, layouts: Sequence[str]) -> list[dict[str, Seen]]:
     with tempfile.TemporaryDirectory() as folder:
         bench.run(layouts[-1], others=layouts[:-1], save_scores=True, output_path=f"{folder}/x.json")
         for layout in layouts:
-            (path,) = Path(folder).glob(f"*_{bench.tasks.name(layout, Order())}.safetensors")
+            (path,) = Path(folder).glob(f"*_{bench.tasks.name(layout, PLAIN)}.safetensors")
             scores = read_scores(path, GroupShape(*LAYOUTS[layout][1])).scores[RAW][0]
-            found[layout] = bench.in_order(layout, Order(), scores)
+            found[layout] = bench.in_order(layout, PLAIN, scores)
     return [found]
 
 
@@ -363,43 +344,27 @@ TTM_CHANGES: dict[str, Callable[[Bench, str], list[dict[int, Adapted]]]] = {
 }
 
 
-def same_model(adapter: Any) -> Model:
-    return lambda layout, order: adapter
+def features_of(folder: Path, count: int) -> Model:
+    """Precomputed embeddings of every layout and order: random ones, for each image and each caption."""
+    from ttmbench.model_adapters import embeddings
 
+    @cache
+    def load(layout: str, order: Order) -> object:
+        shape, rng = LAYOUTS[layout][1], np.random.default_rng(2)
+        groups, *members = order.positions(count, shape)
+        content = {}
+        for name, size, places in zip(("img", "cap"), shape, members, strict=True):
+            vectors = rng.normal(size=(count, size, 24)).astype(np.float32)
+            content[name] = vectors[groups][:, places].reshape(-1, 24)
+        path = folder / f"features_{layout}_{order.name}.npz"
+        np.savez(path, **content)
+        return embeddings.load(path=str(path), device="cpu")
 
-class FeaturesOf:
-    """Stored features of every layout and order: random ones, an image and a caption each."""
-
-    def __init__(self, folder: Path, count: int) -> None:
-        self.folder, self.count = folder, count
-        self._made: dict[tuple[str, str], Any] = {}
-
-    def __call__(self, layout: str, order: Order) -> Any:
-        from ttmbench.model_adapters import embeddings
-
-        if (layout, order.name) not in self._made:
-            shape, rng = LAYOUTS[layout][1], np.random.default_rng(2)
-            groups, *members = order.positions(self.count, shape)
-            content = {}
-            for name, size, places in zip(("img", "cap"), shape, members, strict=True):
-                vectors = rng.normal(size=(self.count, size, 24)).astype(np.float32)
-                content[name] = vectors[groups][:, places].reshape(-1, 24)
-            path = self.folder / f"features_{layout}_{order.name}.npz"
-            np.savez(path, **content)
-            self._made[layout, order.name] = embeddings.load(path=str(path), device="cpu")
-        return self._made[layout, order.name]
+    return load
 
 
 def make_benches(folder: Path, count: int) -> dict[str, Bench]:
-    """A tiny model of every way of scoring, by name.
-
-    Args:
-        folder: for models and tasks.
-        count: groups of each task.
-
-    Returns:
-        What is measured.
-    """
+    """A tiny model of every way of scoring, by name, each with tasks of so many groups."""
     sys.path += SHARED
     try:
         from material import make_clip
@@ -409,31 +374,26 @@ def make_benches(folder: Path, count: int) -> dict[str, Bench]:
     from ttmbench.model_adapters import hf, itm, visualgpt, vqascore
     from ttmbench.model_adapters import open_clip as open_clip_models
 
-    def written(maker: str, name: str, **options: Any) -> str:
+    def written(maker: str, name: str, **options: object) -> str:
         (folder / name).mkdir()
         return str(getattr(tiny_models, maker)(folder / name, **options))
 
-    def wide(path: Path) -> str:
-        path.mkdir()
-        make_clip(path, width=256, layers=2)
-        return str(path)
-
-    tasks = Tasks(folder / "tasks", count)
-    open_clip_folder = written("open_clip", "open_clip")
+    (folder / "wide").mkdir()
+    make_clip(folder / "wide", width=256, layers=2)
+    chat = written("chat", "llava", kind="llava")
     adapters = {
         "CLIP": hf.load(pretrained=written("clip", "clip"), device="cpu"),
-        WIDE: hf.load(pretrained=wide(folder / "wide"), device="cpu"),
+        WIDE: hf.load(pretrained=str(folder / "wide"), device="cpu"),
         "SigLIP": hf.load(pretrained=written("siglip", "siglip"), device="cpu"),
-        "open_clip": open_clip_models.load(model=f"local-dir:{open_clip_folder}", device="cpu"),
+        "open_clip": open_clip_models.load(model=f"local-dir:{written('open_clip', 'open_clip')}", device="cpu"),
         "BLIP ITM": itm.load(pretrained=written("blip", "blip", captioner=False), device="cpu"),
-        "VQAScore of LLaVA": vqascore.load(pretrained=written("chat", "llava", kind="llava"), device="cpu"),
-        "VisualGPTScore": visualgpt.load(
-            pretrained=written("blip", "captioner", captioner=True), device="cpu", alpha=0.5
-        ),
+        "VQAScore of LLaVA": vqascore.load(pretrained=chat, device="cpu"),
+        "VisualGPTScore": visualgpt.load(pretrained=written("blip", "cap", captioner=True), device="cpu", alpha=0.5),
         "pair scorer": Light(),
     }
-    found = {name: Bench(same_model(adapter), tasks, trains=name != WIDE) for name, adapter in adapters.items()}
-    return {**found, "stored features": Bench(FeaturesOf(folder, count), tasks)}
+    tasks = Tasks(folder / "tasks", count)
+    benches = {name: Bench(lambda *_, it=adapter: it, tasks, name != WIDE) for name, adapter in adapters.items()}
+    return {**benches, "stored features": Bench(features_of(folder, count), tasks)}
 
 
 @dataclass(frozen=True)
@@ -443,7 +403,7 @@ class Row:
     Attributes:
         model: its name.
         change: what was changed.
-        moved: the largest difference of a score; None if the change says nothing of this model.
+        moved: the largest difference of a score; None if the change does not apply to this model.
         differing: metrics, or parts of TTM's selections, that differ.
     """
 
@@ -455,7 +415,7 @@ class Row:
     @property
     def fault(self) -> bool:
         """Whether a decision differs, or a raw score moved more than rounding moves it."""
-        adapted = self.change in TTM_CHANGES  # training enlarges rounding
+        adapted = self.change in TTM_CHANGES  # training amplifies rounding
         return bool(self.differing) or (not adapted and self.moved is not None and self.moved > LARGEST)
 
 

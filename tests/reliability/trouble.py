@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kills import numbers
 
@@ -28,6 +28,10 @@ RUN = (
     *("--model", "tiny-clip", "--tasks", "shapes_color,shapes_spatial", "--limit", "24", "--ttm", "--seeds", "0,1"),
     *("--ttm_args", "iterations=3,epochs=2", "--device", "cpu", "--bootstrap_iters", "50", "--log_samples"),
 )
+
+
+Change = Callable[[Path], object]
+NO_SPACE = "cannot be written: No space left"
 
 
 @dataclass(frozen=True)
@@ -46,25 +50,17 @@ class Row:
     problems: list[str]
 
 
-def environment() -> dict[str, str]:
-    """One thread, so that runs are comparable bit by bit."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "TTMBENCH_CACHE": "off"}
-
-
 def start(*arguments: str, code: str = "") -> subprocess.Popen[str]:
+    """Starts the command; ``code`` is Python to run in the process first."""
     program = f"{code}\nimport sys\nfrom ttmbench.cli import main\nsys.exit(main(sys.argv[1:]))"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *RUN, *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TTMBENCH_CACHE": "off"}  # comparable bit by bit
+    words = [sys.executable, "-c", program, *RUN, *arguments]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def end(process: subprocess.Popen[str]) -> Ended:
-    _, told = process.communicate(timeout=600)
-    return Ended(process.returncode, [line for line in told.splitlines() if line.strip()])
+    _, err = process.communicate(timeout=600)
+    return Ended(process.returncode, [line for line in err.splitlines() if line.strip()])
 
 
 def run(*arguments: str, code: str = "") -> Ended:
@@ -88,17 +84,27 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+def lock(folder: Path) -> None:
+    subprocess.run(["chattr", "+i", str(folder)], check=True)
+
+
+def unlock(folder: Path) -> None:
+    subprocess.run(["chattr", "-i", str(folder)], check=True)
+
+
 def remount(folder: Path, how: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{how}", str(folder)], check=True)
 
 
-def numbers_in(content: dict[str, Any]) -> Any:
-    return numbers({key: value for key, value in content.items() if key != "artifacts"})
+def document(path: Path) -> dict:
+    """A results document without times and the names of files, which differ between places."""
+    content = numbers(json.loads(path.read_text(encoding="utf-8")))
+    return {key: value for key, value in content.items() if key != "artifacts"}
 
 
-def document(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+def raw(path: Path) -> dict[tuple[str, str], float]:
+    results = document(path)["results"].items()
+    return {(task, key): value for task, of in results for key, value in of.items() if key.endswith(",none")}
 
 
 def half_written(folder: Path) -> list[str]:
@@ -114,16 +120,6 @@ def half_written(folder: Path) -> list[str]:
     return found
 
 
-def differing(one: dict[str, Any], other: dict[str, Any]) -> int:
-    """How many raw metrics of two documents differ."""
-    return sum(
-        value != other["results"][task][key]
-        for task, numbers_of in one["results"].items()
-        for key, value in numbers_of.items()
-        if key.endswith(",none")
-    )
-
-
 class Trials:
     """Every kind of trouble, against the numbers of one quiet run."""
 
@@ -132,7 +128,7 @@ class Trials:
         quiet = run("-o", str(scratch / "quiet.json"))
         if quiet.code:
             raise SystemExit("\n".join(quiet.lines))
-        self._quiet = numbers_in(document(scratch / "quiet.json"))
+        self._quiet = document(scratch / "quiet.json")
 
     def judge(self, kind: str, ended: Ended, code: int, says: str, folder: Path, again: bool = True) -> Row:
         """One row: the exit code, one clear line, whole files, and the numbers of the same command afterwards."""
@@ -151,7 +147,7 @@ class Trials:
         after = run("-o", str(path))
         if after.code:
             return [f"the same command again: exit code {after.code}: {' / '.join(after.lines)}"]
-        return [] if numbers_in(document(path)) == self._quiet else ["the same command again gives other numbers"]
+        return [] if document(path) == self._quiet else ["the same command again gives other numbers"]
 
     def full_disk(self, size: str, says: str, code: int) -> Row:
         with small_disk(self._scratch / f"disk_{size}", size) as folder:
@@ -166,26 +162,20 @@ class Trials:
             remount(folder, "rw,size=64m")
             return self.judge("read-only folder", ended, 2, "cannot be written to", folder)
 
-    def locked_on_the_way(self) -> Row:
-        folder = self._scratch / "locked"
+    def changed_on_the_way(self, kind: str, change: Change, says: str, undo: Change | None = None) -> Row:
+        """The folder is changed between two iterations."""
+        folder = self._scratch / kind.replace(" ", "_")
         process = start("-o", str(folder / "x.json"))
         wait_for(lambda: any(folder.rglob("iteration_1.safetensors")), process)
-        subprocess.run(["chattr", "+i", str(folder)], check=True)
+        change(folder)
         try:
             ended = end(process)
         finally:
-            subprocess.run(["chattr", "-i", str(folder)], check=True)
-        return self.judge("folder turns immutable", ended, 2, "cannot be written: Operation not permitted", folder)
-
-    def vanishes(self) -> Row:
-        folder = self._scratch / "vanishes"
-        process = start("-o", str(folder / "x.json"))
-        wait_for(lambda: any(folder.rglob("iteration_1.safetensors")), process)
-        shutil.rmtree(folder)
-        ended = end(process)
-        if ended.code == 0:  # a checkpoint that was just being written made the folder anew: nothing is wrong then
-            return self.judge("folder vanishes", ended, 0, "", folder)
-        return self.judge("folder vanishes", ended, 2, "cannot be written: No such file", folder)
+            if undo is not None:
+                undo(folder)
+        if ended.code == 0 and undo is None:  # it is gone, but a checkpoint that was being written made the folder anew
+            return self.judge(kind, ended, 0, "", folder)
+        return self.judge(kind, ended, 2, f"cannot be written: {says}", folder)
 
     def second_process(self) -> Row:
         """Two runs name one file; the first goes on undisturbed."""
@@ -200,19 +190,18 @@ class Trials:
     def not_finite(self) -> Row:
         """A learning rate that blows the model up: raw numbers and good iterations stay."""
         folder = self._scratch / "nan"
-        code = "import ttmbench.ttm.finetune as f; real = f.cosine_within_iteration; calls = []\n"
-        code += (
+        code = (
+            "import ttmbench.ttm.finetune as f; real = f.cosine_within_iteration; calls = []\n"
             "f.cosine_within_iteration = lambda *a: (calls.append(1), real(*a) * (1e30 if len(calls) > 3 else 1))[1]"
         )
         ended = run("-o", str(folder / "x.json"), code=code)
         row = self.judge("loss is not finite", ended, 1, "are NaN or infinite", folder, again=False)
-        kept = document(folder / "x.json")
-        problems = list(row.problems)
-        if "group_match,none" not in kept["results"].get("shapes_color", {}):
-            problems.append("raw numbers were lost")
+        if "group_match,none" not in document(folder / "x.json")["results"].get("shapes_color", {}):
+            row.problems.append("raw numbers were lost")
         if not any(folder.rglob("training.safetensors")):
-            problems.append("no good state was kept")
-        return Row(row.kind, row.code, row.line, problems + self._again(folder / "x.json"))
+            row.problems.append("no good state was kept")
+        row.problems.extend(self._again(folder / "x.json"))
+        return row
 
     def out_of_memory(self) -> Row:
         """The process may take little more memory than it has when scoring begins; how little is found by trying."""
@@ -232,11 +221,10 @@ class Trials:
             ended = run(*arguments, code=code.replace("ROOM", str(room)))
             if ended.lines and ended.code == 0:
                 break
-        says = "out of memory with"
         problems = [] if ended.code == 0 and ended.lines else [f"exit code {ended.code} with {len(ended.lines)} lines"]
-        problems += [line for line in ended.lines if says not in line] + half_written(folder)
+        problems += [line for line in ended.lines if "out of memory with" not in line] + half_written(folder)
         quiet = run("-o", str(folder / "quiet.json"), "--limit", "200")
-        if not problems and (quiet.code or differing(document(folder / "x.json"), document(folder / "quiet.json"))):
+        if not problems and (quiet.code or raw(folder / "x.json") != raw(folder / "quiet.json")):
             problems.append("raw numbers differ from a quiet run's")
         return Row(f"memory limit ({room} MB more)", ended.code, ended.lines[-1] if ended.lines else "", problems)
 
@@ -249,27 +237,24 @@ class Trials:
         )
         ended = run("-o", str(folder / "x.json"), code=code)
         wrong = [] if ended.code == 0 else [f"exit code {ended.code}"]
-        if not wrong and document(folder / "x.json")["total_evaluation_time_seconds"] < 0:
+        if not wrong and '"total_evaluation_time_seconds": -' in (folder / "x.json").read_text(encoding="utf-8"):
             wrong.append("a negative duration")
-        return Row(
-            "clock goes back a day",
-            ended.code,
-            "goes on",
-            wrong + half_written(folder) + self._again(folder / "x.json"),
-        )
+        wrong += half_written(folder) + self._again(folder / "x.json")
+        return Row("clock goes back a day", ended.code, "goes on", wrong)
 
     def all(self) -> Iterator[Row]:
-        mounted: list[tuple[str, Callable[[], Row]]] = [
-            ("full disk (8k)", lambda: self.full_disk("8k", "cannot be written: No space left", 2)),
-            ("full disk (64k)", lambda: self.full_disk("64k", "cannot be written: No space left", 2)),
-            ("full disk (1m)", lambda: self.full_disk("1m", "cannot be written: No space left", 2)),
-            ("full disk (1500k)", lambda: self.full_disk("1500k", "the test-time stage goes on", 0)),
-            ("read-only folder", self.read_only_from_the_start),
-            ("folder turns immutable", self.locked_on_the_way),
+        full = [
+            ("8k", NO_SPACE, 2),
+            ("64k", NO_SPACE, 2),
+            ("1m", NO_SPACE, 2),
+            ("1500k", "the test-time stage goes on", 0),
         ]
-        for kind, trial in mounted:
+        trials = [(f"full disk ({each[0]})", partial(self.full_disk, *each)) for each in full]
+        turns = partial(self.changed_on_the_way, "folder turns immutable", lock, "Operation not permitted", unlock)
+        trials += [("read-only folder", self.read_only_from_the_start), ("folder turns immutable", turns)]
+        for kind, trial in trials:
             yield trial() if can_mount(self._scratch) else Row(kind, None, "not run: mounting needs root", [])
-        yield self.vanishes()
+        yield self.changed_on_the_way("folder vanishes", shutil.rmtree, "No such file")
         yield self.second_process()
         yield self.not_finite()
         yield self.out_of_memory()

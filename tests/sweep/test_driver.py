@@ -11,7 +11,6 @@ from support.sweeps import SMALL, TTM, Inline, Told, cells_of, swept
 
 from ttmbench._util.files import file_digest
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.executor import WorkerJoined
 from ttmbench.evaluator.unit import UnitResult
 from ttmbench.evaluator.worker import Worker
 from ttmbench.report.load import gather
@@ -175,22 +174,17 @@ def test_a_cell_whose_files_are_gone_is_not_done(board, tmp_path):
     assert stages_left(root, one) == []
 
 
-def test_a_folder_has_one_driver(tmp_path):
-    with one_driver(tmp_path):
-        with pytest.raises(UsageError, match="another sweep is writing to"), one_driver(tmp_path):
-            pass
-    with one_driver(tmp_path):
-        pass
-
-
 def test_cells_share_the_folder_that_a_driver_has_alone(tmp_path):
     with beside_other_cells(tmp_path):
         with beside_other_cells(tmp_path):
             pass
         with pytest.raises(UsageError, match="are being run by themselves"), one_driver(tmp_path):
             pass
-    with one_driver(tmp_path), pytest.raises(UsageError, match="a sweep is writing"), beside_other_cells(tmp_path):
-        pass
+    with one_driver(tmp_path):
+        with pytest.raises(UsageError, match="a sweep is writing"), beside_other_cells(tmp_path):
+            pass
+        with pytest.raises(UsageError, match="another sweep is writing to"), one_driver(tmp_path):
+            pass
 
 
 def test_a_folder_that_was_removed_while_its_lock_was_opened_is_locked_anew(tmp_path, monkeypatch):
@@ -218,18 +212,6 @@ def test_without_workers_the_state_is_written_and_the_error_goes_on(tmp_path):
     with pytest.raises(TtmbenchError, match="before they begin"):
         swept(cells_of(tmp_path, **PLAN)[:1], tmp_path, Nobody({}))
     assert read_summary(tmp_path / "sweep.json").status == "interrupted"
-
-
-def test_a_worker_may_join_late(tmp_path):
-    class Late(Inline):
-        def start(self):
-            pass
-
-        def wait(self, timeout):
-            return super().wait(timeout) if self.given else [WorkerJoined("a", "here")]
-
-    summary, _ = swept(cells_of(tmp_path, **PLAN)[:2], tmp_path, Late({"a": Pretends()}))
-    assert summary.status == "done"
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
-"""Arrays of npz and safetensors files from outside: plain numbers alone, bounded before anything is unpacked."""
+"""Reads npz, npy and safetensors files: plain numbers only, and their size is checked before they are unpacked."""
 
 from __future__ import annotations
 
 import io
 import math
 import zipfile
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,15 +20,11 @@ from ttmbench.errors import DataError
 NUMBERS = "fiu"
 EXACT = 2**53  # whole numbers beyond this have no float of their own
 LARGEST = 1e30  # no logit or feature is larger, and sums of such numbers would leave the range of floats
-_DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, UnicodeError, OverflowError),
-    *(ValueError, TypeError, KeyError, IndexError, AttributeError, SyntaxError, OSError, MemoryError, AssertionError),
-)
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """The arrays of a file by name, whole numbers of which have a float64 each; and what ttmbench wrote about them."""
+    """The arrays of a file by name, with integers that float64 represents exactly, and ttmbench's metadata."""
 
     arrays: dict[str, np.ndarray]
     about: dict[str, Any] = field(default_factory=dict)
@@ -55,19 +50,20 @@ def read_arrays(path: Path) -> Arrays:
         size = path.stat().st_size
         if kind != "npz" and size > limit("array_bytes"):
             raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
-        found = _READ[kind](path)
+        found = {"npz": _read_npz, "npy": _read_npy, "safetensors": _read_safetensors}[kind](path)
     except DataError:
         raise
-    except _DAMAGED as error:
-        detail = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(f"{path}: is no readable {kind} file of numbers ({detail})") from None
-    except Exception as error:  # the library of safetensors has a class of its own
-        raise DataError(f"{path}: is no readable {kind} file ({' '.join(str(error).split())[:200]})") from None
+    except Exception as error:  # numpy, zipfile and safetensors raise many kinds for damaged files
+        raise DataError(f"{path}: is no readable {kind} file of numbers ({_detail(error)})") from None
     return Arrays({name: _plain_numbers(path, name, array) for name, array in found.arrays.items()}, found.about)
 
 
+def _detail(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def refuse_pickle(path: Path) -> None:
-    """DataError for a file of ``torch.save`` or ``pickle.dump``, with how to convert it; a file that is none passes."""
+    """DataError for a file of ``torch.save`` or ``pickle.dump``, with how to convert it."""
     with path.open("rb") as file:
         head = file.read(9)
     pickled = head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5") and head[8:] != b"{"  # of safetensors
@@ -102,7 +98,7 @@ def _read_npy(path: Path) -> Arrays:
 
 
 def _npy(content: bytes) -> np.ndarray:
-    """An array whose header says exactly as much as there is. Unlike numpy's own reader it never allocates first."""
+    """An array whose header fits its content exactly. Unlike numpy's reader it never allocates before that check."""
     stream = io.BytesIO(content)
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
@@ -120,11 +116,11 @@ def _npy(content: bytes) -> np.ndarray:
 
 
 def read_pixels(content: bytes) -> np.ndarray:
-    """An image, uint8 [height, width, 3], from the bytes of an npy file; ValueError if it holds none."""
+    """An image, uint8 [height, width, 3], from the bytes of an npy file; ValueError for anything else."""
     try:
         array = _npy(content)
-    except _DAMAGED as error:
-        raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from None
+    except Exception as error:
+        raise ValueError(_detail(error)) from None
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise ValueError(f"it holds {array.dtype} {list(array.shape)}, expected uint8 [height, width, 3]")
     return array
@@ -156,7 +152,7 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 
 def _plain_numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
-    """Numbers in this machine's byte order; whole ones that floats cannot tell apart are refused."""
+    """Numbers in this machine's byte order; integers that floats cannot represent are refused."""
     if array.dtype.kind not in NUMBERS or array.dtype.itemsize > 8:
         raise DataError(f"{path}: array {name!r:.80} holds {array.dtype}, not numbers of at most 8 bytes")
     if array.dtype.kind in "iu":
@@ -166,7 +162,7 @@ def _plain_numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def too_large(array: np.ndarray) -> bool:
-    """Whether a finite number of an array is larger than any logit or feature is.
+    """Whether a finite number of an array is larger than any logit or feature.
 
     >>> too_large(np.array([1e31])), too_large(np.array([-3.0]))
     (True, False)
@@ -175,11 +171,8 @@ def too_large(array: np.ndarray) -> bool:
 
 
 def metadata_list(about: Mapping[str, object], key: str) -> list[str]:
-    """A list of texts that metadata hold as JSON, empty if there is none; ValueError for anything else."""
+    """A list of texts in metadata, stored as JSON, empty by default; ValueError for anything else."""
     value = parse_json(str(about.get(key, "[]")))
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise ValueError(f"its '{key}' is no list of texts")
     return value
-
-
-_READ = {"npz": _read_npz, "npy": _read_npy, "safetensors": _read_safetensors}

@@ -1,4 +1,4 @@
-"""Files of ours: written in one step, named so that every system can hold them, and told apart by digest."""
+"""Files: atomic writes, locks, digests, and names that every system accepts."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def file_digest(path: Path) -> str:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Replaces a file of the user's by what ``write`` puts at the path it is given: readers see the old or the new one.
+    """Replaces a user's file by what ``write`` writes to the path it gets; UsageError if that fails.
 
-    The content is on the disk before the name is, so that neither a kill nor a power cut leaves half a file. UsageError
-    if the file cannot be written.
+    Readers see the old or the new file, also after a kill or a power cut.
     """
     try:
         replace_file(path, write, to_disk=True)
@@ -42,7 +41,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text whole or not at all, into a folder that is made if need be; UsageError if it cannot be written."""
+    """Writes a text atomically, creating its folder; UsageError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -53,10 +52,9 @@ def write_text(path: Path, text: str) -> None:
 def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) -> None:
     """Lets ``write`` fill a temporary file beside ``path``, then renames it.
 
-    Without ``to_disk``, which waits until the content is on the disk, a power cut may leave half a file under the name:
-    for files whose reader checks them.
+    Without ``to_disk``, a power cut may leave half a file: for files whose reader checks them.
     """
-    # Not by tempfile, whose files only their owner may read; and no two writers take one name, on whatever machines.
+    # Files of tempfile are readable by their owner only; the name is unique among all machines.
     temporary = path.with_name(f".{path.name}.{token_hex(6)}.tmp")
     try:
         write(temporary)
@@ -70,10 +68,7 @@ def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) 
 
 
 def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
-    """Makes a folder whole or not at all; UsageError if it cannot be written, or exists and is not empty.
-
-    ``write`` makes and fills the folder that it is given.
-    """
+    """Lets ``write`` make and fill a folder atomically; UsageError if that fails, or it exists and is not empty."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --output_path names another folder")
     if folder.is_dir() and any(folder.iterdir()):
@@ -93,11 +88,11 @@ def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
 
 
 def take_lock(path: Path) -> BaseFileLock:
-    """Takes a lock for this process alone; who has it may remove its folder, which is made if need be.
+    """Takes an exclusive lock, creating its folder, which the holder may remove.
 
     Raises:
-        filelock.Timeout: another process has it.
-        OSError: the folder cannot be made or written to.
+        filelock.Timeout: another process holds it.
+        OSError: the folder cannot be created or written to.
     """
     import filelock
 
@@ -107,20 +102,17 @@ def take_lock(path: Path) -> BaseFileLock:
         lock.acquire(timeout=0)
         if lock_holds(lock):
             return lock
-        lock.release()  # who had it has just removed the folder
+        lock.release()  # the previous holder has just removed the folder
 
 
 def lock_holds(lock: BaseFileLock) -> bool:
-    """Whether a lock that was taken is one on the file that others will find.
-
-    Who had it before may have removed the file between its opening and its locking: such a lock keeps nobody out.
-    """
+    """Whether the locked file still has its name: the previous holder may have removed it before it was locked."""
     descriptor = lock._context.lock_file_fd
     return descriptor is None or _is_open(descriptor, Path(lock.lock_file))
 
 
 def _is_open(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one that has a name now."""
+    """Whether an open file is the one with this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -128,13 +120,11 @@ def _is_open(descriptor: int, path: Path) -> bool:
 
 
 def share_lock(path: Path) -> AbstractContextManager[object]:
-    """Takes a lock together with others who share it, against who wants it alone (`take_lock`).
-
-    It is held until it is left as a context. Where the system has no locks to share (Windows), it keeps nobody out.
+    """Takes a shared lock, which excludes `take_lock`, until its context is left; has no effect on Windows.
 
     Raises:
-        BlockingIOError: another process has it alone.
-        OSError: the folder cannot be made or written to, or its disk has no locks.
+        BlockingIOError: another process holds it exclusively.
+        OSError: the folder cannot be created or written to, or its disk has no locks.
     """
     try:
         import fcntl
@@ -144,14 +134,14 @@ def share_lock(path: Path) -> AbstractContextManager[object]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             file = stack.enter_context(path.open("ab+"))  # a network disk wants it open for reading, to share it
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # as `filelock` does, so that the two see each other
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # the kind of lock that `filelock` uses
             if _is_open(file.fileno(), path):
                 stack.pop_all()
                 return file
 
 
 def to_json(document: Mapping[str, object]) -> str:
-    """JSON as results files have it; a number that is not finite is a mistake of ours and raises ValueError."""
+    """JSON as in results files; ValueError for a number that is not finite."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text that a file can hold
 

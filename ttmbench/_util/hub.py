@@ -1,4 +1,4 @@
-"""The hub's libraries: kept quiet, kept off the network when asked to, and their errors told apart by class."""
+"""The Hub's libraries: silenced, kept offline, retried, and their errors classified."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ttmbench._util.console import step_done
 UNKNOWN_TOKEN = (
     "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
 )
-PASSING = (429, 500, 502, 503, 504)  # what a server answers when the same question may be answered a moment later
+PASSING = (429, 500, 502, 503, 504)  # statuses of temporary errors
 TRIES, LONGEST_WAIT = 4, 60.0
 T = TypeVar("T")
 Trouble = Literal["gated", "unknown revision", "unknown", "token", "unreachable", "refused", "other"]
-_TRANSPORTS = (  # of the clients that the hub's libraries and ``datasets`` use, or used in older versions
+_TRANSPORTS = (  # errors of the clients of huggingface_hub and datasets, older versions included
     ("httpx2", "TransportError"),
     ("httpx", "TransportError"),
     ("aiohttp", "ClientConnectionError"),
@@ -29,12 +29,11 @@ _TRANSPORTS = (  # of the clients that the hub's libraries and ``datasets`` use,
 
 @contextmanager
 def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]:
-    """Keeps bars, retries and advice of ``huggingface_hub`` off the screen: errors are raised anyway.
+    """Hides progress bars, retries and advice of ``huggingface_hub``.
 
     Args:
-        offline: ``huggingface_hub`` and ``datasets`` do not try the network at all, not even where they cannot be told
-            so one by one.
-        fetches: large files may come; on a terminal their bars are shown.
+        offline: ``huggingface_hub`` and ``datasets`` never use the network.
+        fetches: large files may be downloaded; on a terminal their bars are shown.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
@@ -54,11 +53,7 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
 
 
 def hub_answers() -> bool:
-    """Whether the hub can be reached at all.
-
-    Where it cannot, its library asks for a list of files six times, with 23 seconds between them, and then takes what
-    is in the cache. Asked here twice, a second apart.
-    """
+    """Whether the Hub can be reached, in two attempts: its library makes six, 23 seconds apart."""
     from huggingface_hub import constants, get_session
     from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -70,22 +65,18 @@ def hub_answers() -> bool:
             return False
         except Exception as error:
             if "Connect" not in type(error).__name__:  # ConnectError, ConnectTimeout, ConnectionError
-                return True  # it answers, if badly, or the real question will tell
+                return True  # it answers with an error, which the real request will report
             time.sleep(pause)
     return False
 
 
 def trouble(error: BaseException) -> Trouble:
-    """What kind of answer of the hub an error stands for.
-
-    Args:
-        error: what ``huggingface_hub`` or ``datasets`` raised; the latter wraps the hub's errors in its own.
+    """Classifies an error of ``huggingface_hub`` or ``datasets``, which wraps the former.
 
     Returns:
-        ``gated``: its terms have to be accepted. ``unknown revision``, ``unknown``: there is no such thing, or none
-        that this account may see. ``token``: the hub does not know the token that it was shown. ``unreachable``: it is
-        not in the cache and there is no answer, or none yet. ``refused``: another answer with an error's status.
-        ``other``: nothing of these.
+        ``gated``: terms have to be accepted. ``unknown revision``, ``unknown``: it does not exist, or this account may
+        not see it. ``token``: the Hub does not know the token. ``unreachable``: it is not cached and there is no answer
+        (yet). ``refused``: another error status. ``other``: any other error.
     """
     from huggingface_hub import errors
 
@@ -97,7 +88,7 @@ def trouble(error: BaseException) -> Trouble:
     ):
         if any(isinstance(one, named) for one in wrapped):
             return cast(Trouble, kind)
-    # Of classes that are not the hub's own the error itself counts, not what was tried on the way to it.
+    # For other classes only the error itself counts, not those that it was raised from.
     status = status_of(error)
     missing = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError, TimeoutError)
     if status in PASSING or isinstance(error, (*missing, *_transport_errors())):
@@ -110,9 +101,9 @@ def trouble(error: BaseException) -> Trouble:
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """Calls a function of the hub's libraries; what a busy server refuses is asked again, `TRIES` times in all.
+    """Calls a function of the Hub's libraries, up to `TRIES` times if the server is busy.
 
-    The wait is what the server names (``Retry-After``), at most a minute; else one second, two, four.
+    It waits as long as ``Retry-After`` says, at most a minute; else one second, two, four.
     """
     for attempt in range(TRIES):
         try:
@@ -126,7 +117,7 @@ def patiently(ask: Callable[[], T]) -> T:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that it was raised from, hidden ones too."""
+    """An error and those that it was raised from, suppressed ones too."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         seen.append(error)
@@ -135,7 +126,7 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """What the server answered, if it did."""
+    """The server's status, if it answered."""
     for one in chain(error):
         status = getattr(getattr(one, "response", None), "status_code", None)
         if isinstance(status, int):
@@ -144,12 +135,12 @@ def status_of(error: BaseException) -> int | None:
 
 
 def accept_terms(name: str, page: str) -> str:
-    """What to say of a repository whose terms have to be accepted."""
+    """The message for a repository whose terms have to be accepted."""
     return f"{name} is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"
 
 
 def one_line(error: BaseException, most: int) -> str:
-    """An error's text without line breaks, cut to so many characters."""
+    """An error's text without line breaks, truncated."""
     return " ".join(str(error).split())[:most]
 
 

@@ -1,4 +1,4 @@
-"""Images: opened safely, brought to one form, opened when they are needed, resized, joined."""
+"""Images: opened safely, converted to RGB, opened lazily, resized, joined."""
 
 from __future__ import annotations
 
@@ -21,40 +21,31 @@ Colors = Literal["rgb", "bgr"]
 
 
 class BadImage(DataError):
-    """An image that is not read; the message says why and names no file."""
+    """An image that is refused; the message does not name it."""
 
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 _START_OF_SCAN = b"\xff\xda"
-_BITS = "bits_of_samples"  # in an opened image's info: of its file, where Pillow's mode has 8 or 16
+_BITS = "bits_of_samples"  # key of an opened image's info: bits in its file, where Pillow's mode has 8 or 16
 _MOST_OF_12_BITS = 4095
 _BITS_PER_SAMPLE = 258  # tag of a TIFF
 _THREAD = threading.local()
-KEPT = 4  # decoded images that an opener may keep: those of one group, say
+KEPT = 4  # decoded images that an opener may cache, as many as a group has
 
 
 def open_image(file: Path | io.BytesIO) -> Image:
-    """Opens and decodes an image and closes its file.
+    """Opens and decodes an image as stored, neither turned nor converted, and closes its file.
 
-    Raster formats alone are tried, none of which starts another program. Of an animated image the first frame is
-    read, and ``info["animated"]`` is set.
-
-    Args:
-        file: path or bytes.
-
-    Returns:
-        The image as stored, neither turned nor converted.
+    Only raster formats are tried, none of which starts another program. Of an animated image the first frame is read,
+    and ``info["animated"]`` is set.
 
     Raises:
         BadImage: it is too large, of another format, or cannot be decoded.
     """
     from PIL import Image, UnidentifiedImageError
 
-    size = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
-    if size > limit("image_bytes"):
-        raise BadImage(f"it has {size} bytes, more than {limit('image_bytes')}; {raised_by('image_bytes')}")
-    content = file.read_bytes() if isinstance(file, Path) else file.getvalue()
+    content = _content(file)
     with nullcontext() if getattr(_THREAD, "is_quiet", False) else quiet_decoding():
         try:
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
@@ -75,36 +66,28 @@ def open_image(file: Path | io.BytesIO) -> Image:
     return image
 
 
+def _content(file: Path | io.BytesIO) -> bytes:
+    size = file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes
+    if size > limit("image_bytes"):
+        raise BadImage(f"it has {size} bytes, more than {limit('image_bytes')}; {raised_by('image_bytes')}")
+    return file.read_bytes() if isinstance(file, Path) else file.getvalue()
+
+
 def _bits_of_samples(image: Any, content: bytes) -> int:
-    """Bits of a sample in the file: Pillow gives colours of 16 bits as their upper 8, and 12 bits as 16."""
+    """Bits of a sample in the file: Pillow returns the upper 8 of colours of 16 bits, and 12 bits as 16."""
     if image.format == "PNG":
         return content[24]  # in the header that a PNG begins with
     return int(image.tag_v2.get(_BITS_PER_SAMPLE, (8,))[0]) if image.format == "TIFF" else 8
 
 
 def open_array(file: Path, colors: Colors) -> Image:
-    """Opens an image that lies as an ``.npy`` array [height, width, 3] of bytes.
-
-    Args:
-        file: path.
-        colors: in which order the last axis has them.
-
-    Returns:
-        An RGB image.
-
-    Raises:
-        BadImage: it is too large, or no such array.
-    """
+    """Opens an ``.npy`` array [height, width, 3] of bytes as an RGB image; BadImage if it is not one, or too large."""
     from PIL import Image as Pillow
 
     from ttmbench._util.arrays import read_pixels
 
-    if file.stat().st_size > limit("image_bytes"):
-        raise BadImage(
-            f"it has {file.stat().st_size} bytes, more than {limit('image_bytes')}; {raised_by('image_bytes')}"
-        )
     try:
-        pixels = read_pixels(file.read_bytes())
+        pixels = read_pixels(_content(file))
     except ValueError as error:
         raise BadImage(f"it is no array of an image ({error})") from None
     check_size((pixels.shape[1], pixels.shape[0]))
@@ -113,9 +96,9 @@ def open_array(file: Path, colors: Colors) -> Image:
 
 @contextmanager
 def quiet_decoding() -> Iterator[None]:
-    """Inside, Pillow says nothing: sizes are checked here, and what else it has to say of an image helps nobody.
+    """Inside, Pillow prints no warnings.
 
-    Filters of warnings belong to the process, so threads that decode (`quiet_thread`) leave them to who started them.
+    Filters of warnings belong to the process, so decoding threads (`quiet_thread`) rely on those of their starter.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -123,19 +106,12 @@ def quiet_decoding() -> Iterator[None]:
 
 
 def quiet_thread() -> None:
-    """Says that this thread works inside somebody else's `quiet_decoding`."""
+    """Marks this thread as running inside another thread's `quiet_decoding`."""
     _THREAD.is_quiet = True
 
 
 def check_size(size: tuple[int, int]) -> None:
-    """Refuses what would fill the memory once it is decoded or scaled.
-
-    Args:
-        size: width and height in pixels.
-
-    Raises:
-        BadImage: no pixels, too many, or a strip.
-    """
+    """BadImage for a width and height in pixels that are empty or would fill the memory when decoded or scaled."""
     width, height = size
     if width < 1 or height < 1:
         raise BadImage(f"it has no pixels ({width}x{height})")
@@ -151,27 +127,19 @@ def check_size(size: tuple[int, int]) -> None:
 
 
 def _check_scans(content: bytes) -> None:
-    """Refuses a JPEG that is decoded again and again: each scan costs the time of a whole image, and few bytes."""
+    """Refuses a JPEG with many scans: each takes the decoding time of a whole image, and few bytes."""
     scans = content.count(_START_OF_SCAN)  # inside a scan the first of these two bytes is always followed by another
     if scans > limit("jpeg_scans"):
         raise BadImage(f"it has {scans} scans, more than {limit('jpeg_scans')}; {raised_by('jpeg_scans')}")
 
 
 def as_rgb(image: Image, turn: bool = True) -> Image:
-    """An image turned upright, if that is wanted, and to RGB as models take it.
+    """An image as RGB, turned upright by its EXIF orientation if ``turn``.
 
-    Transparency is dropped: the colours below it show. 16-bit grey is divided by 256, 12-bit grey of a TIFF by 16; CMYK
-    becomes RGB.
-
-    Args:
-        image: as stored.
-        turn: whether the orientation that its EXIF data state is followed.
-
-    Returns:
-        An RGB image.
+    Transparency is dropped, keeping the colours below it. 16-bit grey is divided by 256, 12-bit grey of a TIFF by 16.
 
     Raises:
-        BadImage: its pixels are no colours (32-bit numbers), or have 16 bits and use 12 of them.
+        BadImage: its pixels are 32-bit numbers, or have 16 bits and use 12 of them.
     """
     import numpy as np
     from PIL import Image as Pillow
@@ -193,7 +161,7 @@ def as_rgb(image: Image, turn: bool = True) -> Image:
 
 
 def _check_uses_16_bits(image: Image) -> None:
-    """Refuses samples of 12 bits that were not scaled: white is 65535 to PNG and TIFF, so they are nearly black."""
+    """Refuses samples of 12 bits that were not scaled to 65535, the white of PNG and TIFF: they are nearly black."""
     import numpy as np
 
     samples = np.asarray(image)
@@ -207,12 +175,7 @@ def _check_uses_16_bits(image: Image) -> None:
 
 
 class LazyImages(Sequence["Image"]):
-    """A sequence of images that are opened when they are taken and not kept here.
-
-    Args:
-        names: of the images, in order.
-        open_image: name -> image.
-    """
+    """A sequence of images that ``open_image`` opens by name whenever they are used."""
 
     def __init__(self, names: Sequence[str], open_image: Callable[[str], Image]) -> None:
         self._names, self._open = names, open_image
@@ -231,15 +194,10 @@ class LazyImages(Sequence["Image"]):
 
 
 def resized(image: Image, size: tuple[int, int], resample: int) -> Image:
-    """Resizes an image, first its rows and then its columns, so that every version of Pillow gives the same pixels.
+    """Resizes an image of any mode, first its rows, then its columns: the same pixels with every version of Pillow.
 
-    Up to 12.3, Pillow's own ``resize`` does the same in one call. From 13 it begins with the columns where the height
-    shrinks much more than the width, and rounds other numbers: a quarter of the bytes of such a portrait differ.
-
-    Args:
-        image: of any mode.
-        size: width and height.
-        resample: one of ``PIL.Image.Resampling``.
+    Up to 12.3, Pillow's ``resize`` does the same. From 13 it starts with the columns if the height shrinks much more
+    than the width, which rounds other numbers: a quarter of the bytes of such a portrait differ.
     """
     if image.mode not in ("RGBA", "LA"):  # these are multiplied by their alpha, and rounded, in each call
         image = image.resize((size[0], image.height), resample)
@@ -247,7 +205,7 @@ def resized(image: Image, size: tuple[int, int], resample: int) -> Image:
 
 
 def side_by_side(images: Sequence[Image]) -> Image:
-    """Joins RGB images from left to right, scaled to the height of the highest; their proportions stay."""
+    """Joins RGB images from left to right, scaled to the height of the highest."""
     from PIL import Image as Pillow
 
     height = max(image.height for image in images)

@@ -1,4 +1,4 @@
-"""How large, deep or many something from outside may be before it is refused: every such number stands here.
+"""Every limit on the size, depth or number of external data.
 
 ``TTMBENCH_LIMITS`` raises or lowers them for a process, such as ``TTMBENCH_LIMITS=text_bytes=5e9,image_pixels=1e8``.
 """

@@ -1,29 +1,29 @@
-"""Pauses that several processes keep together: a server that limits one of them limits all."""
+"""Pauses shared by several processes: a server that limits one of them limits all."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
 from ttmbench._util.files import replace_file
 
-LONGEST = 3600.0  # seconds; what says more is a clock that was set, or a file of another day
+LONGEST = 3600.0  # seconds; longer ones come from a changed clock or an old file
 
 
 class Pauses(Protocol):
-    """Until when nobody asks a server; one of them serves all who share it."""
+    """When each server may be used again."""
 
     def left(self, server: str) -> float:
-        """Seconds until a server may be asked; 0 for at once."""
+        """Seconds until a server may be used."""
         ...
 
     def hold(self, server: str, seconds: float) -> None:
-        """Nobody asks the server for so long; what is longer already stays."""
+        """Extends the pause of a server to so many seconds."""
         ...
 
 
@@ -32,7 +32,7 @@ _SHARED: ContextVar[Pauses | None] = ContextVar("pauses that processes share", d
 
 @contextmanager
 def sharing_pauses(pauses: Pauses) -> Iterator[None]:
-    """Inside, models behind servers keep these pauses."""
+    """Inside, models behind servers use these pauses."""
     token = _SHARED.set(pauses)
     try:
         yield
@@ -41,22 +41,21 @@ def sharing_pauses(pauses: Pauses) -> Iterator[None]:
 
 
 def shared_pauses() -> Pauses | None:
-    """The pauses to keep; None for a process that shares none."""
+    """The pauses of `sharing_pauses`; None outside."""
     return _SHARED.get()
 
 
 class FolderPauses:
-    """Pauses of the processes that see one folder: a file for each server, with the time until which to wait.
+    """Pauses of the processes that use one folder: a file for each server has the end of its pause.
 
-    Args:
-        folder: need not exist. What cannot be written or read there is no pause.
+    A file that cannot be written or read is ignored.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def left(self, server: str) -> float:
-        """Seconds until a server may be asked."""
+        """Seconds until a server may be used."""
         try:
             until = float(self._file(server).read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -65,15 +64,13 @@ class FolderPauses:
         return left if 0 < left <= LONGEST else 0.0
 
     def hold(self, server: str, seconds: float) -> None:
-        """Nobody asks the server for so long."""
+        """Extends the pause of a server to so many seconds."""
         if seconds <= self.left(server):
             return
         until = f"{time.time() + min(seconds, LONGEST):.3f}"
-        try:
+        with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             replace_file(self._file(server), lambda path: path.write_text(until, encoding="ascii"), to_disk=False)
-        except OSError:
-            pass
 
     def _file(self, server: str) -> Path:
         return self._folder / f"{hashlib.sha256(server.encode()).hexdigest()[:16]}.txt"

@@ -1,4 +1,4 @@
-"""Keys, tokens and passwords, taken out of whatever is written or shown."""
+"""Removes keys, tokens and passwords from everything that is written or shown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CHARACTER = re.compile(  # also in the escapes of URLs, JSON and HTML, and in e
 
 
 def without(text: str, secret: str) -> str:
-    r"""A text without a secret, as it stands or in escapes of URLs, JSON or HTML, whole or eight letters in a row.
+    r"""A text without a secret, plain or escaped as in URLs, JSON or HTML, and without eight letters of it in a row.
 
     >>> without(r"bad key my\u002dsecret%2dkey!", "my-secret-key"), without("it begins with my-secret", "my-secret-key")
     ('bad key <redacted>!', 'it begins with <redacted>')
@@ -64,7 +64,7 @@ def without(text: str, secret: str) -> str:
 
 
 def _character(match: re.Match[str]) -> str:
-    """What one match of `_CHARACTER` stands for, in lower case."""
+    """The character that a match of `_CHARACTER` encodes, in lower case."""
     kind, text = match.lastgroup or "plain", match.group(match.lastgroup or "plain")
     if kind in ("plain", "escaped"):
         return text.lower()[0]
@@ -72,7 +72,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 def secrets_in_url(url: str) -> list[str]:
-    """What of a URL is a secret or may be one: its password, and parts of its path that nobody would choose as a name.
+    """Possible secrets in a URL: its password, and random parts of its path.
 
     >>> secrets_in_url("https://me:pass@host.org/t/9f8e7d6c5b4a39281706/v1")
     ['pass', '9f8e7d6c5b4a39281706']
@@ -82,7 +82,7 @@ def secrets_in_url(url: str) -> list[str]:
 
 
 def url_without_secrets(url: str) -> str:
-    """A URL as it may be shown.
+    """A URL without possible secrets.
 
     >>> url_without_secrets("https://host.org/t/9f8e7d6c5b4a39281706/v1")
     'https://host.org/t/<redacted>/v1'
@@ -93,7 +93,7 @@ def url_without_secrets(url: str) -> str:
 
 
 def place_in_url(url: str) -> str:
-    """A URL without who asks: neither user nor password, and no secret behind the question mark.
+    """A URL without user and password, and without secrets in its query.
 
     >>> place_in_url("sftp://me:pass@host.org/results?token=abc")
     'sftp://host.org/results?token=<redacted>'
@@ -102,7 +102,7 @@ def place_in_url(url: str) -> str:
 
 
 def is_variable_name(text: str) -> bool:
-    """Whether a text may be shown as the name of an environment variable: it is written like one, or there is one."""
+    """Whether a text may be shown as the name of an environment variable: it looks like one, or is one."""
     return text in os.environ or bool(_LIKE_A_VARIABLE.fullmatch(text) and not _may_be_a_key(text))
 
 
@@ -114,9 +114,9 @@ def _may_be_a_key(part: str) -> bool:
 
 
 def scrub(text: str, secrets: tuple[str, ...] | None = None) -> str:
-    """A text without what is a secret by its form, or is the value of an environment variable named like one.
+    """A text without secrets, recognised by their form or as values of environment variables named like a secret.
 
-    Who has many texts at once gives ``secrets``, those of `secrets_in_environment`.
+    For many texts at once, ``secrets`` is `secrets_in_environment`.
 
     >>> scrub("https://me:p@w@host/x?token=abc&a=1 and hf_abcdefghij")
     'https://<redacted>@host/x?token=<redacted>&a=1 and <redacted>'
@@ -127,11 +127,11 @@ def scrub(text: str, secrets: tuple[str, ...] | None = None) -> str:
 
 
 def secrets_in_environment() -> tuple[str, ...]:
-    """Values of environment variables that are named like a secret."""
+    """Values of environment variables named like a secret."""
     return tuple(value for name, value in os.environ.items() if len(value) >= SHORTEST and _VARIABLE.fullmatch(name))
 
 
-@lru_cache(maxsize=50_000)  # a results document has the same words again and again, and is written after every task
+@lru_cache(maxsize=50_000)  # a results document repeats its words, and is written after every task
 def _scrubbed(text: str, secrets: tuple[str, ...]) -> str:
     for value in secrets:
         text = text.replace(value, GONE)
@@ -194,8 +194,8 @@ def _redacted(value: object) -> object:
 
 
 def scrub_values(value: object, known: Collection[str] = ()) -> Any:
-    """A JSON value with `scrub` applied to every text in it, and known secrets taken out."""
-    secrets = (*sorted(known), *secrets_in_environment())  # as `scrub` has it, what the caller knows comes first
+    """A JSON value with `scrub` applied to every text in it, and known secrets removed."""
+    secrets = (*sorted(known), *secrets_in_environment())
 
     def scrubbed(part: object) -> object:
         if isinstance(part, str):
@@ -208,7 +208,7 @@ def scrub_values(value: object, known: Collection[str] = ()) -> Any:
 
 
 def secrets_of(settings: object, named: bool = False) -> set[str]:
-    """The values in settings that `redact_values` would replace by their name, to be taken out of messages too.
+    """The values in settings that `redact_values` replaces because of their name.
 
     >>> secrets_of({"model_args": {"api_key": "my-own-key"}})
     {'my-own-key'}

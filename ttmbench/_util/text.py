@@ -1,7 +1,7 @@
-"""Text, JSON, JSON lines and YAML from outside: bounded, read strictly, with errors of one line to put behind a name.
+"""Strict and bounded readers of text, JSON, JSON lines and YAML.
 
-A value that could be read in two ways is refused: a key that is given twice, NaN where JSON has none, half a surrogate
-pair in a text.
+They refuse a key that is given twice, NaN in JSON, and half surrogates in a text. Messages of `Unreadable` are one line
+that follows the file's name.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,12 +28,12 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Unreadable(ValueError):
-    """A file is not what it should be; the message says what is wrong and names no file."""
+    """A file cannot be read; the message does not name it."""
 
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Inside, whatever keeps a file from being read raises Unreadable."""
+    """Turns errors of opening and reading a file into Unreadable."""
     try:
         yield
     except OSError as error:
@@ -47,7 +47,7 @@ def _reading() -> Iterator[None]:
 def text_lines(path: Path, most: str = "text_bytes") -> Iterator[str]:
     """Yields the lines of a UTF-8 file without their line feeds, which alone end lines, and without a byte-order mark.
 
-    Unreadable as for `read_text`, and for a line that is too long; what follows it is not read.
+    Unreadable as for `read_text`, and for a line that is too long.
     """
     longest = limit("line_bytes")
     with _reading():
@@ -74,10 +74,7 @@ def _check_size(size: int, most: str) -> None:
 
 
 def read_text(path: Traversable, most: str = "text_bytes") -> str:
-    """A file's UTF-8 text without a byte-order mark, of at most as many bytes as the limit named ``most``.
-
-    Unreadable for what is no regular file, cannot be read, is too large, or is not UTF-8 text.
-    """
+    """A file's UTF-8 text without a byte-order mark; Unreadable if it exceeds the limit ``most`` or is not UTF-8."""
     with _reading():
         if isinstance(path, Path):
             _check_regular(path, most)
@@ -87,7 +84,7 @@ def read_text(path: Traversable, most: str = "text_bytes") -> str:
 
 
 def _decoded(content: bytes, first_line: int = 1) -> str:
-    """UTF-8 text; Unreadable with line and character of what is none, where the content begins with that line."""
+    """UTF-8 text that begins with line ``first_line``; Unreadable with line and character of another byte."""
     try:
         return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -104,12 +101,10 @@ def parse_json(text: str, finite: bool = True) -> Any:
 
     Args:
         text: JSON.
-        finite: also refuse NaN, Infinity and numbers beyond floats; without it the caller looks for them, and can say
-            whose number it is.
+        finite: also refuse NaN, Infinity and numbers beyond floats; otherwise the caller checks and names them.
 
     Raises:
-        Unreadable: it is no JSON, nests too deeply, gives a key twice, holds NaN or Infinity, a number beyond floats or
-            a text that no file can hold.
+        Unreadable: it is not JSON, nests too deeply, gives a key twice, or has a half surrogate.
 
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
@@ -131,36 +126,31 @@ def parse_json(text: str, finite: bool = True) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """A file's JSON value, read as by `parse_json`; Unreadable if it is none."""
+    """A file's JSON value, read by `parse_json`."""
     return parse_json(read_text(path))
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the objects of a file of JSON lines with their line numbers, from 1; empty lines are passed over.
+    """Yields the line numbers, from 1, and objects of a file of JSON lines; empty lines are skipped.
 
-    Only a line feed ends a line: JSON strings may hold U+2028 and other characters that end lines elsewhere.
-    Numbers may be NaN or infinite: who takes them says which one it is.
+    Only a line feed ends a line, since JSON strings may contain U+2028. Numbers may be NaN or infinite.
 
     Raises:
-        DataError: the file cannot be read, is not UTF-8 text, or a line is too long or no JSON object.
+        DataError: the file cannot be read, is not UTF-8 text, or a line is too long or not a JSON object.
     """
     number = 0
     try:
         for number, line in enumerate(text_lines(path), start=1):
             if line.strip():
-                value = _parse_line(line, number)
+                try:
+                    value = parse_json(line, finite=False)
+                except Unreadable as error:
+                    raise DataError(f"{path}: line {number} {error}") from None
                 if not isinstance(value, dict):
-                    raise Unreadable(f"line {number} is not a JSON object")
+                    raise DataError(f"{path}: line {number} is not a JSON object")
                 yield number, value
     except Unreadable as error:
         raise DataError(f"{path}: {error}") from None
-
-
-def _parse_line(line: str, number: int) -> Any:
-    try:
-        return parse_json(line, finite=False)
-    except Unreadable as error:
-        raise Unreadable(f"line {number} {error}") from None
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -188,16 +178,16 @@ _ANY = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 class _Strict(SafeConstructor):
-    """Values of safe YAML without doubled keys, with numbers of bounded length."""
+    """Safe YAML without duplicate keys, with numbers of bounded length."""
 
-    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > limit("yaml_number"):
             line, length = node.start_mark.line + 1, len(node.value)  # 1:59:59:... is one number to YAML 1.1
             said = f"line {line} has a number of {length} characters; write a text in quotes"
             raise yaml.YAMLError(f"{said}; {raised_by('yaml_number')}")
         return super().construct_scalar(node)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key_node, _ in node.value:
             key = key_node.value
@@ -211,16 +201,16 @@ class _Strict(SafeConstructor):
 
 
 class _PlainLoader(_Strict, yaml.SafeLoader):
-    """Reads with what PyYAML has in Python, whose errors say most."""
+    """PyYAML's loader in Python, whose errors are the most precise."""
 
 
-_LOADERS: list[Any] = [_PlainLoader]
-if yaml.__with_libyaml__:  # several times as fast; what it refuses is read again for the error
+_LOADERS: list[type[_PlainLoader]] = [_PlainLoader]
+if yaml.__with_libyaml__:  # several times as fast; on an error the text is read again by the other
     _LOADERS.insert(0, type("_FastLoader", (_Strict, yaml.CSafeLoader), {}))
 
 
-def _check_events(text: str, loader: Any) -> None:
-    """YAMLError for aliases and for deep nesting, before anything is made of the text."""
+def _check_events(text: str, loader: type[_PlainLoader]) -> None:
+    """YAMLError for aliases and deep nesting, before any value is constructed."""
     depth, deepest = 0, limit("yaml_depth")
     for event in yaml.parse(text, loader):
         if isinstance(event, yaml.AliasEvent):
@@ -231,9 +221,10 @@ def _check_events(text: str, loader: Any) -> None:
 
 
 def parse_yaml(text: str) -> Any:
-    """A YAML value, read safely and strictly: mappings, lists, texts, numbers, dates.
+    """A YAML value of mappings, lists, texts, numbers and dates.
 
-    Unreadable for what is no YAML, a tag that would make an object, an alias, a doubled key, and deep nesting.
+    Unreadable for anything but YAML, and for a tag that would create an object, an alias, a duplicate key or deep
+    nesting.
     """
     try:
         for loader in _LOADERS:
@@ -255,5 +246,5 @@ def parse_yaml(text: str) -> Any:
 
 
 def read_yaml(path: Traversable) -> Any:
-    """A file's YAML value, read as by `parse_yaml`; Unreadable if it is none."""
+    """A file's YAML value, read by `parse_yaml`."""
     return parse_yaml(read_text(path, "yaml_bytes"))

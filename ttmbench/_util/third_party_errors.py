@@ -1,4 +1,4 @@
-"""Errors of plugins, adapters and libraries, pydantic's among them, as one line that says whose they are."""
+"""Errors of plugins, adapters and libraries, also of pydantic, as one line with their origin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BESIDE_A_PLACE = 1000  # characters of a message, so that what follows is shown
 _OURS = Path(__file__).resolve().parents[1]
 _STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 _INSTALLED = ("site-packages", "dist-packages")
-_LIBRARIES = {  # what ttmbench itself calls: an error in there is no plugin's
+_LIBRARIES = {  # an error in these is not a plugin's
     *("PIL", "accelerate", "datasets", "httpx2", "huggingface_hub", "numpy", "open_clip", "pandas", "peft", "pluggy"),
     *("pyarrow", "pydantic", "safetensors", "scipy", "timm", "tokenizers", "torch", "torchvision", "transformers"),
     *("tqdm", "yaml", "rich", "_pytest", "pytest", "hypothesis"),
@@ -51,7 +51,7 @@ _LIBRARIES = {  # what ttmbench itself calls: an error in there is no plugin's
 def place_of(error: BaseException) -> str | None:
     """File and line of a plugin in which an error arose, as ``package/module.py, line 12``; None if in no plugin.
 
-    It is the last line of the first package that is neither ours nor a known library: what that calls is not to blame.
+    It is the last line in the first package that is neither ttmbench nor a known library.
     """
     if isinstance(error, SyntaxError) and error.filename and _is_foreign(Path(error.filename)):
         return _place(Path(error.filename), error.lineno or 1)
@@ -64,7 +64,7 @@ def place_of(error: BaseException) -> str | None:
 
 
 def place_of_function(function: object) -> str | None:
-    """File and line in which a plugin's function begins; None for what is no function of a plugin's file."""
+    """File and line in which a plugin's function begins; None for other functions."""
     function = getattr(function, "func", function)  # of a partial
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     if code is None or not _is_foreign(Path(code.co_filename)):
@@ -85,7 +85,7 @@ def _is_foreign(file: Path) -> bool:
 
 
 def _package(file: Path) -> Path:
-    """The folder of the outermost package that a file is in; the file itself if it is in none."""
+    """The outermost package of a file; the file itself if it is in none."""
     found = file = file.resolve()
     for folder in file.parents:
         if not (folder / "__init__.py").is_file():
@@ -100,10 +100,9 @@ def _place(file: Path, line: int) -> str:
 
 @contextmanager
 def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Iterator[None]:
-    """Turns whatever goes wrong inside into a ``kind`` of error whose message begins with ``whose``.
+    """Turns other errors than ttmbench's into a ``kind`` of error whose message begins with ``whose``.
 
-    Such as "model 'x' of plugin 'y'". Errors of ttmbench's own classes and interruptions pass. An attempt to end the
-    program is a failure.
+    Such as "model 'x' of plugin 'y'". SystemExit is an error; interruptions pass.
     """
     try:
         yield
@@ -117,12 +116,12 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Ite
 
 
 def first_error(error: ValidationError) -> ErrorDetails:
-    """The error to tell: an unknown key if there is one, since it often explains a missing one."""
+    """The error to report: an unknown key if there is one, since it often explains a missing one."""
     return min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
 
 
 def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """A pydantic error in one sentence: the first culprit by key, what is wrong, and a near name if there is one."""
+    """A pydantic error in one sentence: the first key with its error, and a near name if there is one."""
     first = first_error(error)
     key = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # brackets: a branch of a union
     if first["type"] == "extra_forbidden":

@@ -102,8 +102,8 @@ def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Pa
 def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
     """Run one cell in this process."""
     from ttmbench.cli.run import show
+    from ttmbench.sweep.driver import run_cell
     from ttmbench.sweep.folder import stages_left
-    from ttmbench.sweep.single_cell import run_cell
 
     one = planned[options.cell - 1]
     if not stages_left(root, one):

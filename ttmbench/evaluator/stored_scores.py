@@ -22,7 +22,7 @@ from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
-from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, StoredAnswers, read_answers
+from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, ReleasedAnswers, read_answers
 from ttmbench.types import Group, GroupShape, MetricSpec
 
 _Answer = TypeVar("_Answer")
@@ -217,7 +217,7 @@ def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, li
     )
 
 
-def _notes_on_size(spec: TaskSpec, stored: StoredAnswers, limit: int | None, path: Path) -> list[str]:
+def _notes_on_size(spec: TaskSpec, stored: ReleasedAnswers, limit: int | None, path: Path) -> list[str]:
     """Answers cannot be fetched again: a size of which the task file knows why it differs is accepted, with a note."""
     size, expected = len(stored.choices), spec.group.n_groups
     if limit is None and size in spec.group.wrong_sizes:

@@ -1,4 +1,4 @@
-"""The driver of a sweep: gives unfinished units to workers and keeps the summary up to date."""
+"""Runs a sweep: gives unfinished units to workers, or runs a single cell, and keeps the summary up to date."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+import filelock
 
 from ttmbench._util.console import warn
+from ttmbench._util.third_party_errors import error_line
+from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.evaluator.executor import Event, Executor, Finished, Progress, WorkerJoined, WorkerLost
+from ttmbench.evaluator.local_executor import OWN
+from ttmbench.evaluator.settings import choose
 from ttmbench.evaluator.unit import Unit
-from ttmbench.sweep.folder import stages_left, why_again
+from ttmbench.sweep.folder import beside_other_cells, stages_left, why_again
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.progress import Display
 from ttmbench.sweep.scheduler import CellEnd, Scheduler
-from ttmbench.sweep.summary import CellEntry, SweepSummary, new_summary
+from ttmbench.sweep.summary import SUMMARY, CellEntry, SweepSummary, new_summary, read_summary
 
+if TYPE_CHECKING:
+    from ttmbench.evaluator.eval_results import EvalResults
+
+_PATIENCE = 30.0  # seconds to wait for others that write the summary
 _TICK = 0.5  # seconds between two looks at the clock while nothing happens
 
 
@@ -172,3 +182,72 @@ class Driver:
         failed = any(entry.state == "failed" for entry in self._entries.values())
         self._summary.status = "interrupted" if not finished else "failed" if failed else "done"
         self._save(at_once=True)
+
+
+def run_cell(root: Path, plan: str, planned: Sequence[PlannedCell], number: int) -> EvalResults:
+    """Runs one cell in this process, for jobs that a cluster's own scheduler starts, and updates the summary.
+
+    Several may run at the same time: each cell has a folder of its own, and the summary is changed under a lock.
+
+    Args:
+        root: the sweep's folder.
+        plan: the plan's file, for the summary.
+        planned: all cells.
+        number: of the one to run, from 1.
+
+    Raises:
+        UsageError: a sweep is writing to the folder; other errors as for `ttmbench.evaluator.run.run`.
+    """
+    with beside_other_cells(root):
+        from ttmbench.evaluator.run import run
+
+        def update(**changes: object) -> None:
+            _update_summary(root, plan, planned, number, changes)
+
+        cell, began = planned[number - 1].cell, time.perf_counter()
+        config = cell.config_at(root)
+        chosen = choose(config)
+        update(state="running", worker="this process", attempts=1)
+        try:
+            results = run(config, command=cell.command, chosen=chosen)
+        except Exception as error:
+            update(state="failed", error=str(error) if isinstance(error, TtmbenchError) else error_line(error))
+            raise
+        except BaseException:
+            update(state="waiting", error=None)
+            raise
+        update(state="done", seconds=time.perf_counter() - began, error=None)
+        return results
+
+
+def _update_summary(
+    root: Path, plan: str, planned: Sequence[PlannedCell], number: int, changes: dict[str, object]
+) -> None:
+    """Changes a cell's entry in the summary; other entries stay as others wrote them."""
+    try:
+        (root / OWN).mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(root / OWN / "summary.lock").acquire(timeout=_PATIENCE):
+            summary = _summary(root, plan, planned)
+            summary.cells[number - 1] = summary.cells[number - 1].model_copy(update=changes)
+            states = {entry.state for entry in summary.cells}
+            unfinished = states & {"waiting", "running"}
+            summary.status = "running" if unfinished else "failed" if "failed" in states else "done"
+            summary.write(root)
+    except (filelock.Timeout, OSError, TtmbenchError) as error:
+        warn(f"{root / SUMMARY} is not up to date ({error}); the cell's document is what counts")
+
+
+def _summary(root: Path, plan: str, planned: Sequence[PlannedCell]) -> SweepSummary:
+    """The existing summary, if it is of the same cells; else a new one from the cells' documents."""
+    cells = [one.cell for one in planned]
+    try:
+        summary = read_summary(root / SUMMARY)
+        if [entry.cell for entry in summary.cells] == [cell.folder for cell in cells]:
+            return summary
+    except DataError:
+        pass  # none yet, or a damaged one
+    summary = new_summary(plan, cells, root)
+    for entry, one in zip(summary.cells, planned, strict=True):
+        if not stages_left(root, one):
+            entry.state = "done"
+    return summary

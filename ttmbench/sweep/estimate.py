@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ttmbench._util.option_values import groups_of
 from ttmbench.results.reader import walk_documents
@@ -13,17 +14,8 @@ from ttmbench.sweep.plan import PlannedCell
 _SCORING = ("load", "look_up", "prepare", "score")
 
 
-@dataclass(frozen=True)
-class Work:
-    """The amount of work in a cell.
-
-    Attributes:
-        groups: number of groups; None if only the data tell it.
-        images: in all groups, None where unknown; captions likewise.
-        captions: see above.
-        iterations: of TTM, over all seeds; 0 without it.
-        epochs: in each.
-    """
+class Work(NamedTuple):
+    """Numbers of groups, images and captions of a cell (None if unknown), TTM iterations over all seeds, and epochs."""
 
     groups: int | None
     images: int | None

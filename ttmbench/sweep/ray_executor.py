@@ -36,24 +36,14 @@ _VARIABLES = ("TTMBENCH_LIMITS", "TTMBENCH_DATA", LIMIT_VARIABLE, CACHE_VARIABLE
 
 @dataclass(eq=False)
 class _Remote:
-    """A worker as the driver sees it.
-
-    Attributes:
-        name: of the worker.
-        node: where it is.
-        actor: its handle.
-        answer: to its greeting or its unit, as Ray's reference; None for an idle one.
-        common: whether it sees the sweep's folder.
-        process: its number on its node; None until it has begun.
-        unit: what it is working on.
-    """
+    """A worker as the driver sees it."""
 
     name: str
     node: Node
     actor: Untyped
-    answer: Untyped
-    common: bool = True
-    process: int | None = None
+    answer: Untyped  # to its greeting or its unit, as Ray's reference; None for an idle one
+    common: bool = True  # whether it sees the sweep's folder
+    process: int | None = None  # None until it has begun
     unit: Unit | None = None
 
 

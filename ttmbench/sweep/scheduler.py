@@ -27,10 +27,9 @@ class CellEnd:
 
 @dataclass(slots=True, eq=False)
 class _Model:
-    """The cells of a model: those that no worker has begun, and those with units for a further worker."""
+    """The cells of a model that have waiting units, by number; and how many units wait and workers hold the model."""
 
-    fresh: deque[_CellState] = field(default_factory=deque)
-    begun: deque[_CellState] = field(default_factory=deque)
+    cells: dict[int, _CellState] = field(default_factory=dict)
     waiting: int = 0
     workers: int = 0
 
@@ -44,17 +43,23 @@ class _CellState:
     stages: deque[Sequence[Unit]]
     waiting: deque[Unit] = field(default_factory=deque)
     out: int = 0
+    begun: bool = False
     over: bool = False
+
+    def set_waiting(self, units: Sequence[Unit]) -> None:
+        self.model.waiting += len(units) - len(self.waiting)
+        self.waiting = deque(units)
+        self.model.cells.pop(self.cell.number, None)
+        if units:
+            self.model.cells[self.cell.number] = self
 
     def pop(self) -> Unit | None:
         if not self.waiting:
             return None
         self.model.waiting -= 1
+        if len(self.waiting) == 1:
+            del self.model.cells[self.cell.number]
         return self.waiting.popleft()
-
-    def open_stage(self) -> None:
-        self.waiting.extend(self.stages.popleft())
-        self.model.waiting += len(self.waiting)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,8 +110,7 @@ class Scheduler:
             cell = of_cell[-1][0].cell
             model = self._models.setdefault(cell.model_key, _Model())
             state = self._cells[cell.number] = _CellState(cell, model, deque(of_cell))
-            state.open_stage()
-            model.fresh.append(state)
+            state.set_waiting(state.stages.popleft())
 
     @property
     def over(self) -> bool:
@@ -139,7 +143,7 @@ class Scheduler:
             unit = self._from(max(self._models.values(), key=lambda model: model.waiting / (model.workers + 1)))
         if unit is not None:
             cell = self._cells[unit.cell.number]
-            state.unit, state.cell = unit, cell
+            state.unit, state.cell, cell.begun = unit, cell, True
             cell.out += 1
             self._out += 1
             if state.model is not cell.model:
@@ -220,14 +224,12 @@ class Scheduler:
             return None
         if not cell.stages:
             return self._end(cell, None)
-        cell.open_stage()
-        cell.model.begun.append(cell)
+        cell.set_waiting(cell.stages.popleft())
         return None
 
     def _end(self, cell: _CellState, error: str | None) -> CellEnd:
         cell.over = True
-        cell.model.waiting -= len(cell.waiting)
-        cell.waiting.clear()
+        cell.set_waiting(())
         cell.stages.clear()
         self.left -= 1
         self._failed |= error is not None
@@ -250,14 +252,6 @@ class Scheduler:
 
     def _from(self, model: _Model) -> Unit | None:
         """A unit of a cell that no worker has begun, else of one that can be shared."""
-        while model.fresh or model.begun:
-            is_fresh = bool(model.fresh)
-            cell = model.fresh.popleft() if is_fresh else model.begun[0]
-            unit = cell.pop()
-            if is_fresh and cell.waiting:
-                model.begun.append(cell)
-            elif not is_fresh and not cell.waiting:
-                model.begun.popleft()
-            if unit is not None:
-                return unit
-        return None
+        cells = model.cells.values()
+        cell = next((cell for cell in cells if not cell.begun), None) or next(iter(cells), None)
+        return None if cell is None else cell.pop()

@@ -25,7 +25,7 @@ from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import Scores
 
 Tensors = dict[str, torch.Tensor]
-Header = dict[str, Any]
+Metadata = dict[str, Any]
 _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
 _STEP_ARRAYS = ("captions", "selected", "tie")
 _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
@@ -95,12 +95,12 @@ class SeedCheckpoint:
         steps = []
         for iteration in range(1, count + 1):
             tensors, about = self._load(folder / _step_name(iteration))
-            values: Header = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
+            values: Metadata = {name: about[name] for name in _STEP_VALUES} | {"loss": tuple(about["loss"])}
             values |= {name: tensors[name].numpy() for name in _STEP_ARRAYS}
             steps.append(Step(**values, scores=scores_of(tensors)))
         return tuple(steps)
 
-    def _write(self, name: str, tensors: Tensors, about: Header) -> None:
+    def _write(self, name: str, tensors: Tensors, about: Metadata) -> None:
         self.finish_writing()
         if self._folder is None:
             return
@@ -112,7 +112,7 @@ class SeedCheckpoint:
         else:
             self._put(*arguments)
 
-    def _put(self, path: Path, tensors: Tensors, card: Header) -> None:
+    def _put(self, path: Path, tensors: Tensors, card: Metadata) -> None:
         from safetensors import SafetensorError
 
         try:
@@ -128,7 +128,7 @@ class SeedCheckpoint:
             self._writer.join()
             self._writer = None
 
-    def _load(self, path: Path) -> tuple[Tensors, Header]:
+    def _load(self, path: Path) -> tuple[Tensors, Metadata]:
         try:
             tensors, about = load_sealed(path)
         except SealError as error:

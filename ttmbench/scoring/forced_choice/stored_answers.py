@@ -23,6 +23,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.scoring.forced_choice.arrays import Choices
 from ttmbench.types import GroupShape
 
+Entry = dict[str, Any]  # of a JSON document
 COLORSWAP, SUGARCREPE = "colorswap answers", "sugarcrepe answers"
 _FUNCTION_WORDS = (" a ", " an ", " the ", " with ", " and ")
 _ARTICLES = ("a ", "an ", "the ")
@@ -38,7 +39,7 @@ _INTRODUCTIONS = (
 
 
 @dataclass(frozen=True)
-class StoredAnswers:
+class ReleasedAnswers:
     """Content of files of answers."""
 
     choices: Choices  # which questions were answered correctly
@@ -63,7 +64,7 @@ def is_answers(path: Path) -> bool:
     return _format_of(content) is not None
 
 
-def read_answers(paths: Sequence[Path], shape: GroupShape) -> StoredAnswers:
+def read_answers(paths: Sequence[Path], shape: GroupShape) -> ReleasedAnswers:
     """Reads stored answers from one file, or from ColorSwap's two in any order; ``shape`` is that of the task's groups.
 
     Raises:
@@ -85,7 +86,7 @@ def read_answers(paths: Sequence[Path], shape: GroupShape) -> StoredAnswers:
     return _colorswap(contents)
 
 
-def _format_of(content: Any) -> str | None:
+def _format_of(content: object) -> str | None:
     if isinstance(content, list) and content and isinstance(content[0], dict):
         return COLORSWAP if {"log_1", "log_2", "id"} <= set(content[0]) else None
     if isinstance(content, dict):
@@ -101,7 +102,7 @@ def _load(path: Path) -> Any:
         raise DataError(f"{path}: {error}") from None
 
 
-def _colorswap(contents: Sequence[tuple[Path, Any]]) -> StoredAnswers:
+def _colorswap(contents: Sequence[tuple[Path, Any]]) -> ReleasedAnswers:
     sides: dict[str, np.ndarray] = {}
     ids: dict[str, list[str]] = {}
     unread: list[tuple[str, str, str]] = []
@@ -122,11 +123,11 @@ def _colorswap(contents: Sequence[tuple[Path, Any]]) -> StoredAnswers:
         if absent:
             raise DataError(f"group {min(absent)} is not in both files")
         sides[side] = sides[side][[found.index(group) for group in order]]
-    return StoredAnswers(Choices(sides.get("text"), sides.get("image")), order, COLORSWAP, unread)
+    return ReleasedAnswers(Choices(sides.get("text"), sides.get("image")), order, COLORSWAP, unread)
 
 
 def _colorswap_right(
-    path: Path, group: str, entry: dict[str, Any], side: str, number: int, unread: list[tuple[str, str, str]]
+    path: Path, group: str, entry: Entry, side: str, number: int, unread: list[tuple[str, str, str]]
 ) -> bool:
     """Whether one answer is correct. The options were shuffled, so the correct one is what the log says."""
     subject = "image" if side == "text" else "caption"
@@ -147,7 +148,7 @@ def _colorswap_right(
     return choice == correct
 
 
-def _sugarcrepe(path: Path, content: dict[str, Any]) -> StoredAnswers:
+def _sugarcrepe(path: Path, content: Entry) -> ReleasedAnswers:
     """Items whose chosen caption is stored; where it is empty, the release found no choice in the answer."""
     right, ids, notes = [], [], []
     unread: list[tuple[str, str, str]] = []
@@ -172,7 +173,7 @@ def _sugarcrepe(path: Path, content: dict[str, Any]) -> StoredAnswers:
             f"{len(differing)} items of {path.name} say otherwise of themselves ('correct') than their answers do: "
             f"{', '.join(differing)}"
         )
-    return StoredAnswers(Choices(np.array(right, dtype=bool), None), ids, SUGARCREPE, unread, notes)
+    return ReleasedAnswers(Choices(np.array(right, dtype=bool), None), ids, SUGARCREPE, unread, notes)
 
 
 def read_colorswap_text(answer: str, captions: tuple[str, str]) -> int | None:
