@@ -323,23 +323,3 @@ def test_images_may_be_arrays(tmp_path, data, order, first):
 def test_an_array_that_is_no_image_is_told(tmp_path, data, shape, kind):
     with pytest.raises(DataError, match=r"expected uint8 \[height, width, 3\]"):
         array_image(tmp_path, data, np.zeros(shape, kind))
-
-
-@pytest.mark.parametrize(
-    ("group", "more", "message"),
-    [
-        ({"where": {"n": {"at_lest": 2}}}, {}, "unknown key 'group.where.n.at_lest'; did you mean 'at_least'?"),
-        ({"where": {"n": {}}}, {}, "a condition states one of: any_of, none_of, not_null"),
-        ({"where": {"n": []}}, {}, "group.where.n.any_of"),
-        ({"first_rows": 0}, {}, "'group.first_rows': input should be greater than or equal to 1"),
-        ({"crop": ["x", "y", "w"]}, {}, "'group.crop': list should have at least 4 items"),
-        ({"known_defects": ["equal_texts"]}, {}, "'group.known_defects.0': input should be 'equal_captions'"),
-        ({}, {"means": {"m": {"by": ["t"], "lest": 2}}}, "unknown key 'means.m.lest'; did you mean 'at_least'?"),
-        ({}, {"means": {"m": {"by": []}}}, "'means.m.by': list should have at least 1 item"),
-        ({}, {"evidence": {"groups": "seen"}}, "'evidence.groups': input should be 'file', 'scores', 'stated'"),
-    ],
-)
-def test_wrong_keys_are_told(tmp_path, group, more, message):
-    with pytest.raises(UsageError) as caught:
-        task_of(tmp_path, FILES, {**PAIR, **group}, **more)
-    assert message in str(caught.value) and "mine.yaml" in str(caught.value)
