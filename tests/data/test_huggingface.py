@@ -574,7 +574,7 @@ def test_a_path_starts_from_the_task_file_and_not_from_the_working_directory(tmp
 def test_a_missing_folder_is_an_error_that_names_it_and_nothing_takes_its_place(tmp_path, monkeypatch, capsys):
     """The library would find a folder in the working directory, or a dataset of this name in its cache."""
     asked: list[str] = []
-    monkeypatch.setattr("ttmbench.data.hub_tables.snapshot", lambda path, *_: asked.append(path))
+    monkeypatch.setattr("ttmbench.data.hub_datasets.HubOptions.snapshot", lambda *_: asked.append("snapshot"))
     monkeypatch.setattr("ttmbench.data.hub_tables._load", lambda options, path, *_, **__: asked.append(path))
     named(tmp_path / "elsewhere" / "own", "wrong")
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -13,7 +13,7 @@ from support.task_data import write as written
 
 from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks, find_task, load_task, select_tasks
-from ttmbench.data.loader import load_groups, load_task_data
+from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
@@ -158,7 +158,7 @@ def test_every_registering_hook_reaches_the_registry(monkeypatch):
         assert registry.adapter("acme").name == "acme-mean-color"
         assert registry.metric("acme_first_image") and registry.schedule("acme_gentle")
         task = find_task(registry, "acme_walls")
-        assert len(load_groups(registry, task)) == 5
+        assert len(load_task_data(registry, task).groups) == 5
     finally:
         sys.path.pop(0)
 
@@ -166,10 +166,10 @@ def test_every_registering_hook_reaches_the_registry(monkeypatch):
 def test_folder_source_reads_a_users_own_task_and_tells_where_it_comes_from(folder_task):
     registry = build_registry([folder_task()])
     loaded = load_task_data(registry, find_task(registry, "mine"))
-    groups = load_groups(registry, find_task(registry, "mine"))
+    groups = load_task_data(registry, find_task(registry, "mine")).groups
     assert [group.group_id for group in groups] == [f"g{i}" for i in range(6)] and loaded.groups == groups
     assert groups[0].images[0].name == "0_0.png" and groups[0].images[0].open().size == (30, 24)
-    assert len(load_groups(registry, find_task(registry, "mine"), limit=2)) == 2
+    assert len(load_task_data(registry, find_task(registry, "mine"), limit=2).groups) == 2
     assert loaded.source == {"kind": "folder", "path": "groups.jsonl", "images": "images"}
 
 
@@ -189,7 +189,7 @@ def test_a_wrong_folder_names_the_group(folder_task, old, new, message):
     file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     registry = build_registry([folder])
     with pytest.raises(DataError) as caught:
-        load_groups(registry, find_task(registry, "mine"))
+        load_task_data(registry, find_task(registry, "mine"))
     assert message in str(caught.value)
 
 
@@ -198,7 +198,7 @@ def test_a_size_known_to_be_wrong_is_told_with_its_reason(folder_task):
     group |= {"images": ["image_0", "image_1"], "captions": ["caption_0", "caption_1"]}
     registry = build_registry([folder_task(group=group)])
     with pytest.raises(DataError, match=r"has 6 groups, but task 'mine' \(version 1\) has 5: one row too many"):
-        load_groups(registry, find_task(registry, "mine"))
+        load_task_data(registry, find_task(registry, "mine"))
 
 
 def of_plugin(kind: str, target: str, scene: str, **how):

@@ -18,7 +18,7 @@ from ttmbench import schedules
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.errors import DivergedError, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.plugins.registry import build_registry
@@ -33,7 +33,7 @@ LINEAR = ScheduleSpec("linear", schedules.linear)
 
 def load(name: str, n: int) -> list:
     registry = build_registry()
-    return load_groups(registry, find_task(registry, name), limit=n)
+    return load_task_data(registry, find_task(registry, name), limit=n).groups
 
 
 def phase_of(adapter, groups, is_global=False) -> tuple[PreparedTask, Scores]:

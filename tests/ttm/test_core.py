@@ -300,17 +300,6 @@ def test_a_resumed_run_is_the_run_that_never_stopped(run, keep_state, bars):
             assert {step.threshold for step in found} == {0.0} and all(step.selected.all() for step in found)
 
 
-def test_captions_are_matched_once_an_iteration(monkeypatch):
-    calls, plain = [], ShuffledTask.propose
-    monkeypatch.setattr(ShuffledTask, "propose", lambda self, scores: calls.append(1) or plain(self, scores))
-    stage = stage_of(6)
-    config = TTMConfig(iterations=3, epochs=1)
-    list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-3, seed=0))
-    assert len(calls) == 3
-    list(overfit(stage, stage.score(), config=config, learning_rate=1e-3, seed=0))
-    assert len(calls) == 4, "its pseudo-labels never change"
-
-
 def test_seconds_are_those_of_the_iteration(monkeypatch):
     ticks = iter(range(100, 1000, 3))
     monkeypatch.setattr(algorithm.time, "perf_counter", lambda: next(ticks))

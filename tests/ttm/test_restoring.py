@@ -8,7 +8,7 @@ import torch
 
 import ttmbench
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters.tiny_clip import load
@@ -161,7 +161,7 @@ def test_the_weights_are_restored_whatever_ends_training(error):
 
 def _stage():
     registry, adapter = build_registry(), load(device="cpu")
-    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=4)
+    groups = load_task_data(registry, find_task(registry, "shapes_color"), limit=4).groups
     return PreparedTask(adapter, prepare(adapter, groups, 64)[0], 64, False, False)
 
 
