@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,7 +69,8 @@ class RunRecord:
         self._tasks, self._datasets, self._key, self._place = list(tasks), datasets or {}, key, place
         self._secrets = secrets.secrets_of(dict(config))
         self.config = secrets.redact_values(dict(config))
-        self._model_name, self._command, self._date = model_name, secrets.redact(command), started
+        self._model_name, self._date = model_name, started
+        self._command = secrets.redact([shlex.join(command)])
         self._clock = time.perf_counter() if clock is None else clock
         self._git_hash, self._packages = digests.git_hash(), digests.packages()
         self.results: dict[str, TaskResult] = {}
@@ -76,7 +78,6 @@ class RunRecord:
         self.model_info: dict[str, Any] = {}
         self.baseline: dict[str, Any] | None = None
         self._reporting: Reporting | None = None
-        self._finetuning: Mapping[str, Any] | None = None
         self._earlier: dict[str, dict[str, Any]] = {}
         self._earlier_seconds = 0.0
         self._earlier_usage: dict[str, Any] = {}
@@ -95,9 +96,9 @@ class RunRecord:
         """
         collections = None if trained_on is None else list(trained_on)
         self.model_info = {**model_info(model), "trained_on": collections}
-        self._finetuning, self._reporting = finetuned(model.adapter), model.reporting
-        if self._finetuning is not None:
-            self.model_info["finetuned"] = finetuning_shown(self._finetuning)
+        finetuning, self._reporting = finetuned(model.adapter), model.reporting
+        if finetuning is not None:
+            self.model_info["finetuned"] = finetuning_shown(finetuning)
 
     def resume(self, data_of: Callable[[str], DataNow | None]) -> list[str]:
         """Takes over what an earlier run of the same command has done, and returns these tasks.
@@ -111,9 +112,7 @@ class RunRecord:
             previous = place.previous
             if previous is not None:  # of this model
                 document = previous.to_dict()
-                for task in done:
-                    known = (key for key in keys_by_task() if task in document.get(key, {}))
-                    self._earlier[task] = {key: document[key][task] for key in known}
+                self.take_over(document, done)
                 self.errors.extend(error for error in document["errors"] if error["task"] in done)
                 self._date = datetime.fromtimestamp(previous.date).astimezone()
                 self._earlier_seconds = previous.total_evaluation_time_seconds
@@ -121,6 +120,12 @@ class RunRecord:
             self.is_new = True
         self._save_running()
         return done
+
+    def take_over(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
+        """Takes what an earlier document has of some tasks."""
+        for task in tasks:
+            known = (key for key in keys_by_task() if task in document.get(key, {}))
+            self._earlier[task] = {key: document[key][task] for key in known}
 
     @contextmanager
     def kept(self, notify: Callable[..., object]) -> Iterator[None]:
@@ -283,7 +288,8 @@ class RunRecord:
     def _per_task(self) -> dict[str, dict[str, Any]]:
         """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
         collections = self.model_info.get("trained_on") or ()
-        now = {name: _entries(result, collections, self._finetuning) for name, result in self.results.items()}
+        finetuning = self.model_info.get("finetuned")
+        now = {name: _entries(result, collections, finetuning) for name, result in self.results.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         found: dict[str, dict[str, Any]] = {

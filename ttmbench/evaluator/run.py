@@ -183,13 +183,13 @@ def write_artifacts(files: RunFiles, config: RunConfig, result: TaskResult) -> N
     if not isinstance(result, Scored):
         return
     if config.save_scores:
-        files.write_scores(task, result.scores, _about_scores(config, result))
+        files.write_scores(task, result.columns, _about_scores(config, result))
     for name, elsewhere in result.elsewhere.items():
         other = elsewhere.result
         if config.log_samples and isinstance(other, Scored):
             files.write_lines("also_samples", task, sample_lines(other, config.run_seeds), name)
         if config.save_scores and isinstance(other, Scored):
-            files.write_scores(task, other.scores, {**_about_scores(config, other), "adapted_on": task}, name)
+            files.write_scores(task, other.columns, {**_about_scores(config, other), "adapted_on": task}, name)
     for column in result.columns:
         if column.name == TTM:
             # Times stay in the results document, so that the same run writes the same lines.

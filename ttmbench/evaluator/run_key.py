@@ -16,6 +16,7 @@ from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
+from ttmbench.results.document import ResultsDocument
 from ttmbench.scoring.capabilities import Model
 from ttmbench.types import Group
 
@@ -110,40 +111,52 @@ def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
 
 
-def stated_key(document: Mapping[str, Any], config: RunConfig, settings: Mapping[str, TTMConfig]) -> str:
-    """The digest (sha256) of the run that a results document states.
+def stated_key(
+    document: ResultsDocument,
+    config: RunConfig,
+    tasks: Mapping[str, TaskFile],
+    settings: Mapping[str, TTMConfig],
+    also: Mapping[str, TaskFile],
+) -> RunKey:
+    """The same key, on the machine, with the packages and with the code that a results document states.
 
     Args:
         document: of results.
-        config: its run, read from it.
-        settings: of the test-time stage, by task, as this package makes them of the run.
+        config: its run.
+        tasks: of the run.
+        settings: of the test-time stage, by task.
+        also: other tasks that adapted models are measured on.
+
+    Returns:
+        The key.
 
     Raises:
-        ValueError: a document does not hold all that goes in; the reason.
+        ValueError: the document does not hold all that goes in; the reason.
     """
-    asked, packages = document["config"], document["packages"]
-    if packages.get("ttmbench") != digests.packages()["ttmbench"]:
-        raise ValueError(f"it is of ttmbench {packages.get('ttmbench')}, whose settings and tasks are others")
+    asked = config.model_dump(mode="json")
     for is_so, why in (
-        (asked.get("deterministic"), "with --deterministic it hangs on the processor, too"),
-        (asked.get("samples") is not None, "the file of --samples is part of it"),
-        (bool(asked.get("ttm_also")), "the files of the tasks of --ttm_also are part of it"),
+        (config.samples is not None, "the file of --samples is part of it"),
         (GONE in json.dumps(asked), "a secret is part of it"),
+        (None in document.code.values() or not document.code, "code that is not stated is part of it"),
     ):
         if is_so:
             raise ValueError(why)
-    stated = {name: _stated(document, name, of) for name, of in settings.items()} if config.adapts else {}
-    content = _content(asked, config.run_seeds, document["configs"], stated, packages, {}, {}, document.get("code", {}))
-    return _sha256(content)
-
-
-def _stated(document: Mapping[str, Any], task: str, settings: TTMConfig) -> dict[str, Any]:
-    """A task's settings, without those that came into this package after the document was written."""
-    values = settings.model_dump(mode="json")
-    for stage in ("ttm", "simple_match"):
-        if task in document.get(stage, {}):
-            return {name: value for name, value in values.items() if name in document[stage][task]["hyperparameters"]}
-    return values
+    hardware, bits = document.hardware, dict[str, Any]()
+    if config.deterministic:  # as `ttmbench.evaluator.determinism.conditions` has it
+        processor = [hardware.get("machine"), hardware.get("cpu_capability")]
+        bits = {"batch_size": config.batch_size, "processor": processor, "accelerator": hardware.get("accelerator")}
+        bits = {"deterministic": {**bits, "packages": document.packages}}
+    content = _content(
+        asked,
+        config.run_seeds,
+        {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
+        {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
+        document.packages,
+        {name: one.spec.model_dump(mode="json") for name, one in also.items()},
+        bits,
+        document.code,
+    )
+    return RunKey(content, _sha256(content))
 
 
 def _content(

@@ -117,7 +117,7 @@ class Methods:
         try:
             transfers = self._transfers(scored, state)
             others = self._seeds_ahead(scored, settings, state, seconds)
-            for column in self._columns(scored, settings, state, transfers, others):
+            for column in self.columns(scored, settings, self._checkpoint(scored, state), transfers, others):
                 if column.name == TTM and transfers is not None:
                     elsewhere = transfers.outcomes(run.config.run_seeds)
                     iters, seed, clusters = run.config.bootstrap_iters, run.config.seed, scored.data.clusters
@@ -132,7 +132,7 @@ class Methods:
 
     def run_ahead(self, scored: Scored, settings: TTMConfig, state: Path) -> None:
         """Runs the methods for the process that runs the task later, and leaves their checkpoints."""
-        for _ in self._columns(scored, settings, state, self._transfers(scored, state)):
+        for _ in self.columns(scored, settings, self._checkpoint(scored, state), self._transfers(scored, state)):
             pass
 
     def notify(self, scored: Scored, column: MethodScores) -> None:
@@ -141,17 +141,19 @@ class Methods:
             summary = summarise({column.name: column.scores}, scored.metrics, 0, self._run.config.seed)
             _notify(self._run, scored.spec.task, column.name, summary)
 
-    def _columns(
+    def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
+        return TaskCheckpoint(state, scored.data.fingerprint, self._run.key)
+
+    def columns(
         self,
         scored: Scored,
         settings: TTMConfig,
-        state: Path | None,
-        transfers: TransferEvaluation | None,
+        checkpoint: TaskCheckpoint,
+        transfers: TransferEvaluation | None = None,
         others: Sequence[int] = (),
     ) -> Iterator[MethodScores]:
         """Every column that the run asks for, in the order of the table; ``others`` are seeds of other processes."""
         run, config = self._run, self._run.config
-        checkpoint = TaskCheckpoint(state, scored.data.fingerprint, run.key)
         stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=frozenset(others))
         save = self._saver(scored)
 
