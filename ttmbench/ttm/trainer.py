@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from ttmbench.ttm.finetune import (
     snapshot,
 )
 from ttmbench.types import Scores
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 TOLERANCE = 1e-4  # logits; what `check_adapter` allows for the same
 GROUPS = 16  # in the batch that is scored before and after
@@ -68,7 +71,7 @@ class Trainer:
             self._optimizer.load_state_dict({"state": dict(state.optimizer), "param_groups": groups})
         set_random_state(state.random)
 
-    def train(self, iteration: int, pairs: TrainingPairs, shown: Any) -> tuple[float, ...]:
+    def train(self, iteration: int, pairs: TrainingPairs, shown: tqdm[NoReturn]) -> tuple[float, ...]:
         """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
         if len(pairs.images) == 0:
             shown.update(self.config.epochs)

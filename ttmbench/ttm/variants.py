@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from ttmbench.types import IterationRecord, MetricSpec, Scores
 RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
 """Iterations of a seed: from the beginning or from where an earlier run stopped, each kept as it is finished."""
 
-OnSeedDone = Callable[[int, dict[str, Any]], object]
+OnSeedDone = Callable[[int, dict[str, object]], object]
 """Called with the seed and the record of a run that is over, while the model is still adapted."""
 
 
@@ -219,12 +218,12 @@ class Adaptation:
         record = self.record_of(step, seed)
         self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
 
-    def _lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, Any]]:
+    def _lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, object]]:
         """Every iteration as the results document has it."""
         records = [self.record_of(step, seed) for seed, run in runs.items() for step in run.steps]
         return [{**vars(one), "loss": list(one.loss), "metrics": dict(one.metrics)} for one in records]
 
-    def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, Any]:
+    def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, object]:
         """Runs every seed again with the captions of each group in another order; every selection must map back.
 
         With more images than captions, the images are permuted.
@@ -272,14 +271,14 @@ class Adaptation:
             seconds=step.seconds,
         )
 
-    def _hyperparameters(self) -> dict[str, Any]:
+    def _hyperparameters(self) -> dict[str, object]:
         return {**self.settings.model_dump(mode="json"), "lr": self.learning_rate}
 
     def _notes(self) -> list[str]:
         note = self._rate_record()["note"]
         return [] if note is None else [f"learning rate {self.learning_rate:g}: {note}"]
 
-    def _rate_record(self) -> dict[str, Any]:
+    def _rate_record(self) -> dict[str, object]:
         declared = self.settings.lr is not None
         note = self.settings.lr_note or (None if declared else NO_LEARNING_RATE)
         return {"value": self.learning_rate, "source": "stated" if declared else "default", "note": note}
