@@ -22,6 +22,7 @@ from ttmbench.results.breakdown import MOST_VALUES
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
+from ttmbench.results.settings import command_of
 from ttmbench.results.transfer_deltas import transfers_of
 
 STATUS = {
@@ -105,6 +106,7 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
         status_words=STATUS,
         date_of=lambda document: datetime.fromtimestamp(document.date, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         facts_of=_facts,
+        command_of=command_of,
         tracks=_tracks(runs),
         titles=TRACK_TITLES,
         unranked_title=UNRANKED_TITLE,

@@ -25,11 +25,16 @@ from ttmbench.report.leaderboard import (
     to_csv,
 )
 from ttmbench.report.text_table import transfer_table
-from ttmbench.results.labels import NO_MODEL, ORACLE, TRACK_ORDER, TRACK_TITLES
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import NO_MODEL, ORACLE, RAW, TRACK_ORDER, TRACK_TITLES, split_key
+from ttmbench.results.models import checkpoint_of
 from ttmbench.results.numbers import Number
+from ttmbench.results.settings import command_of
 
 _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")
+_MACHINE = ("machine", "cpu_capability", "accelerator")
+_NEARLY = 0.005  # fractions; between machines a group or two may differ
 _OWN = {"tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
 """Folders of a site, and the files that it writes there."""
 
@@ -244,6 +249,7 @@ class SitePages:
             title=model,
             runs=self.by_model[model],
             shown_keys=_SHOWN_KEYS,
+            command_of=command_of,
             shown=[(row, None) for row in rows],
             history=superseded,
             tasks=sorted({row.task for row in rows}),
@@ -262,6 +268,31 @@ class SitePages:
             best = max if all(row.higher_is_better for row in ranked) else min
             leaders.append(best(ranked, key=lambda row: row.value or 0.0, default=None))
         return leaders
+
+    def machine(self, run: MergedRun) -> str:
+        """The hardware of a run."""
+        return ", ".join(str(part) for key in _MACHINE if (part := run.document.hardware.get(key)) is not None)
+
+    def reproduced(self, run: MergedRun) -> list[int]:
+        """The numbers of the runs that a run reproduces."""
+        same_model = self.by_model[run.model]
+        return [self.numbers[other.file] for other in same_model if _reproduces(run.document, other.document)]
+
+
+def _reproduces(later: ResultsDocument, earlier: ResultsDocument) -> bool:
+    """Whether a run repeats an earlier one of the same checkpoint: the raw numbers of tasks of both nearly agree."""
+    if later.date <= earlier.date or checkpoint_of(later.fingerprint) != checkpoint_of(earlier.fingerprint):
+        return False
+    pairs = [
+        (value, earlier.results[task].get(key))
+        for task, numbers in later.results.items()
+        if task in earlier.results and later.task_hashes[task] == earlier.task_hashes[task]
+        for key, value in numbers.items()
+        if split_key(key)[1] == RAW
+    ]
+    return bool(pairs) and all(
+        one == other or (one is not None and other is not None and abs(one - other) <= _NEARLY) for one, other in pairs
+    )
 
 
 def _order(row: Number) -> tuple[object, ...]:
