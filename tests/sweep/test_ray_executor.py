@@ -18,7 +18,7 @@ from ttmbench.evaluator.executor import WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.sweep import ray_cluster, ray_executor
-from ttmbench.sweep.executor_options import RayOptions, read_options
+from ttmbench.sweep.executor_options import RayOptions
 from ttmbench.sweep.payload import Payload, gather, missing_plugins, relocated
 from ttmbench.sweep.ray_cluster import BoardPauses, board_class
 from ttmbench.sweep.ray_executor import RayExecutor
@@ -157,7 +157,7 @@ def begun(tmp_path, monkeypatch):
 
     def begin(ray, **given):
         monkeypatch.setattr(ray_executor, "import_ray", lambda: ray)
-        executor = RayExecutor(tmp_path / "out", read_options(RayOptions, given), [one.cell], 9)
+        executor = RayExecutor(tmp_path / "out", RayOptions.read(given), [one.cell], 9)
         executor.start()
         joined, executor._queued = executor._queued, []
         return executor, joined
@@ -292,7 +292,7 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
 )
 def test_wrong_arguments_are_one_line(given, said):
     with pytest.raises(UsageError) as error:
-        read_options(RayOptions, given)
+        RayOptions.read(given)
     assert said in str(error.value)
 
 

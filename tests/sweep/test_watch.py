@@ -11,7 +11,7 @@ from support.sweeps import SMALL, Told, cells_of
 from ttmbench._util.console import progress_iter, step_done, steps_told
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import executor as module
-from ttmbench.evaluator.executor import REPORTED_AFTER, START, Signs, Watch
+from ttmbench.evaluator.executor import REPORTED_AFTER, START, Throttle, Watch
 from ttmbench.evaluator.local_executor import LocalExecutor, worker_slots
 from ttmbench.model_adapters.api import pool
 from ttmbench.scoring.batches import BatchSizer
@@ -154,7 +154,7 @@ def test_a_wait_that_a_server_asked_for_gives_signs(monkeypatch):
 
 def test_signs_are_passed_on_now_and_then():
     found = []
-    often, seldom = Signs(lambda: found.append("often"), 0.0), Signs(lambda: found.append("seldom"), 1000.0)
+    often, seldom = Throttle(lambda: found.append("often"), 0.0), Throttle(lambda: found.append("seldom"), 1000.0)
     for _ in range(3):
         often()
         seldom()
