@@ -239,7 +239,7 @@ def test_a_node_that_lacks_something_is_left_alone(begun, capsys):
 
 
 def test_workers_that_end_before_they_begin_end_the_sweep(begun):
-    with pytest.raises(TtmbenchError, match="no node of the cluster can be used: node at-n1: workers end there before"):
+    with pytest.raises(TtmbenchError, match="no node of the cluster can be used: node at-n1: workers fail to start"):
         begun.begin(FakeRay(hello=[RayActorError("x")] * 9))
 
 
@@ -294,13 +294,13 @@ def test_no_cluster_is_started(monkeypatch, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        with pytest.raises(TtmbenchError, match=f"nobody answers at 127.0.0.1:{port}"):
+        with pytest.raises(TtmbenchError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
             ray_cluster.connect(ray, f"127.0.0.1:{port}", {})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     with pytest.raises(TtmbenchError, match="no Ray cluster is known on this machine"):
         ray_cluster.connect(ray, "auto", {})
-    with pytest.raises(UsageError, match="is no HOST:PORT"):
+    with pytest.raises(UsageError, match="must be HOST:PORT"):
         ray_cluster.connect(ray, "head", {})
 
 
@@ -397,7 +397,7 @@ def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
     given, _ = greeting
     worker = RayWorker(Greeting(**{**given, "packages": {**digests.packages(), "torch": "1.0"}}))
     assert not worker.common and worker._cache == tmp_path / "node"
-    assert [line.startswith("it has torch ") and line.endswith("and 1.0 is asked for") for line in worker.lacks] == [
+    assert [line.startswith("it has torch ") and line.endswith(", the driver has 1.0") for line in worker.lacks] == [
         True
     ]
     (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})

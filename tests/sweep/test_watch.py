@@ -123,7 +123,7 @@ def test_processes_that_hang_before_they_begin_end_the_sweep(tmp_path, forked, m
     monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "import signal; signal.pause()")
     executor = LocalExecutor(tmp_path, worker_slots(1, (), 1), stall=0.05)
     executor.start()
-    with pytest.raises(TtmbenchError, match="end before they begin: it hung: no sign of progress"):
+    with pytest.raises(TtmbenchError, match="fail to start: it hung: no sign of progress"):
         for _ in range(200):
             executor.wait(0.05)
     executor.stop(True)

@@ -96,7 +96,7 @@ def missing_plugins(payload: Payload, folder: Path) -> Iterator[str]:
         if name not in here:
             yield f"the plugin {name} {version} is not installed there"
         elif here[name] != version:
-            yield f"it has the plugin {name} {here[name]}, and {version} is asked for"
+            yield f"it has the plugin {name} {here[name]}, the driver has {version}"
 
 
 def files_of(root: Path, cell: Cell) -> dict[str, bytes]:

@@ -157,7 +157,7 @@ def actor_class() -> type:
             except PackageNotFoundError:
                 return [f"ttmbench is not installed there (pip install ttmbench=={version})"], False, 0
             if here != version:
-                return [f"it has ttmbench {here}, and {version} is asked for"], False, 0
+                return [f"it has ttmbench {here}, the driver has {version}"], False, 0
             try:
                 import ray.cloudpickle
 
@@ -230,4 +230,4 @@ def _other_packages(wanted: Mapping[str, str]) -> Iterator[str]:
     here = digests.packages()
     for name in sorted(wanted.keys() | here.keys()):
         if here.get(name) != wanted.get(name):
-            yield f"it has {name} {here.get(name, 'not')}, and {wanted.get(name, 'none')} is asked for"
+            yield f"it has {name} {here.get(name, 'not')}, the driver has {wanted.get(name, 'none')}"
