@@ -1,10 +1,8 @@
-"""Scorers that never look at the image: what a task gives away by its captions alone (arXiv:2306.01879, section 4).
-
-Either a language model without any image, or the P(t) of a generative model, which sees noise.
-"""
+"""Scorers of captions alone: a language model, or P(t) of a generative model from noise (arXiv:2306.01879, part 4)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,14 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters import visualgpt
 from ttmbench.model_adapters._shared.options import BlindOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel, full_precision
-from ttmbench.model_adapters._shared.pretrained import (
-    LoadedModel,
-    find,
-    load_config,
-    load_part,
-    load_weights,
-    locate,
-)
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_part, load_weights, locate
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -55,7 +46,7 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     return BlindLanguageModel(LoadedModel(model, found.files, load_part(transformers.AutoTokenizer, found)), asked)
 
 
-class BlindScorer:
+class BlindScorer(ABC):
     """A `PairScorer` that scores captions alone, each once."""
 
     blind = True
@@ -71,8 +62,8 @@ class BlindScorer:
             self._known.update(zip(some, self._score(some).tolist(), strict=True))
         return np.array([self._known[caption] for caption in captions], dtype=np.float32)
 
-    def _score(self, captions: Sequence[str]) -> np.ndarray:
-        raise NotImplementedError
+    @abstractmethod
+    def _score(self, captions: Sequence[str]) -> np.ndarray: ...
 
 
 class BlindCaptioner(BlindScorer):
@@ -83,7 +74,7 @@ class BlindCaptioner(BlindScorer):
         self.captioner, self.files = captioner, captioner.files
 
     def fingerprint(self) -> Mapping[str, object]:
-        """The model's, without what needs an image."""
+        """The model's, without entries that concern scores with an image."""
         own = {key: value for key, value in self.captioner.fingerprint().items() if key not in ("alpha", "prior")}
         return {**own, "score": "log P(t) from noise images"}
 
@@ -116,8 +107,7 @@ class BlindLanguageModel(BlindScorer, FrozenModel):
             logits, ids, scored = ask(captions)
         tokens = logits.float().log_softmax(dim=-1).gather(2, ids[:, :, None])[:, :, 0]
         means = torch.where(scored, tokens, 0).sum(dim=1) / scored.sum(dim=1)
-        found: np.ndarray = means.cpu().numpy()
-        return found
+        return means.cpu().numpy()
 
     def _continue(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Logits before every token, the tokens, and which of them are the caption's."""
@@ -129,19 +119,19 @@ class BlindLanguageModel(BlindScorer, FrozenModel):
             rows.append([self._start(), *text] + ([self.tokenizer.eos_token_id] if self.end_token else []))
             starts.append(1 + min(shared, len(text) - 1))
         ids, seen = self._padded(rows)
-        place = torch.arange(ids.shape[1], device=self.device)
-        scored = (place >= torch.tensor(starts, device=self.device)[:, None]) & (seen == 1)
+        position = torch.arange(ids.shape[1], device=self.device)
+        scored = (position >= torch.tensor(starts, device=self.device)[:, None]) & (seen == 1)
         logits = self.model(input_ids=ids, attention_mask=seen).logits
         return logits[:, :-1], ids[:, 1:], scored[:, 1:]
 
     def _translate(self, captions: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The same for a model that reads the prompt first; its decoder writes the caption as its tokenizer ends it."""
+        """The same for an encoder-decoder, which reads the prompt and writes the caption as its tokenizer ends it."""
         prompt = self.tokenizer(self.prompt)["input_ids"] or [self._start()]
         source = torch.tensor([prompt] * len(captions), device=self.device)
         labels = [self.tokenizer(caption, return_special_tokens_mask=True) for caption in captions]
-        ids, seen = self._padded([one["input_ids"] for one in labels])
+        ids, seen = self._padded([label["input_ids"] for label in labels])
         own = torch.nn.utils.rnn.pad_sequence(
-            [torch.tensor(one["special_tokens_mask"]) == 0 for one in labels], batch_first=True
+            [torch.tensor(label["special_tokens_mask"]) == 0 for label in labels], batch_first=True
         ).to(self.device)
         if self.end_token:
             last = torch.arange(ids.shape[1], device=self.device) == seen.sum(dim=1, keepdim=True) - 1
@@ -159,11 +149,12 @@ class BlindLanguageModel(BlindScorer, FrozenModel):
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _start(self) -> int:
-        """What stands before a text, so that its first token has a probability too."""
-        for token in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
-            if token is not None:
-                return int(token)
-        raise UsageError(f"the tokenizer of {self.name} has no token to begin a text with")
+        """The token before a text, so that its first token has a probability too."""
+        tokens = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
+        start = next((token for token in tokens if token is not None), None)
+        if start is None:
+            raise UsageError(f"the tokenizer of {self.name} has no token to begin a text with")
+        return int(start)
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Tokens padded on the right, and the mask over them."""

@@ -1,7 +1,4 @@
-"""Stored features as a model: unit vectors from a file, and a pair of residual linear heads that TTM can train.
-
-No image is opened and no tower runs, so a study of TTM on any model's features takes seconds.
-"""
+"""Precomputed embeddings as a model: unit vectors from a file, and a pair of residual linear heads that TTM trains."""
 
 from __future__ import annotations
 
@@ -24,17 +21,17 @@ if TYPE_CHECKING:
 
 IMAGES, CAPTIONS = "img", "cap"
 SCALE, BIAS = "logit_scale", "logit_bias"
-LABELS = ("image_of_caption", "label")  # of retrieval and of classification: what belongs to what
+LABELS = ("image_of_caption", "label")  # ground truth of retrieval and of classification
 DEFAULT_SCALE = 100.0
 FILE_NAME = "embeddings.safetensors"
 
 
 @takes(EmbeddingsOptions)
 def load(asked: EmbeddingsOptions) -> EmbeddingsModel:
-    """Reads features that a model gave before.
+    """Reads precomputed embeddings.
 
     Raises:
-        DataError: the file cannot be read, or its arrays are no features.
+        DataError: the file cannot be read, or its arrays are not embeddings.
         UsageError: a scale that is not positive.
     """
     file = _file(asked.path)
@@ -47,14 +44,13 @@ def load(asked: EmbeddingsOptions) -> EmbeddingsModel:
     scale = DEFAULT_SCALE if scale is None else float(scale)
     if not scale > 0:
         raise UsageError(f"logit_scale must be positive, got {scale}")
-    heads = ResidualHeads(images.shape[1])
-    model = EmbeddingsModel(heads, images, captions, scale=scale, bias=bias, name=file.name, device=asked.device)
+    model = EmbeddingsModel(images, captions, scale=scale, bias=bias, name=file.name, device=asked.device)
     model.labels = {name: arrays[name] for name in LABELS if name in arrays}
     return model
 
 
 def locate(*, path: str) -> list[ModelFiles]:
-    """The file of features; DataError if it is not there."""
+    """The file of embeddings; DataError if it does not exist."""
     file = _file(path)
     if not file.is_file():
         raise DataError(f"{file} does not exist")
@@ -66,7 +62,7 @@ def _file(path: str) -> Path:
 
 
 class ResidualHeads(torch.nn.Module):
-    """``x + W x`` for each side, with W zero at first: the model starts as the features are."""
+    """``x + W x`` for each side, with W zero at first: the model starts as the identity."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
@@ -77,11 +73,10 @@ class ResidualHeads(torch.nn.Module):
 
 
 class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
-    """Stored features as an adapter; temperature and bias stay as they are, the two heads train."""
+    """Precomputed embeddings as an adapter; temperature and bias are fixed, the two heads train."""
 
     def __init__(
         self,
-        heads: ResidualHeads,
         images: torch.Tensor,
         captions: torch.Tensor,
         *,
@@ -90,7 +85,7 @@ class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
         name: str,
         device: str,
     ) -> None:
-        super().__init__(heads, device=device, dtype="fp32")
+        super().__init__(ResidualHeads(images.shape[1]), device=device, dtype="fp32")
         self._images, self._captions = unit(images), unit(captions)
         self._scale = torch.tensor(scale, device=self.device)
         self._offset = None if bias is None else torch.tensor(float(bias), device=self.device)
@@ -120,7 +115,7 @@ class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
         return self._captions
 
     def save_pretrained(self, folder: Path) -> None:
-        """Writes what the heads make of the features: a file of embeddings, to be loaded with ``path=<folder>``."""
+        """Writes the heads' output as a file of embeddings, to be loaded with ``path=<folder>``."""
         from safetensors.torch import save_file
 
         with torch.no_grad():
@@ -134,20 +129,18 @@ class EmbeddingsModel(ContrastiveModel[torch.Tensor]):
         save_file(tensors, folder / FILE_NAME)
 
     def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
-        """There is no tower to run on an image: UsageError."""
-        raise UsageError("model 'embeddings' has stored features only and can encode no image")
+        """UsageError: there is no tower to run on an image."""
+        raise UsageError("model 'embeddings' has precomputed embeddings only and cannot encode an image")
 
     def prepare_captions(self, captions: Sequence[str]) -> torch.Tensor:
-        """There is no tower to run on a caption: UsageError."""
-        raise UsageError("model 'embeddings' has stored features only and can encode no caption")
+        """UsageError: there is no tower to run on a caption."""
+        raise UsageError("model 'embeddings' has precomputed embeddings only and cannot encode a caption")
 
     def _image_features(self, inputs: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = inputs + self.model.image(inputs)
-        return features
+        return inputs + self.model.image(inputs)
 
     def _caption_features(self, inputs: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = inputs + self.model.caption(inputs)
-        return features
+        return inputs + self.model.caption(inputs)
 
     def _temperature(self) -> torch.Tensor:
         return self._scale
@@ -163,7 +156,7 @@ def _features(file: Path, arrays: Mapping[str, np.ndarray], name: str) -> torch.
     if array.ndim != 2 or array.dtype.kind != "f" or 0 in array.shape:
         raise DataError(f"{file}: '{name}' must be floats [rows, d], got {array.dtype} {list(array.shape)}")
     if too_large(array):
-        raise DataError(f"{file}: '{name}' holds a number larger than {LARGEST:g}, which is no feature")
+        raise DataError(f"{file}: '{name}' holds a number larger than {LARGEST:g}")
     features = np.ascontiguousarray(array, dtype=np.float32)
     length = np.linalg.norm(features.astype(np.float64), axis=1)
     wrong = ~(np.isfinite(length) & (length > 0))

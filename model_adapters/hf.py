@@ -1,12 +1,8 @@
-"""CLIP, SigLIP and models with the same interface, through transformers.
-
-Preprocessing, temperature, bias and loss are those of the model's own forward.
-"""
+"""CLIP, SigLIP and models with the same interface, through transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,16 +36,16 @@ if TYPE_CHECKING:
 __all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
 UNSCALED = {"do_rescale": False, "do_normalize": False}
 _WIDEST = 1024  # OpenAI's largest image tower, ViT-L/14
-_TRAINED_WITH_GELU = "laion/"  # the one publisher on the hub of CLIPs with GELU in OpenAI's shapes, for transformers
+_TRAINED_WITH_GELU = "laion/"  # the one publisher on the Hub of CLIPs with GELU in OpenAI's shapes, for transformers
 
 
 @takes(ContrastiveOptions)
 def load(asked: ContrastiveOptions) -> TransformersModel:
-    """Loads a contrastive dual encoder from the hub or a folder.
+    """Loads a contrastive dual encoder from the Hub or a folder.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or have tensors missing.
-        UsageError: the model is no contrastive dual encoder, or an argument is wrong.
+        DataError: the weights are unavailable, damaged, or have tensors missing.
+        UsageError: the model is not a contrastive dual encoder, or an argument is wrong.
     """
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
@@ -99,18 +95,21 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""
-        with states_activation(self.model.config):
-            self.loaded.save(folder)
+        config = self.model.config
+        for name, quick in stated_activation(config).items():
+            setattr(config, name, quick)  # for `note_on_activation`, when they are loaded again
+        self.loaded.save(folder)
+        vars(config).pop(QUICK, None)
 
     def prepare_images(self, images: Sequence[Image]) -> dict[str, torch.Tensor]:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""
         return self._process(images) if self._scale is None else self._process(images, **UNSCALED)
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> dict[str, torch.Tensor] | list[torch.Tensor]:
-        """Images resized as the model's preprocessing does, but ``scale`` times as large, for `crop` to cut from.
+        """Images after the model's own resizing, but ``scale`` times as large, for `crop` to cut from.
 
-        Where it resizes the short side and then cuts the middle (CLIP), nothing is cut here: the long side stays, and
-        images are a list of uint8 pixels of different sizes, each [channels, height, width].
+        Where it resizes the short side (CLIP), the middle is not cut out: images are a list of uint8 pixels of
+        different sizes, each [channels, height, width].
         """
         if self._scale is None:
             raise UsageError(f"{self.name} has no images of one fixed size, so they cannot be augmented by cropping")
@@ -140,11 +139,11 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         )
 
     def truncated(self, captions: Sequence[str]) -> list[bool]:
-        """Which captions have more tokens than the text tower has places for."""
+        """Which captions have more tokens than the text tower has positions."""
         return longer_than(self.tokenizer, captions, self._max_tokens())
 
     def _towers(self) -> tuple[Tower, Tower]:
-        """What gives features of prepared images, and of prepared captions."""
+        """Functions from prepared images and prepared captions to features."""
         return self.model.get_image_features, self.model.get_text_features
 
     def _process(self, images: Sequence[Image], **options: object) -> dict[str, torch.Tensor]:
@@ -159,10 +158,9 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         return super()._unit_captions(prepared if self.is_sigmoid else self._unmasked(trimmed(prepared)))
 
     def _unmasked(self, tokens: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Without a mask that changes nothing, on an accelerator: transformers waits for it to ask whether it masks.
+        """Without CLIP's mask on an accelerator, where transformers would wait to see whether it masks anything.
 
-        CLIP's text tower is causal and its features are those of the end of the caption, so what stands behind that is
-        never looked at. It was trained without a mask.
+        CLIP's text tower is causal and its features are those of the end of the caption: it needs no mask.
         """
         behind = self.model.config.model_type == "clip" and self.tokenizer.padding_side == "right"
         if self.device.type == "cpu" or not behind:
@@ -177,23 +175,15 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
     def _caption_features(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return _pooled(self._text_tower(**inputs))
 
-    def _temperature(self) -> torch.Tensor:
-        temperature: torch.Tensor = self.model.logit_scale.exp()
-        return temperature
-
-    def _bias(self) -> torch.Tensor | None:
-        return getattr(self.model, "logit_bias", None)
-
 
 def _pooled(output: Any) -> torch.Tensor:
-    features: torch.Tensor = getattr(output, "pooler_output", output)
-    return features
+    return getattr(output, "pooler_output", output)
 
 
 def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int, int]]:
     """How to normalise this processor's uint8 pixels, and their height and width.
 
-    None for one whose images are no uint8 squares before it normalises them (SigLIP 2 NaFlex cuts patches).
+    None for a processor whose images are not of one size before normalisation (SigLIP 2 NaFlex cuts patches).
     """
     from PIL import Image
 
@@ -215,7 +205,7 @@ def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int
 
 
 def set_activation(config: PretrainedConfig, quick: bool) -> PretrainedConfig:
-    """A CLIP's configuration of transformers with this activation; UsageError if it is another kind of model."""
+    """A CLIP's configuration with this activation; UsageError for other kinds of models."""
     if config.model_type != "clip":
         raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; leave it out")
     for tower in (config.vision_config, config.text_config):
@@ -225,7 +215,7 @@ def set_activation(config: PretrainedConfig, quick: bool) -> PretrainedConfig:
 
 
 def stated_activation(config: PretrainedConfig) -> dict[str, bool | None]:
-    """What a fingerprint states of a CLIP of transformers: ``quick_gelu``, None if its two towers differ."""
+    """A CLIP's ``quick_gelu`` for its fingerprint, None if its two towers differ; empty for other models."""
     if config.model_type != "clip":
         return {}
     quick = {tower.hidden_act == QUICK for tower in (config.vision_config, config.text_config)}
@@ -233,14 +223,11 @@ def stated_activation(config: PretrainedConfig) -> dict[str, bool | None]:
 
 
 def note_on_activation(config: PretrainedConfig, name: str) -> str | None:
-    """The note for a CLIP of transformers whose activation is doubtful.
-
-    Its configuration states an activation. Where that is GELU, whoever converted weights of OpenAI's may have lost
-    QuickGELU; nothing in a folder shows it.
+    """A note on a CLIP whose configuration says GELU, where the conversion of OpenAI's weights may have lost QuickGELU.
 
     Args:
-        config: of the model; a key ``quick_gelu`` that `states_activation` wrote is taken out.
-        name: hub id or folder.
+        config: of the model; the key ``quick_gelu`` of a model that was saved here is removed.
+        name: Hub id or folder.
 
     Returns:
         One line; None if it has QuickGELU, or if it cannot be a descendant of OpenAI's.
@@ -254,15 +241,3 @@ def note_on_activation(config: PretrainedConfig, name: str) -> str | None:
     if image != GELU or config.vision_config.hidden_size > _WIDEST or name.startswith(_TRAINED_WITH_GELU):
         return None
     return f"config.json of {name} states hidden_act {GELU}, so it is computed with GELU. {ADVICE_ON_GELU}"
-
-
-@contextmanager
-def states_activation(config: PretrainedConfig) -> Iterator[None]:
-    """While it is open, a CLIP's configuration states that its activation is the right one, for those who load it."""
-    quick = stated_activation(config).get(QUICK)
-    if quick is not None:
-        setattr(config, QUICK, quick)
-    try:
-        yield
-    finally:
-        vars(config).pop(QUICK, None)

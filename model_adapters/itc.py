@@ -135,8 +135,7 @@ class FlavaContrastive(ContrastiveHalf):
         return image, text
 
     def _temperature(self) -> torch.Tensor:
-        scale: torch.Tensor = self.model.flava.logit_scale.exp()
-        return scale
+        return self.model.flava.logit_scale.exp()
 
 
 FAMILIES: Mapping[str, tuple[str, type[ContrastiveHalf]]] = {

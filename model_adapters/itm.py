@@ -7,7 +7,7 @@ for BLIP and BLIP-2 differ from transformers' forward: captions are cut after 35
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -71,7 +71,7 @@ def load_family(
     return family, load_whole(getattr(transformers, kind), found), reader
 
 
-class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]):
+class MatchingModel(TrainablePairModel, ABC):
     """A matching head as an adapter; subclasses know one architecture."""
 
     trained_tokens: int | None = None
@@ -99,8 +99,7 @@ class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, tor
     def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
         """The model's own preprocessing: uint8 pixels still to be normalised, where the preprocessing allows that."""
         options = {} if self._scale is None else UNSCALED
-        pixels: torch.Tensor = self.image_processor(images=list(images), return_tensors="pt", **options)[PIXELS]
-        return pixels
+        return self.image_processor(images=list(images), return_tensors="pt", **options)[PIXELS]
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
         """Tokens, padded to the longest caption; attention never looks at padding."""
@@ -118,20 +117,15 @@ class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, tor
 
     def score_prepared(self, images: torch.Tensor, captions: dict[str, torch.Tensor]) -> np.ndarray:
         """Matching logit minus non-matching logit, float32 [pairs]."""
-        answers = self._answers(images, captions)
-        scores: np.ndarray = (answers[:, 1] - answers[:, 0]).cpu().numpy()
-        return scores
+        logits = self._logits(images, captions)
+        return (logits[:, 1] - logits[:, 0]).cpu().numpy()
 
     def pair_loss(self, images: torch.Tensor, captions: dict[str, torch.Tensor], matched: np.ndarray) -> torch.Tensor:
-        """Cross-entropy of the head, as image-text matching is trained.
-
-        Raises:
-            UsageError: arithmetic is in fp16, whose gradients underflow.
-        """
+        """Cross-entropy of the head, as image-text matching is trained; UsageError in fp16."""
         self.check_trainable()
         self.model.train()
         truth = torch.from_numpy(matched.astype(np.int64)).to(self.device, non_blocking=True)
-        return functional.cross_entropy(self._answers(self._states(images), captions), truth)
+        return functional.cross_entropy(self._logits(self._states(images), captions), truth)
 
     def _head(self) -> torch.nn.Linear:
         """The last layer, with two outputs: no match, match."""
@@ -152,10 +146,9 @@ class MatchingModel(TrainablePairModel[torch.Tensor, torch.Tensor, dict[str, tor
         with self.arithmetic():
             return self._encode(pixels)
 
-    def _answers(self, states: torch.Tensor, captions: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _logits(self, states: torch.Tensor, captions: dict[str, torch.Tensor]) -> torch.Tensor:
         with self.arithmetic():
-            answers = self._match(states, **on_device(trimmed(captions), self.device))
-        return answers.float()
+            return self._match(states, **on_device(trimmed(captions), self.device)).float()
 
 
 class BlipMatching(MatchingModel):

@@ -1,7 +1,4 @@
-"""CLIP, SigLIP and other contrastive models of open_clip.
-
-Preprocessing, tokens, temperature, bias and loss are those of open_clip.
-"""
+"""CLIP, SigLIP and other contrastive models of open_clip."""
 
 from __future__ import annotations
 
@@ -54,10 +51,10 @@ if TYPE_CHECKING:
 
 @takes(OpenClipOptions)
 def load(asked: OpenClipOptions) -> OpenClipModel:
-    """Loads a model by open_clip's name, from the hub, or from a folder.
+    """Loads a model by open_clip's name, from the Hub, or from a folder.
 
     Raises:
-        DataError: the weights are out of reach, damaged, or do not fit the model.
+        DataError: the weights are unavailable, damaged, or do not fit the model.
         UsageError: unknown model, tag or argument, or no weights named.
     """
     with _quiet_root():
@@ -94,7 +91,7 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
         }
         model_config = source.config["model_cfg"].items()
         self._parts = {
-            # GELU is what a configuration means that does not name its activation.
+            # A configuration that names no activation means GELU.
             "config_sha256": digest_of({key: value for key, value in model_config if key != QUICK or value}),
             "tokenizer_sha256": tokenizer_digest(getattr(tokenizer, "tokenizer", tokenizer)),
             "context_length": getattr(tokenizer, "context_length", None),
@@ -146,8 +143,8 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> torch.Tensor | list[torch.Tensor]:
         """As `prepare_images`, but ``scale`` times as large, for `crop` to cut from.
 
-        Where the short side is resized and the middle then cut out (CLIP), nothing is cut here: the long side stays,
-        and images are a list of pixels of different sizes, each [channels, height, width].
+        Where the short side is resized (CLIP), the middle is not cut out: images are a list of pixels of different
+        sizes, each [channels, height, width].
         """
         height, width = self._size()
         larger = replace(self.preprocessing, size=(int(height * scale), int(width * scale)))
@@ -161,21 +158,19 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
 
     def prepare_captions(self, captions: Sequence[str]) -> torch.Tensor:
         """Tokens of open_clip's tokenizer, padded to the model's context length."""
-        tokens: torch.Tensor = self.tokenizer(list(captions))
-        return tokens
+        return self.tokenizer(list(captions))
 
     def truncated(self, captions: Sequence[str]) -> list[bool]:
-        """Which captions have more tokens than the text tower has places for.
+        """Which captions have more tokens than the text tower has positions.
 
-        Tokenised with more room they are other tokens, or go on beyond; an empty caption shows what padding is.
+        With more room their tokens differ, or more follow; an empty caption shows the padding.
         """
         tokens = self.prepare_captions(captions)
         room = tokens.shape[1]
         longer: torch.Tensor = self.tokenizer([*captions, ""], context_length=2 * room)
         whole, padding = longer[:-1], longer[-1, -1]
         cut = (whole[:, :room] != tokens).any(dim=1) | (whole[:, room:] != padding).any(dim=1)
-        found: list[bool] = cut.tolist()
-        return found
+        return [bool(answer) for answer in cut]
 
     def _transformed(
         self, images: Sequence[Image], preprocessing: PreprocessCfg, uncut: bool = False
@@ -198,27 +193,17 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
     def _image_features(self, inputs: torch.Tensor) -> torch.Tensor:
         if self._scale is not None:
             inputs = self._scale.apply(inputs)
-        features: torch.Tensor = self._image_tower(inputs, normalize=False)
-        return features
+        return self._image_tower(inputs, normalize=False)
 
     def _caption_features(self, inputs: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = self._text_tower(inputs)
-        return features
-
-    def _temperature(self) -> torch.Tensor:
-        temperature: torch.Tensor = self.model.logit_scale.exp()
-        return temperature
-
-    def _bias(self) -> torch.Tensor | None:
-        return getattr(self.model, "logit_bias", None)
+        return self._text_tower(inputs)
 
 
 class _TextTower(torch.nn.Module):
     """A model's ``encode_text``, which also takes the first columns of the tokens where the rest changes nothing.
 
-    Under a causal mask the feature at a token does not depend on what follows it. A tower that answers with the
-    feature at one token, the largest (argmax) or the first end of text (eos), therefore needs the columns up to that
-    token and no more, whatever the padding is. Its own forward expects positions and mask to be as long as the tokens.
+    A causal tower that returns the feature at one token, the largest (argmax) or the first end of text (eos), needs the
+    columns up to that token only. Its own forward expects positions and mask to be as long as the tokens.
     """
 
     def __init__(self, model: open_clip.CLIP) -> None:
@@ -267,14 +252,14 @@ def _is_causal(mask: torch.Tensor | None) -> bool:
 
 
 def _pixel_scale(steps: Sequence[object]) -> PixelScale | None:
-    """How to normalise the pixels that this transform has before its last two steps; None if these are others."""
+    """The normalisation in the last two steps of a transform; None if these are other steps."""
     if len(steps) < 2 or not (isinstance(steps[-2], ToTensor) and isinstance(steps[-1], Normalize)):
         return None
     return PixelScale(1 / 255, tuple(map(float, steps[-1].mean)), tuple(map(float, steps[-1].std)))
 
 
 def _resizing(step: Any) -> Any:
-    """A step of a transform, with `resized` in the place of Pillow's own resizing."""
+    """A step of a transform, with `resized` instead of Pillow's own resizing."""
     if not isinstance(step, Resize | ResizeKeepRatio):
         return step
 
@@ -301,7 +286,7 @@ def _declared_model(model: str) -> str:
 
 @contextmanager
 def _quiet_root() -> Iterator[None]:
-    """open_clip talks through the root logger, and would give it a handler if there were none."""
+    """A context without open_clip's messages, which go to the root logger and would give it a handler."""
     root, silent = logging.getLogger(), logging.NullHandler()
     level = root.level
     root.addHandler(silent)

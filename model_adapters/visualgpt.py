@@ -5,10 +5,10 @@ P(t) is the mean likelihood over images (Eq. 13), which may be Gaussian noise (s
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -62,7 +62,7 @@ def load(asked: VisualGptOptions) -> Captioner:
     return Blip2Captioner(load_whole(transformers.Blip2ForConditionalGeneration, found), asked)
 
 
-class CaptionModel(PairModel[Images, Encoded, Sequence[str]]):
+class CaptionModel(PairModel, ABC, Generic[Images, Encoded]):
     """A model that writes captions, as an adapter; subclasses know one architecture."""
 
     def __init__(self, loaded: LoadedModel, asked: VisualGptOptions) -> None:
@@ -104,8 +104,7 @@ class CaptionModel(PairModel[Images, Encoded, Sequence[str]]):
             logits, targets, rows = self._next_tokens(images, captions)
         tokens = logits.float().log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
         total = torch.zeros(len(captions), device=tokens.device).index_add(0, rows, tokens)
-        scores: np.ndarray = (total / torch.bincount(rows, minlength=len(captions))).cpu().numpy()
-        return scores
+        return (total / torch.bincount(rows, minlength=len(captions))).cpu().numpy()
 
     def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
         """Gives log P(t): the mean of P(t|i) over noise images (Eq. 13), once a caption; float32 [captions]."""
@@ -119,8 +118,12 @@ class CaptionModel(PairModel[Images, Encoded, Sequence[str]]):
         return np.array([self._priors[count, caption] for caption in captions], dtype=np.float32)
 
     def declared_prompt(self) -> str:
-        """The text before the caption, for the record."""
+        """The text before the caption, for the fingerprint."""
         return self.prompt
+
+    @abstractmethod
+    def prepare_images(self, images: Sequence[Image]) -> Images:
+        """The model's own preprocessing, one row per image, on the CPU."""
 
     @abstractmethod
     def _see(self, prepared: Images) -> Encoded:
@@ -168,15 +171,13 @@ class _FixedImages(CaptionModel[torch.Tensor, torch.Tensor]):
         full_precision(self._head())
 
     def _head(self) -> torch.nn.Linear:
-        head: torch.nn.Linear = self.model.get_output_embeddings()
-        return head
+        return self.model.get_output_embeddings()
 
     def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
         """The model's own preprocessing: normalised pixels [images, channels, height, width]."""
-        pixels: torch.Tensor = self.image_processor(images=list(images), return_tensors="pt")[PIXELS]
-        return pixels
+        return self.image_processor(images=list(images), return_tensors="pt")[PIXELS]
 
-    def _place(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _pixels(self, pixels: torch.Tensor) -> torch.Tensor:
         return pixels.to(self.device, self.model.dtype, non_blocking=True)
 
     def _repeated(self, encoded: torch.Tensor, count: int) -> torch.Tensor:
@@ -207,33 +208,28 @@ class BlipCaptioner(_FixedImages):
     """BLIP (arXiv:2201.12086): a text decoder that attends to the image's states in every layer."""
 
     def _head(self) -> torch.nn.Linear:
-        head: torch.nn.Linear = self.model.text_decoder.get_output_embeddings()
-        return head
+        return self.model.text_decoder.get_output_embeddings()
 
     def _see(self, prepared: torch.Tensor) -> torch.Tensor:
-        states: torch.Tensor = self.model.vision_model(pixel_values=self._place(prepared)).last_hidden_state
-        return states
+        return self.model.vision_model(pixel_values=self._pixels(prepared)).last_hidden_state
 
     def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
         texts, before = self._prompted(captions)
         ids, seen, own = self._tokens(texts)
         # Decoding starts with the decoder's own first token where the tokenizer puts [CLS].
         ids[:, 0] = self.model.config.text_config.bos_token_id
-        place = torch.arange(ids.shape[1], device=ids.device)
-        scored = own & (place > before)
+        scored = own & (torch.arange(ids.shape[1], device=ids.device) > before)
         if self.end_token:
             scored |= (ids == self.tokenizer.sep_token_id) & (seen == 1)
-        mask, targets, rows = _kept(ids, scored)
         logits = self.model.text_decoder(input_ids=ids, attention_mask=seen, encoder_hidden_states=images).logits
-        return logits[:, :-1][mask], targets, rows
+        return logits[:, :-1][scored[:, 1:]], ids[scored], scored.nonzero()[:, 0]
 
 
 class Blip2Captioner(_FixedImages):
     """BLIP-2 (arXiv:2301.12597): a language model that reads the Q-Former's states before the text."""
 
     def _see(self, prepared: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = self.model.get_image_features(self._place(prepared), return_dict=True).pooler_output
-        return features
+        return self.model.get_image_features(self._pixels(prepared), return_dict=True).pooler_output
 
     def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
         if self.model.config.use_decoder_only_language_model:
@@ -244,15 +240,13 @@ class Blip2Captioner(_FixedImages):
         texts, before = self._prompted(captions)
         ids, seen, own = self._tokens(texts)
         first = int(own[0].int().argmax())  # tokens that are put before a text
-        place = torch.arange(ids.shape[1], device=ids.device)
-        scored = own & (place >= first + before)
+        scored = own & (torch.arange(ids.shape[1], device=ids.device) >= first + before)
         if self.end_token:
             ids, seen, scored = self._ended(ids, seen, scored)
         states, mask = self._behind_image(images, ids, seen)
         logits = self.model.language_model(inputs_embeds=states, attention_mask=mask).logits
         # The image's last state predicts the first token.
-        wanted, rows = ids[scored], scored.nonzero()[:, 0]
-        return logits[:, images.shape[1] - 1 : -1][scored], wanted, rows
+        return logits[:, images.shape[1] - 1 : -1][scored], ids[scored], scored.nonzero()[:, 0]
 
     def _ended(self, ids: torch.Tensor, seen: torch.Tensor, scored: torch.Tensor) -> Tokens:
         length = seen.sum(dim=1, keepdim=True)
@@ -295,7 +289,7 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
         self._frames = int(chat.processor.image_processor.temporal_patch_size) if doubles else 1
 
     def fingerprint(self) -> Mapping[str, object]:
-        """As for every model that writes captions, and that noise is an image where a model takes it as a film."""
+        """As for every model that writes captions, and the frames of noise where a model takes films."""
         own = {} if self._frames == 1 else {"noise_frames": f"{self._frames}, equal"}
         return {**super().fingerprint(), **own}
 
@@ -320,19 +314,21 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
             pixels = draw(shape)
         else:  # rows of patches, each (channels, frames, pixels): an image is shown as equal frames, so noise is too
             channels = len(self.chat.processor.image_processor.image_mean)
-            one = draw((shape[0], channels, 1, shape[1] // (channels * self._frames)))
-            pixels = one.expand(-1, -1, self._frames, -1).reshape(shape)
+            frame = draw((shape[0], channels, 1, shape[1] // (channels * self._frames)))
+            pixels = frame.expand(-1, -1, self._frames, -1).reshape(shape)
         return [replace(image, features={**image.features, PIXELS: pixels})]
 
     def _next_tokens(self, images: list[SeenImage], captions: Sequence[str]) -> Tokens:
         rows, masks = [], []
         for (image, _), caption in zip(images, captions, strict=True):
-            row, before = self._row(image, caption)
+            row, start = self._row(image, caption)
             rows.append(row)
-            masks.append(torch.arange(len(row["input_ids"])) >= before)
-        logits = self.chat.logits([seen for _, seen in images], rows, [_predicting(mask) for mask in masks])
+            masks.append(torch.arange(len(row["input_ids"])) >= start)
+        # A token is predicted by the logits at the position before it.
+        before = [torch.cat([mask[1:], mask.new_zeros(1)]) for mask in masks]
+        logits = self.chat.logits([seen for _, seen in images], rows, before)
         targets = torch.cat([row["input_ids"][mask] for row, mask in zip(rows, masks, strict=True)])
-        pairs = torch.cat([torch.full((int(mask.sum()),), place) for place, mask in enumerate(masks)])
+        pairs = torch.cat([torch.full((int(mask.sum()),), pair) for pair, mask in enumerate(masks)])
         return logits, targets.to(self.device), pairs.to(self.device)
 
     def _row(self, image: PreparedImage, caption: str) -> tuple[Row, int]:
@@ -354,22 +350,3 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
 
 
 Captioner = BlipCaptioner | Blip2Captioner | ChatCaptioner
-
-
-def _predicting(scored: torch.Tensor) -> torch.Tensor:
-    """The positions whose logits predict the scored tokens: one to the left."""
-    return torch.cat([scored[1:], scored.new_zeros(1)])
-
-
-def _kept(ids: torch.Tensor, scored: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Which logits are asked for, of sequences whose next tokens are scored.
-
-    Args:
-        ids: tokens, int [pairs, tokens], padded on the right.
-        scored: whether a token is one whose probability counts, bool of the same shape; never the first.
-
-    Returns:
-        Mask over positions whose logits predict them, bool [pairs, tokens - 1]; the tokens; and the pair of each.
-    """
-    mask = scored[:, 1:]
-    return mask, ids[:, 1:][mask], mask.nonzero()[:, 0]

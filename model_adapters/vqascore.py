@@ -12,8 +12,8 @@ import torch
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.image_text import (
     EncodedImage,
+    ImageTextModel,
     PreparedImage,
-    PromptedModel,
     SeenImage,
     load_image_text,
     refuse_chat_arguments,
@@ -22,7 +22,7 @@ from ttmbench.model_adapters._shared.options import VqaScoreOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
 from ttmbench.model_adapters._shared.placement import pick_device
 from ttmbench.model_adapters._shared.pretrained import find, load_config, locate
-from ttmbench.model_adapters._shared.qformer import CLASSES, load_qformer
+from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,10 +48,10 @@ def load(asked: VqaScoreOptions) -> VQAScore:
     return VQAScore(load_qformer(found, family, torch.device(pick_device(asked.device))), asked)
 
 
-class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], Sequence[str]]):
+class VQAScore(TrainablePairModel):
     """A model that is asked about pairs, as an adapter."""
 
-    def __init__(self, chat: PromptedModel, asked: VqaScoreOptions) -> None:
+    def __init__(self, chat: ImageTextModel | QFormerModel, asked: VqaScoreOptions) -> None:
         super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
@@ -102,11 +102,10 @@ class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], 
         else:
             answers = self._log_answers(prepared, seen, captions)
             chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
-        scores: np.ndarray = chosen.float().cpu().numpy()
-        return scores
+        return chosen.float().cpu().numpy()
 
     def pair_loss(self, images: Sequence[PreparedImage], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
-        """Cross-entropy of answering yes to what matches and no to what does not, over the whole vocabulary.
+        """Cross-entropy, over the vocabulary, of yes for pairs that match and no for others.
 
         Raises:
             UsageError: arithmetic or trained weights are in half precision that cannot train.
@@ -132,7 +131,7 @@ class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], 
         self.model.load_state_dict(state, strict=self.lora is None)
 
     def _answer_alone(self) -> list[int]:
-        """The token "Yes" after the prompt ("yes" of BLIP-2's kin), and the one that ends it if that counts too."""
+        """The token "Yes" after the prompt ("yes" of BLIP-2), and the one that ends it if that counts too."""
         ids = self.chat.answer_ids(self.chat.answer)
         if ids is None or len(ids) != 1:
             raise UsageError(
@@ -151,7 +150,7 @@ class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], 
         ]
         with self.arithmetic():
             logs = self.chat.last_logits(seen, rows, len(self._answer)).log_softmax(dim=-1)
-        return torch.stack([logs[:, place, token] for place, token in enumerate(self._answer)]).mean(dim=0).exp()
+        return torch.stack([logs[:, position, token] for position, token in enumerate(self._answer)]).mean(dim=0).exp()
 
     def _log_answers(
         self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
@@ -163,17 +162,10 @@ class VQAScore(TrainablePairModel[Sequence[PreparedImage], Sequence[SeenImage], 
 
 
 def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, int]:
-    """Every single token that says a word: with and without a space before it, capitalised or not.
-
-    Args:
-        tokenizer: of the model.
-        word: such as ``yes``.
-
-    Returns:
-        Token as the vocabulary writes it -> id.
+    """Every single token for a word, with and without a space before it, capitalised or not: token -> id.
 
     Raises:
-        UsageError: no single token says it.
+        UsageError: there is none.
     """
     vocabulary = tokenizer.get_vocab()
     found: dict[str, int] = {}
@@ -189,15 +181,12 @@ def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, in
 
 
 def log_answers(logits: torch.Tensor, yes: list[int], no: list[int]) -> torch.Tensor:
-    """Log-probabilities of the two answers.
+    """Log P(yes) and log P(no), float32 [pairs, 2].
 
     Args:
         logits: of the next token, float32 [pairs, vocabulary].
         yes: tokens that say yes.
         no: tokens that say no.
-
-    Returns:
-        log P(yes) and log P(no), float32 [pairs, 2].
     """
     logs = logits.log_softmax(dim=-1)
     return torch.stack([logs[:, yes].logsumexp(dim=-1), logs[:, no].logsumexp(dim=-1)], dim=1)

@@ -1,7 +1,7 @@
-"""What contrastive dual encoders of every library share: precision, temperature, bias, loss, pixels and tokens.
+"""Contrastive dual encoders of every library: precision, temperature, bias, loss, pixels and tokens.
 
-Towers may compute in bf16; weights, features and scores are float32. Pixels are kept as uint8 and normalised on the
-device, at each pass; crops for augmentation are cut there too.
+Towers may compute in bf16; weights, features and scores are float32. Pixels are uint8 until each pass, which crops and
+normalises them on the device.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 PIXELS = "pixel_values"
 Prepared = TypeVar("Prepared", torch.Tensor, Mapping[str, torch.Tensor])
-"""What a model's own preprocessing gives of images, and its tokenizer of captions."""
-Tower = Callable[..., Any]  # what gives features of prepared images, or of prepared captions
+"""Images after a model's own preprocessing, or tokens of captions."""
+Tower = Callable[..., Any]
+"""Features of prepared images or captions, in the form that a library returns them."""
 QUICK, GELU = "quick_gelu", "gelu"
 ADVICE_ON_GELU = (
     "Weights finetuned from OpenAI's CLIP (NegCLIP, CE-CLIP and others) need QuickGELU: --model_args quick_gelu=true. "
@@ -39,6 +40,7 @@ _QUICK_GELUS = {
     "open_clip.transformer.QuickGELU",
     "timm.layers.activations.QuickGELU",
 }
+FP16 = "fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32"
 _AT_A_TIME = 2**17  # numbers: what is done with them one after the other stays in a CPU's cache
 
 
@@ -49,21 +51,13 @@ class ContrastiveModel(ABC, Generic[Prepared]):
     """
 
     prepares_in_threads = True
-    model_notes: tuple[str, ...] = ()  # what a reader of its scores should know
+    model_notes: tuple[str, ...] = ()  # for readers of its scores
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
         self.dtype = TORCH_DTYPES[dtype]
         self.device = torch.device(pick_device(device))
         self.model: Any = model.to(self.device).eval()
         self.weights_sha256 = tensors_digest(self.model.state_dict())
-
-    @abstractmethod
-    def fingerprint(self) -> Mapping[str, object]:
-        """Digest of the weights as they were loaded, and what else changes a score."""
-
-    @abstractmethod
-    def save_pretrained(self, folder: Path) -> None:
-        """Writes the model as it is now, in the form that its own library and this adapter load."""
 
     @abstractmethod
     def _image_features(self, inputs: Prepared) -> torch.Tensor:
@@ -73,13 +67,13 @@ class ContrastiveModel(ABC, Generic[Prepared]):
     def _caption_features(self, inputs: Prepared) -> torch.Tensor:
         """Features [captions, d] of inputs on the device, of any norm."""
 
-    @abstractmethod
     def _temperature(self) -> torch.Tensor:
-        """What inner products are multiplied with."""
+        """Factor of inner products."""
+        return self.model.logit_scale.exp()
 
-    @abstractmethod
     def _bias(self) -> torch.Tensor | None:
-        """What is added to every logit; None for models trained with the softmax loss."""
+        """Added to every logit; None for models trained with the softmax loss."""
+        return getattr(self.model, "logit_bias", None)
 
     def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [images, d], float32."""
@@ -108,12 +102,12 @@ class ContrastiveModel(ABC, Generic[Prepared]):
             UsageError: the towers compute in fp16, whose gradients underflow.
         """
         if self.dtype == torch.float16:
-            raise UsageError("fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32")
+            raise UsageError(FP16)
         return self.loss_of(self.train_images(images), self.train_captions(captions))
 
     @property
     def trains_in_parts(self) -> bool:
-        """Whether features do not depend on the other rows of a batch: no batch normalisation."""
+        """Whether features are independent of the other rows of a batch: no batch normalisation."""
         return not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
@@ -127,7 +121,7 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         return self._unit_captions(prepared)
 
     def _put_into(self, training: bool) -> None:
-        """Training or scoring: torch walks over all modules, each time, which costs as much as a small layer."""
+        """Changes the mode if need be: torch walks over all modules, which costs as much as a small layer."""
         if self.model.training != training:
             self.model.train(training)
 
@@ -141,11 +135,11 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         return (functional.cross_entropy(logits, truth) + functional.cross_entropy(logits.T, truth)) / 2
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
-        """The model's."""
+        """The model's state."""
         return self.model.state_dict()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Puts weights back."""
+        """Restores a state."""
         self.model.load_state_dict(state)
 
     def _unit_images(self, prepared: Prepared) -> torch.Tensor:
@@ -162,17 +156,17 @@ class ContrastiveModel(ABC, Generic[Prepared]):
 
 
 def declared_name(pretrained: str) -> str:
-    """How a fingerprint names weights: a hub id as it is, a folder or file by its last part."""
+    """The name of weights in a fingerprint: a Hub id, or the last part of a path."""
     return Path(pretrained).name if Path(pretrained).exists() else pretrained
 
 
 def count_parameters(parameters: Iterable[torch.nn.Parameter]) -> int:
-    """Number of numbers in all parameters."""
+    """Number of parameters."""
     return sum(parameter.numel() for parameter in parameters)
 
 
 def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tokens without the columns that are padding in every row: for towers whose answer does not depend on padding."""
+    """Tokens without columns that are padding in every row, for towers whose features do not depend on padding."""
     mask = tokens.get("attention_mask")
     if mask is None:
         return dict(tokens)
@@ -196,7 +190,7 @@ def unit(features: torch.Tensor) -> torch.Tensor:
 
 
 def compiled(function: Tower) -> Tower:
-    """A tower through ``torch.compile``; what the compiler lacks (a C compiler, say) is one clear error."""
+    """A tower through ``torch.compile``; a missing C compiler and the like is one clear error."""
     fast = torch.compile(function)
 
     def run(*inputs: torch.Tensor, **named: Any) -> Any:
@@ -210,25 +204,16 @@ def compiled(function: Tower) -> Tower:
 
 
 def longer_than(tokenizer: PreTrainedTokenizerBase, captions: Sequence[str], read: int | Sequence[int]) -> list[bool]:
-    """Which captions have more tokens than a model reads of them.
-
-    Args:
-        tokenizer: of transformers.
-        captions: any number, at least one.
-        read: tokens that are read, those around a caption included: of all captions, or of each.
-
-    Returns:
-        One answer a caption.
-    """
+    """Which captions have more tokens than a model reads: ``read``, of all captions or of each."""
     # verbose: it would warn of lengths that are only counted here.
     whole = tokenizer(list(captions), padding=False, truncation=False, verbose=False)["input_ids"]
-    most = [read] * len(whole) if isinstance(read, int) else read
-    return [len(ids) > limit for ids, limit in zip(whole, most, strict=True)]
+    limits = [read] * len(whole) if isinstance(read, int) else read
+    return [len(ids) > limit for ids, limit in zip(whole, limits, strict=True)]
 
 
 @dataclass(frozen=True)
 class PixelScale:
-    """From stored pixels in 0..255 to what a tower takes: ``(pixel * rescale - mean) / std`` in each channel."""
+    """Normalises uint8 pixels: ``(pixel * rescale - mean) / std`` in each channel."""
 
     rescale: float
     mean: tuple[float, ...]
@@ -238,7 +223,7 @@ class PixelScale:
         """uint8 [images, channels, height, width] -> float32 of the same shape, where the pixels are."""
         # Sent without blocking: an accelerator is not waited for in each step.
         mean, std = (
-            torch.tensor(one)[:, None, None].to(pixels.device, non_blocking=True) for one in (self.mean, self.std)
+            torch.tensor(values)[:, None, None].to(pixels.device, non_blocking=True) for values in (self.mean, self.std)
         )
         factor, shift = self.rescale / std, mean / std
         if pixels.device.type != "cpu":
@@ -252,36 +237,26 @@ class PixelScale:
 def random_crop(
     enlarged: torch.Tensor | Sequence[torch.Tensor], corners: np.ndarray, size: tuple[int, int], device: torch.device
 ) -> torch.Tensor:
-    """Cuts a window out of every image, anywhere in it.
+    """Cuts a window out of every image.
 
     Args:
-        enlarged: pixels [images, channels, height, width]; or images of different sizes, each [channels, height,
-            width], of which the windows alone go to the device.
+        enlarged: pixels of each image [channels, height, width], which may be of different sizes.
         corners: where each window lies between the top left (0) and the bottom right, fractions in [0, 1) [images, 2].
         size: height and width of the window; no image is smaller.
-        device: where the windows are to be.
+        device: of the windows.
 
     Returns:
         Pixels [images, channels, *size].
     """
-    if not isinstance(enlarged, torch.Tensor):
-        windows = []
-        for image, (down, right) in zip(enlarged, corners, strict=True):
-            top, left = int(down * (image.shape[1] - size[0] + 1)), int(right * (image.shape[2] - size[1] + 1))
-            windows.append(image[:, top : top + size[0], left : left + size[1]])
-        return torch.stack(windows).to(device, non_blocking=True)
-    enlarged = enlarged.to(device, non_blocking=True)
-    room = np.array([enlarged.shape[2] - size[0] + 1, enlarged.shape[3] - size[1] + 1])
-    corner = torch.from_numpy((corners * room).astype(np.int64)).to(enlarged.device)
-    rows = corner[:, 0, None] + torch.arange(size[0], device=enlarged.device)
-    columns = corner[:, 1, None] + torch.arange(size[1], device=enlarged.device)
-    image = torch.arange(len(enlarged), device=enlarged.device)
-    # A slice between two index arrays moves its axis to the end.
-    return enlarged[image[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    windows = []
+    for image, (down, right) in zip(enlarged, corners, strict=True):
+        top, left = int(down * (image.shape[1] - size[0] + 1)), int(right * (image.shape[2] - size[1] + 1))
+        windows.append(image[:, top : top + size[0], left : left + size[1]])
+    return torch.stack(windows).to(device, non_blocking=True)
 
 
 def few_images(pixels: torch.Tensor) -> Iterator[slice]:
-    """Parts of a batch [images, ...] that a processor's cache holds, for several passes over each."""
+    """Parts of a batch [images, ...] that fit into a CPU's cache, for several passes over each."""
     size = max(1, _AT_A_TIME // max(1, pixels[:1].numel()))
     return (slice(start, start + size) for start in range(0, len(pixels), size))
 
@@ -338,8 +313,7 @@ class QuickGELU(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Activations of the same shape."""
-        result: torch.Tensor = _QuickGELU.apply(x)
-        return result
+        return _QuickGELU.apply(x)
 
 
 def use_cpu_layers(model: nn.Module) -> None:

@@ -96,22 +96,6 @@ class PromptedModel(ABC):
         """The prompt continued by the model's own text; None where the prompt cannot contain it."""
 
     @abstractmethod
-    def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
-        """Preprocesses each image once."""
-
-    @abstractmethod
-    def row(self, image: PreparedImage, prompt: str) -> Row:
-        """A prompt's tokens for an image, with as many placeholders as the image has features."""
-
-    @abstractmethod
-    def continued(self, row: Row, ids: Sequence[int]) -> Row:
-        """A prompt's tokens followed by tokens of the model's own text."""
-
-    @abstractmethod
-    def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
-        """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
-
-    @abstractmethod
     def _encoded(self, image: PreparedImage) -> EncodedImage:
         """Vision encoder and projection of one image."""
 

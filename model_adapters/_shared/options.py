@@ -1,7 +1,6 @@
-"""The arguments that each kind of model takes: read, checked and described in one place, without torch.
+"""The arguments of each kind of model, without torch: ``--model_args``, but for those in `OF_THE_RUN` (``--device``).
 
-A field is an argument of ``--model_args``, its docstring what `ttmbench show` says of it. Those in `OF_THE_RUN` are
-options of the command instead (``--device``).
+`ttmbench show` prints the docstring of each field.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ class Options(BaseModel):
     )
 
     @classmethod
-    def read(cls, arguments: Mapping[str, Any]) -> Self:
-        """The arguments, checked; UsageError names the first that is missing, unknown or of another kind."""
+    def read(cls, arguments: Mapping[str, object]) -> Self:
+        """The checked arguments; UsageError names the first that is missing, unknown or wrong."""
         try:
             return cls.model_validate(dict(arguments))
         except ValidationError as error:
@@ -64,8 +63,8 @@ class Options(BaseModel):
             raise UsageError(f"{name} {_wanted(schema, name)}, got {first['input']}{advice}") from None
 
     @classmethod
-    def described(cls) -> dict[str, dict[str, Any]]:
-        """Each argument of ``--model_args``: what it means, and its default unless it must be given."""
+    def described(cls) -> dict[str, dict[str, object]]:
+        """Meaning and default of each argument of ``--model_args``."""
         return {
             name: {"meaning": " ".join((field.description or "").split())}
             | ({} if field.is_required() else {"default": field.default})
@@ -78,11 +77,11 @@ Kind = TypeVar("Kind", bound=Options)
 
 
 def takes(kind: type[Kind]) -> Callable[[Callable[[Kind], Result]], Callable[..., Result]]:
-    """Makes a function of such arguments one of keywords: ``load(pretrained=...)``, and its signature lists them."""
+    """Makes a function of an options object one of keywords, ``load(pretrained=...)``, which its signature lists."""
 
     def decorate(function: Callable[[Kind], Result]) -> Callable[..., Result]:
         @functools.wraps(function)
-        def with_keywords(**arguments: Any) -> Result:
+        def with_keywords(**arguments: object) -> Result:
             return function(kind.read(arguments))
 
         with_keywords.__signature__ = inspect.signature(kind)  # type: ignore[attr-defined]
@@ -112,29 +111,34 @@ class Compiled(Options):
     """Run both towers through ``torch.compile``."""
 
 
-class HubFiles(Options):
+class Weights(Options):
+    """Which files of weights are read."""
+
+    weights: Literal["auto", "safetensors"] = "auto"
+    """``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles."""
+    offline: bool = False
+    """Use files on this machine only."""
+
+
+class HubFiles(Weights):
     """Which files of transformers a model is loaded from."""
 
     pretrained: Text
     """Hub id, or a folder that ``save_pretrained`` wrote."""
     revision: Text | None = None
-    """Commit, tag or branch on the hub; a folder has none."""
-    weights: Literal["auto", "safetensors"] = "auto"
-    """``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles."""
-    offline: bool = False
-    """Use what is on this machine only."""
+    """Commit, tag or branch on the Hub; a folder has none."""
     trust_remote_code: bool = False
-    """Run code that the hub repository ships."""
+    """Run code that the Hub repository ships."""
 
     @model_validator(mode="before")
     @classmethod
-    def _read_old_weights(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """``weights=bf16`` is how ``weights_dtype`` was spelled before there was a choice of files."""
+    def _read_old_weights(cls, given: dict[str, object]) -> dict[str, object]:
+        """``weights=bf16`` is the old spelling of ``weights_dtype=bf16``."""
         dtype = given.get("weights")
         if dtype not in DTYPES or not ("weights_dtype" in cls.model_fields or cls is HubFiles):
             return given
-        kept = {} if cls is HubFiles else {"weights_dtype": given.get("weights_dtype") or dtype}
-        return {**given, "weights": "auto", **kept}
+        renamed = {} if cls is HubFiles else {"weights_dtype": given.get("weights_dtype") or dtype}
+        return {**given, "weights": "auto", **renamed}
 
 
 class HubModel(InPrecision, HubFiles):
@@ -152,30 +156,33 @@ class ContrastiveOptions(Compiled, HubModel):
     its configuration."""
 
 
-class ContrastiveHalfOptions(Compiled, HubModel):
-    """The contrastive half of BLIP, BLIP-2 or FLAVA (``itc``)."""
+class Cutting(Options):
+    """A model that cuts captions."""
 
-    temperature: Annotated[float, Field(gt=0)] | None = None
-    """What cosines are divided by (BLIP and BLIP-2: 0.07); FLAVA has its own."""
     max_tokens: int | None = None
     """Where captions are cut; by default as the model was trained (BLIP 35, BLIP-2 32, FLAVA its own)."""
 
 
-class MatchingOptions(HubModel):
+class ContrastiveHalfOptions(Cutting, Compiled, HubModel):
+    """The contrastive half of BLIP, BLIP-2 or FLAVA (``itc``)."""
+
+    temperature: Annotated[float, Field(gt=0)] | None = None
+    """Cosines are divided by it (BLIP and BLIP-2: 0.07); FLAVA has its own."""
+
+
+class MatchingOptions(Cutting, HubModel):
     """The matching head of BLIP, BLIP-2 or FLAVA (``itm``)."""
 
     itm_start: Literal["enc", "cls"] | None = None
     """Of BLIP, the token that a caption begins with: ``enc``, [ENC], as the head was trained and the default; ``cls``,
     [CLS], as the forward of transformers has it."""
-    max_tokens: int | None = None
-    """Where captions are cut; by default as the model was trained (BLIP 35, BLIP-2 32, FLAVA its own)."""
 
 
 class LanguageOptions(HubModel):
     """A model that writes text."""
 
     weights_dtype: Dtype | None = None
-    """How weights are kept in memory; by default fp32."""
+    """Of the weights in memory; by default fp32."""
 
 
 class ChatOptions(LanguageOptions):
@@ -184,18 +191,18 @@ class ChatOptions(LanguageOptions):
     split_images: bool | None = None
     """Cut images into tiles or not, where the model can do both."""
     pad_images: bool | None = None
-    """Pad images of LLaVA-1.5 to a square or not; by default what the checkpoint's processor says."""
+    """Pad images of LLaVA-1.5 to a square or not; by default as the checkpoint's processor does."""
     device_map: str | int | dict[str, int | str] | None = None
     """Spread over devices as accelerate does: ``auto``, another of transformers' words, a device, or part -> device."""
-    max_memory: dict[Any, Any] | None = None
-    """Of ``device_map=auto``: device -> what it may hold, bytes or text such as ``20GiB``."""
+    max_memory: dict[int | str, int | str] | None = None
+    """Of ``device_map=auto``: device -> memory, in bytes or as text such as ``20GiB``."""
     offload_folder: Text | None = None
     """For weights that go to the disk."""
     load_in_4bit: bool = False
     """Weights packed by bitsandbytes."""
     load_in_8bit: bool = False
     """Weights packed by bitsandbytes."""
-    quantization_config: dict[str, Any] | None = None
+    quantization_config: dict[str, object] | None = None
     """Further settings of either, or of another method (``quant_method``)."""
 
 
@@ -219,19 +226,23 @@ class VqaScoreOptions(ChatOptions):
         return self
 
 
-class ChoiceOptions(ChatOptions):
-    """A model that answers forced choices in words (``choice``)."""
+class Choosing(Options):
+    """Forced choices in words."""
 
     order: Order = "random"
-    """Of options: ``random`` by seed, or ``both``."""
+    """Of options in forced choices: ``random`` by seed, or ``both``."""
     side_by_side: bool = False
-    """Join the two images of a question, for models that take one."""
+    """Join the two images of a forced choice, for models that take one."""
     max_tokens: Count = 100
-    """Of an answer; most end after a few."""
+    """Of an answer in words; most end after a few."""
+
+
+class ChoiceOptions(Choosing, ChatOptions):
+    """A model that answers forced choices in words (``choice``)."""
 
 
 class NoiseOptions(LanguageOptions):
-    """What scores of captions and their priors from noise images take."""
+    """Scores of captions, and their priors from noise images."""
 
     noise_images: Count | None = None
     """How many noise images; by default as many as the task says, or else 3."""
@@ -242,8 +253,7 @@ class NoiseOptions(LanguageOptions):
     noise_seed: int = 0
     """Draws the noise."""
     prompt: Text = ""
-    """Text before the caption; of a chat model, the user's turn beside the image; what a sequence-to-sequence model
-    reads."""
+    """Text before the caption; of a chat model, the user's turn beside the image; the input of an encoder-decoder."""
     end_token: bool = False
     """Also score the token that ends the caption."""
 
@@ -254,7 +264,7 @@ class VisualGptOptions(NoiseOptions, ChatOptions):
     alpha: float = Field(
         0.0, ge=0, le=1, json_schema_extra={"advice": "; `ttmbench analyze alpha` shows what each would give"}
     )
-    """How much of log P(t) a run takes off, from 0 to 1 (Eq. 7)."""
+    """The fraction of log P(t) that a run subtracts, from 0 to 1 (Eq. 7)."""
     prior: Literal["noise", "test_images"] = "noise"
     """Where P(t) comes from: ``noise``, or ``test_images``, the mean over the task's images."""
 
@@ -275,7 +285,7 @@ class TinyClipOptions(Compiled, InPrecision):
     """As for ``hf``."""
 
 
-class OpenClipFiles(Options):
+class OpenClipFiles(Weights):
     """Which files a model of open_clip is loaded from."""
 
     model: Text
@@ -284,11 +294,7 @@ class OpenClipFiles(Options):
     """With the name of an architecture, a tag (``laion2b_s34b_b79k``) or a file: safetensors, or a checkpoint that
     open_clip's training wrote (``epoch_32.pt``)."""
     revision: Text | None = None
-    """Commit, tag or branch of the hub repository that a tag or ``hf-hub:`` names."""
-    weights: Literal["auto", "safetensors"] = "auto"
-    """``auto``: safetensors, else a pickle, read as tensors alone; ``safetensors`` refuses pickles."""
-    offline: bool = False
-    """Use what is on this machine only."""
+    """Commit, tag or branch of the Hub repository that a tag or ``hf-hub:`` names."""
 
 
 class OpenClipOptions(Compiled, InPrecision, OpenClipFiles):
@@ -300,7 +306,7 @@ class OpenClipOptions(Compiled, InPrecision, OpenClipFiles):
 
 
 class EmbeddingsOptions(OnDevice):
-    """Stored features."""
+    """Precomputed embeddings."""
 
     path: Text
     """An npz or safetensors file with ``img`` [groups * images, d] and ``cap`` [groups * captions, d], group by group,
@@ -308,16 +314,16 @@ class EmbeddingsOptions(OnDevice):
     classification ``cap`` has a row a class, and ``label`` int [images] says which one is true. The file may hold the
     scalars ``logit_scale`` and ``logit_bias``. Or a folder that ``--save_adapted`` wrote."""
     logit_scale: float | None = None
-    """What cosines are multiplied with, a factor and not its logarithm; by default the file's, else 100 (CLIP's)."""
+    """Factor of cosines, not its logarithm; by default the file's, else 100 (CLIP's)."""
     logit_bias: float | None = None
-    """What is added to every logit; with one the loss is SigLIP's pairwise sigmoid."""
+    """Added to every logit; with one the loss is SigLIP's pairwise sigmoid."""
 
 
-class ServedOptions(Options):
+class ServedOptions(Choosing):
     """A model behind an OpenAI-compatible server."""
 
     model: Text
-    """As the server calls it."""
+    """Its name on the server."""
     base_url: str = OPENAI
     """Of the API, without ``/chat/completions``."""
     scorer: Literal["vqascore", "choice"] = "vqascore"
@@ -329,7 +335,7 @@ class ServedOptions(Options):
     concurrency: Count = 16
     """Questions at a time."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
-    """Seconds until an answer must be there."""
+    """Seconds until an answer must have arrived."""
     retries: Annotated[int, Field(ge=0)] = 8
     """Tries after the first."""
     backoff: Amount = 0.5
@@ -337,7 +343,7 @@ class ServedOptions(Options):
     cache: Text | None = None
     """File of stored answers; by default one in the user's cache folder."""
     max_cost: Amount | None = None
-    """What a run may spend; needs both prices."""
+    """Limit of a run's costs; needs both prices."""
     price_in: Amount | None = None
     """Of a million tokens sent."""
     price_out: Amount | None = None
@@ -347,7 +353,7 @@ class ServedOptions(Options):
     image_format: Literal["jpeg", "png"] = "jpeg"
     """How images are encoded."""
     detail: Text | None = "high"
-    """What the server is told of how closely to look at images; ``none`` says nothing."""
+    """How closely the server is asked to look at images; ``none`` leaves it out."""
     temperature: float | None = 0.0
     """Of the request; ``none`` leaves it out."""
     top_logprobs: Count = 20
@@ -356,12 +362,6 @@ class ServedOptions(Options):
     """``log_odds`` of yes, its ``probability``, or that of the token "Yes" alone (``yes_token``)."""
     on_refusal: Literal["error", "wrong"] | None = None
     """With VQAScore, ``error`` (the default) or ``wrong`` for groups with a pair that has no score."""
-    order: Order = "random"
-    """Of options in forced choices: ``random`` by seed, or ``both``."""
-    side_by_side: bool = False
-    """Join the two images of a forced choice, for models that take one."""
-    max_tokens: Count = 100
-    """Of an answer in words."""
     offline: bool = False
     """Use stored answers only."""
 
@@ -370,14 +370,12 @@ class ServedOptions(Options):
         if self.max_cost is not None and (self.price_in is None or self.price_out is None):
             raise ValueError("max_cost needs price_in and price_out: what a million tokens cost")
         if self.scorer == "choice" and self.on_refusal is not None:
-            raise ValueError(
-                "on_refusal is for scorer=vqascore; in forced choices a refusal chooses nothing and is wrong"
-            )
+            raise ValueError("on_refusal is for scorer=vqascore; in forced choices a refusal is a wrong answer")
         return self
 
 
 def _wanted(schema: Mapping[str, Any], name: str) -> str:
-    """What a value has to be, of its JSON schema."""
+    """The permitted values of a JSON schema, in words."""
     schema = next((choice for choice in schema.get("anyOf", [schema]) if choice.get("type") != "null"), schema)
     if "enum" in schema:
         *others, last = schema["enum"]

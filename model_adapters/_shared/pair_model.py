@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import count_parameters, declared_name
+from ttmbench.model_adapters._shared.contrastive import FP16, count_parameters, declared_name
 from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
 from ttmbench.model_adapters._shared.placement import (
     TORCH_DTYPES,
@@ -26,14 +25,11 @@ from ttmbench.model_adapters._shared.placement import (
     weights_of,
 )
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
+from ttmbench.protocols import PreparedPairScorer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import PreTrainedModel
-
-Images = TypeVar("Images")  # prepared
-Encoded = TypeVar("Encoded")
-Captions = TypeVar("Captions")  # prepared
 
 
 class FrozenModel:
@@ -64,38 +60,18 @@ class FrozenModel:
         return arithmetic(self.device, self.dtype)
 
 
-class PairModel(FrozenModel, ABC, Generic[Images, Encoded, Captions]):
-    """A `PreparedPairScorer`; subclasses score a pair."""
+class PairModel(FrozenModel):
+    """A `PreparedPairScorer` but for its four methods, which subclasses have."""
 
-    @abstractmethod
-    def prepare_images(self, images: Sequence[Image]) -> Images:
-        """The model's own preprocessing, one row per image, on the CPU."""
-
-    @abstractmethod
-    def prepare_captions(self, captions: Sequence[str]) -> Captions:
-        """One row per caption, on the CPU."""
-
-    @abstractmethod
-    def encode_images(self, prepared: Images) -> Encoded:
-        """What the vision encoder gives, one row per image, on the device."""
-
-    @abstractmethod
-    def score_prepared(self, images: Encoded, captions: Captions) -> np.ndarray:
-        """Scores encoded image i with prepared caption i: float32 [pairs]."""
-
-    def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
+    def score_pairs(self: PreparedPairScorer, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
         """Scores image i with caption i: float32 [pairs]."""
         with torch.inference_mode():
             encoded = self.encode_images(self.prepare_images(images))
             return self.score_prepared(encoded, self.prepare_captions(captions))
 
 
-class TrainablePairModel(PairModel[Images, Encoded, Captions]):
+class TrainablePairModel(PairModel):
     """A `PairModel` that TTM can train: `PairTrainable` but for the loss."""
-
-    @abstractmethod
-    def pair_loss(self, images: Images, captions: Captions, matched: np.ndarray) -> torch.Tensor:
-        """The model's own loss for answering which of the pairs match; the mean over pairs."""
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The trained parameters."""
@@ -119,7 +95,7 @@ class TrainablePairModel(PairModel[Images, Encoded, Captions]):
         if self.untrainable is not None:
             raise UsageError(f"the model cannot be trained as it is loaded: {self.untrainable}")
         if self.dtype == torch.float16:
-            raise UsageError("fp16 cannot train (its gradients underflow); use --dtype bf16 or fp32")
+            raise UsageError(FP16)
 
 
 def full_precision(head: torch.nn.Linear) -> None:

@@ -117,8 +117,7 @@ class QFormerModel(PromptedModel):
         read = model.qformer(
             query_embeds=queries, encoder_hidden_states=states, encoder_attention_mask=seen, **options
         ).last_hidden_state[:, :count]
-        projected: torch.Tensor = model.language_projection(read.to(model.language_projection.weight.dtype))
-        return projected
+        return model.language_projection(read.to(model.language_projection.weight.dtype))
 
     def _pad(self, name: str) -> int:
         if not name.endswith("input_ids"):

@@ -203,7 +203,7 @@ def request_key(request: Mapping[str, object]) -> str:
 
 
 @contextmanager
-def open_answers(path: Path) -> Iterator[StoredAnswers]:
+def open_answers(path: Path) -> Iterator[AnswerCache]:
     """Stored answers in one SQLite file in WAL mode, which several processes may use at once.
 
     Raises:
@@ -224,7 +224,7 @@ def open_answers(path: Path) -> Iterator[StoredAnswers]:
             connection.close()
         raise _unusable(path, error) from None
     try:
-        yield StoredAnswers(connection, path)
+        yield AnswerCache(connection, path)
     except sqlite3.Error as error:
         raise _unusable(path, error) from None
     finally:
@@ -235,7 +235,7 @@ def _unusable(path: Path, error: Exception) -> UsageError:
     return UsageError(f"answers cannot be stored in {path}: {error}; choose another file with cache=PATH")
 
 
-class StoredAnswers:
+class AnswerCache:
     """Answers by the key of their request, in an open file."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:

@@ -13,7 +13,7 @@ from ttmbench._util.console import progress_bar, progress_iter, warn
 from ttmbench._util.rate_limit import shared_pauses
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters._shared.options import ServedOptions
-from ttmbench.model_adapters.api.answers import Answer, StoredAnswers, open_answers, request_key
+from ttmbench.model_adapters.api.answers import Answer, AnswerCache, open_answers, request_key
 from ttmbench.model_adapters.api.client import Body, ChatClient, Dialect, Server
 from ttmbench.model_adapters.api.costs import Account, Prices, money
 from ttmbench.model_adapters.api.images import ImageStyle, image_digest, image_tokens
@@ -83,7 +83,7 @@ class ChatModel:
 
     def _ask(
         self,
-        cache: StoredAnswers,
+        cache: AnswerCache,
         prompts: Sequence[Prompt],
         requests: Sequence[Body],
         keys: Sequence[str],

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import shutil
 import weakref
 
 import jsonschema
 import pytest
 from PIL import Image
+from support.adapter_inputs import groups_of, own_model
 
 from ttmbench._util.images import LazyImages
 from ttmbench.cli import main
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import UsageError
 from ttmbench.model_adapters import choice as chat_choice
-from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import ChoiceQuestion
 from ttmbench.results.files import schema
 from ttmbench.testing import check_adapter
 
-KINDS = [
-    "llava",
-    "llava_onevision",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "qwen3_vl",
-    "smolvlm",
-    "idefics3",
-    "internvl",
-]
+KINDS = "llava llava_onevision qwen2_vl qwen2_5_vl qwen3_vl smolvlm idefics3 internvl".split()
 GROUPS = 2
 SCALE = 18.0  # of random weights: answers of smaller ones hardly depend on the question
 
@@ -75,50 +63,27 @@ def run(folder, tmp_path, *options, model_args="max_tokens=4", groups=GROUPS):
     return code, document, [json.loads(line) for line in samples.read_text(encoding="utf-8").splitlines()]
 
 
-def own_text(folder, max_tokens):
-    """What the model itself says to a question and images, by its own template, processor and generation."""
-    from transformers import AutoModelForImageTextToText, AutoProcessor
-
-    model = AutoModelForImageTextToText.from_pretrained(folder).eval()
-    processor = AutoProcessor.from_pretrained(folder)
-
-    def say(question, images):
-        content = [*({"type": "image", "image": image} for image in images), {"type": "text", "text": question}]
-        inputs = processor.apply_chat_template(
-            [{"role": "user", "content": content}],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            return_tensors="pt",
-        )
-        tokens = model.generate(**inputs, do_sample=False, max_new_tokens=max_tokens)
-        return processor.batch_decode(tokens[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)[0].strip()
-
-    return say
-
-
-def beside(left, right):
-    """Two images of one height as one."""
-    joined = Image.new("RGB", (left.width + right.width, left.height))
-    joined.paste(left, (0, 0))
-    joined.paste(right, (left.width, 0))
-    return joined
-
-
-def own_answers(folder, samples, max_tokens, join=None):
-    """[(answer of the model itself, answer in the samples)], question by question."""
-    registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=len(samples))
-    say, found = own_text(folder, max_tokens), []
-    for group, line in zip(groups, samples, strict=True):
+def own_answers(folder, samples, max_tokens):
+    """[(answer of the model itself, answer in the samples)]: by its own template, processor and generation."""
+    model, processor = own_model(folder)
+    pairs = []
+    for group, line in zip(groups_of("shapes_color", len(samples)), samples, strict=True):
         assert line["group_id"] == group.group_id and len(line["answers"]) % 4 == 0
-        for one in line["answers"]:
-            side, number = one["question"].split()
-            shown = [int(number) - 1] if side == "image" else one["order"]
-            images = [group.images[index].open().convert("RGB") for index in shown]
-            images = [join(*images)] if join and len(images) == 2 else images
-            found.append((say(one["prompt"], images), one["answer"]))
-    return found
+        for asked in line["answers"]:
+            side, number = asked["question"].split()
+            shown = [int(number) - 1] if side == "image" else asked["order"]
+            images = [{"type": "image", "image": group.images[index].open().convert("RGB")} for index in shown]
+            inputs = processor.apply_chat_template(
+                [{"role": "user", "content": [*images, {"type": "text", "text": asked["prompt"]}]}],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=True,
+                return_tensors="pt",
+            )
+            tokens = model.generate(**inputs, do_sample=False, max_new_tokens=max_tokens)
+            text = processor.batch_decode(tokens[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)[0]
+            pairs.append((text.strip(), asked["answer"]))
+    return pairs
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,64 +98,6 @@ def test_answers_of_a_run_are_those_of_the_model_itself(kind, tiny_vlm, tmp_path
         asked = [own for start in range(0, len(pairs), 4) for own, _ in pairs[start : start + 4][side]]
         assert len(set(asked)) > 1, f"answers depend on the question: {asked}"
     assert document["model_info"]["capabilities"] == ["ChoiceScorer"]
-
-
-@pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])
-def test_numbers_are_those_of_the_answers_under_a_filter_of_their_own(kind, readable, tmp_path):
-    folder = readable(kind)
-    _, document, samples = run(folder, tmp_path, model_args="max_tokens=1", groups=3)
-    right = {"image": [], "caption": []}
-    chosen = []
-    texts = iter(own_answers(folder, samples, 1))
-    for line in samples:
-        good = {"image": True, "caption": True}
-        for one in line["answers"]:
-            side, number = one["question"].split()
-            option = re.match(r"([AB])\)", next(texts)[0])
-            chosen.append(option and option[1])  # None: a special token, which is not written
-            good[side] &= option is not None and one["order"]["AB".index(option[1])] == int(number) - 1
-        for side, value in good.items():
-            right[side].append(value)
-    assert set(chosen) >= {"A", "B"}, "answers depend on the question"
-    assert chosen.count(None) == len(document["choice"]["shapes_color"]["unread"])
-    both = [text and image for text, image in zip(right["image"], right["caption"], strict=True)]
-    numbers = document["results"]["shapes_color"]
-    assert {key.rpartition(",")[2] for key in numbers} == {"choice"}
-    for metric, values in (("text_score", right["image"]), ("image_score", right["caption"]), ("group_score", both)):
-        assert numbers[f"{metric},choice"] == sum(values) / 3, metric
-    assert any(numbers[f"{metric},choice"] for metric in ("text_score", "image_score")), "numbers that say something"
-    assert document["chance"]["shapes_color"] == {"text_score": 0.25, "image_score": 0.25, "group_score": 0.0625}
-
-
-@pytest.mark.parametrize("kind", ["llava", "qwen2_vl"])
-def test_two_images_joined_into_one(kind, readable, tmp_path):
-    folder = readable(kind)
-    _, document, samples = run(folder, tmp_path, model_args="max_tokens=4,side_by_side=true")
-    pairs = own_answers(folder, samples, 4, join=beside)
-    assert [ours for _, ours in pairs] == [own for own, _ in pairs]
-    assert document["choice"]["shapes_color"]["side_by_side"] is True
-    assert document["model_info"]["fingerprint"]["side_by_side"] is True
-
-
-def test_both_orders_ask_twice(readable, tmp_path):
-    folder = readable("llava")
-    _, document, samples = run(folder, tmp_path, model_args="max_tokens=1,order=both")
-    pairs = own_answers(folder, samples, 1)
-    assert len(pairs) == 8 * GROUPS and all(own == ours for own, ours in pairs)
-    assert document["chance"]["shapes_color"]["group_score"] == 0.0625**2
-
-
-def test_batches_and_a_second_run_change_no_answer(readable, tmp_path):
-    folder = readable("qwen2_vl")
-    answers = [run(folder, tmp_path, "--batch_size", size)[2] for size in ("1", "7", "7")]
-    assert answers[0] == answers[1] == answers[2]
-
-
-def test_a_test_time_stage_is_a_note(readable, tmp_path, capsys):
-    code, document, _ = run(readable("llava"), tmp_path, "--ttm")
-    assert code == 0, capsys.readouterr().err
-    assert "can be neither matched nor adapted" in " ".join(document["notes"]["shapes_color"])
-    assert {key.rpartition(",")[2] for key in document["results"]["shapes_color"]} == {"choice"}
 
 
 def one_error(capsys) -> str:
@@ -273,15 +180,10 @@ def test_no_image_is_kept(tiny_vlm, few_objects):
     assert alive() == 0
 
 
-def test_half_precision_answers(readable, tmp_path):
-    code, document, _ = run(readable("llava"), tmp_path, "--dtype", "bf16", model_args="max_tokens=2,weights=bf16")
+def test_the_record_says_what_was_asked_and_how(readable, tmp_path):
+    code, document, _ = run(readable("llava"), tmp_path, "--dtype", "bf16", model_args="max_tokens=4,weights=bf16")
     declared = document["model_info"]["fingerprint"]
     assert code == 0 and declared["dtype"] == declared["weights"] == "bfloat16"
-
-
-def test_the_record_says_what_was_asked_and_how(readable, tmp_path):
-    _, document, _ = run(readable("llava"), tmp_path)
-    declared = document["model_info"]["fingerprint"]
     assert declared["max_tokens"] == 4 and declared["decoding"] == "greedy" and declared["order"] == "random"
     assert declared["prompt"] == "USER: <image>\n{question} ASSISTANT:"
 
@@ -295,5 +197,3 @@ def test_wrong_arguments_are_one_clear_error(tiny_vlm):
     ):
         with pytest.raises(UsageError, match=says):
             chat_choice.load(pretrained=folder, **arguments)
-    with pytest.raises(DataError, match="neither a folder here"):
-        chat_choice.load(pretrained="nobody/no-such-model", offline=True)

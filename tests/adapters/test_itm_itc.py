@@ -7,16 +7,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from support.adapter_inputs import groups_of
+from support.adapter_inputs import groups_of, quick_scores
 from support.rounding import bound
 
-import ttmbench
 from ttmbench.cli import main
-from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import itc, itm
 from ttmbench.testing import check_adapter
 
-QUICK = {"limit": 3, "bootstrap_iters": 0, "device": "cpu"}
 FAMILIES = ("blip", "blip2", "flava")
 
 
@@ -30,15 +28,12 @@ def folder(family, tiny_vlm):
     return tiny_vlm(family) if family == "flava" else tiny_vlm(family, captioner=False)
 
 
-def own_pipeline(family, folder):
+def own_pipeline(family, folder, start="enc"):
     """The model of transformers, and a function that scores one image with one caption both ways."""
     import transformers
 
-    kinds = {
-        "blip": "BlipForImageTextRetrieval",
-        "blip2": "Blip2ForImageTextRetrieval",
-        "flava": "FlavaForPreTraining",
-    }
+    names = ("BlipForImageTextRetrieval", "Blip2ForImageTextRetrieval", "FlavaForPreTraining")
+    kinds = dict(zip(FAMILIES, names, strict=True))
     model = getattr(transformers, kinds[family]).from_pretrained(folder).eval()
     words = transformers.AutoTokenizer.from_pretrained(folder)
     images = transformers.AutoImageProcessor.from_pretrained(folder)
@@ -48,10 +43,10 @@ def own_pipeline(family, folder):
         pixels = images(images=image, return_tensors="pt")["pixel_values"]
         with torch.no_grad():
             if family == "blip":
-                start = {"input_ids": tokens["input_ids"].clone()}
-                start["input_ids"][:, 0] = model.config.text_config.bos_token_id + 1
-                head = model(**{**tokens, **start}, pixel_values=pixels, use_itm_head=True).itm_score[0]
                 cosine = model(**tokens, pixel_values=pixels, use_itm_head=False).itm_score[0, 0] / 0.07
+                if start == "enc":
+                    tokens["input_ids"][:, 0] = model.config.text_config.bos_token_id + 1
+                head = model(**tokens, pixel_values=pixels, use_itm_head=True).itm_score[0]
             elif family == "blip2":
                 ahead = torch.full((1, model.config.num_query_tokens), model.config.image_token_index)
                 tokens = {
@@ -121,9 +116,9 @@ def test_the_matching_head_is_asked_as_it_was_trained(family, tiny_vlm):
     assert np.ptp(longer.score_pairs([image] * 2, captions[1:])) > rounding
     if family == "blip":
         transformers_own = itm.load(pretrained=folder, device="cpu", itm_start="cls", max_tokens=64)
-        score = own_pipeline_of_blip(folder)
+        score = own_pipeline("blip", folder, start="cls")
         both = transformers_own.score_pairs([image] * 2, captions[:2])
-        np.testing.assert_allclose(both, [score(image, caption) for caption in captions[:2]], atol=1e-4, rtol=0)
+        np.testing.assert_allclose(both, [score(image, caption)[0] for caption in captions[:2]], atol=1e-4, rtol=0)
         assert np.abs(both - found[:2]).min() > 1e-2, "another first token is another score"
 
 
@@ -135,23 +130,6 @@ def test_the_contrastive_half_cuts_where_the_matching_head_does(family, most, ti
             adapter = module.load(pretrained=folder, device="cpu", **options)
             assert adapter.prepare_captions(["cat", LONG])["input_ids"].shape == (2, expected)
             assert adapter.fingerprint()["max_tokens"] == expected
-
-
-def own_pipeline_of_blip(folder):
-    """What transformers' own forward says: [CLS] first, nothing cut."""
-    from transformers import AutoImageProcessor, AutoTokenizer, BlipForImageTextRetrieval
-
-    model = BlipForImageTextRetrieval.from_pretrained(folder).eval()
-    words, images = AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder)
-
-    def score(image, caption):
-        tokens = {k: v for k, v in words(caption, return_tensors="pt").items() if k != "token_type_ids"}
-        with torch.no_grad():
-            pixels = images(images=image, return_tensors="pt")["pixel_values"]
-            head = model(**tokens, pixel_values=pixels, use_itm_head=True).itm_score[0]
-        return float(head[1] - head[0])
-
-    return score
 
 
 def test_scores_of_another_start_or_cut_are_not_taken_from_the_cache(tiny_vlm, tmp_path, capsys):
@@ -196,22 +174,12 @@ def test_a_blip_without_the_trained_start_says_so(tiny_vlm):
 def test_scores_of_a_run_equal_the_models_own(family, folder, task):
     heads, cosines = expected_scores(family, folder, groups_of(task, 3))
     for way, expected in (("itm", heads), ("itc", cosines)):
-        run = ttmbench.simple_evaluate(f"{family}-{way}", task, model_args={"pretrained": str(folder)}, **QUICK)
-        found = run.scores[task]["none"][0].groups
+        found, run = quick_scores(f"{family}-{way}", task, limit=3, pretrained=folder)
         assert found.dtype == np.float32
+        assert ("PreparedPairScorer" if way == "itm" else "DualEncoder") in run["model_info"]["capabilities"]
         np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0, err_msg=way)
         assert np.ptp(expected, axis=2).max() > 1e-2, "captions matter"
         assert task != "shapes_color" or np.ptp(expected, axis=1).max() > 1e-2, "images matter"
-
-
-def test_the_command_line_runs_them(family, folder, tmp_path, capsys):
-    for way in ("itm", "itc"):
-        out = tmp_path / f"{way}.json"
-        words = ["--model", f"{family}-{way}", "--model_args", f"pretrained={folder}", "--tasks", "shapes_color"]
-        assert main([*words, "--limit", "4", "--device", "cpu", "--output_path", str(out)]) == 0
-        info = json.loads(out.read_text())["model_info"]
-        wanted = "PreparedPairScorer" if way == "itm" else "DualEncoder"
-        assert wanted in info["capabilities"] and len(info["fingerprint"]["weights_sha256"]) == 64
 
 
 def test_adapters_keep_the_contract(family, folder):
@@ -219,36 +187,6 @@ def test_adapters_keep_the_contract(family, folder):
     assert {"batch size changes no pair score", "preparing changes no pair score"} <= set(made)
     assert "pairs: the state comes back after training" in made
     assert "batch size changes no score" in check_adapter(itc.load(pretrained=str(folder), device="cpu"))
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_batch_size_changes_no_score(family, folder, batch_size):
-    runs = [
-        ttmbench.simple_evaluate(
-            f"{family}-itm", "shapes_color", model_args={"pretrained": str(folder)}, batch_size=size, **QUICK
-        )
-        for size in (7, batch_size)
-    ]
-    one, other = (run.scores["shapes_color"]["none"][0].groups for run in runs)
-    np.testing.assert_allclose(one, other, atol=1e-4, rtol=0)
-
-
-def test_each_image_is_prepared_and_encoded_once(tiny_vlm):
-    adapter = itm.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu")
-    seen = {"prepared": 0, "encoded": 0}
-    prepare, encode = adapter.prepare_images, adapter.encode_images
-
-    def counting_prepare(images):
-        seen["prepared"] += len(images)
-        return prepare(images)
-
-    def counting_encode(prepared):
-        seen["encoded"] += len(prepared)
-        return encode(prepared)
-
-    adapter.prepare_images, adapter.encode_images = counting_prepare, counting_encode
-    ttmbench.simple_evaluate(adapter, "shapes_spatial,shapes_color", limit=5, batch_size=3, bootstrap_iters=0)
-    assert seen == {"prepared": 5 + 10, "encoded": 5 + 10}
 
 
 def test_loss_and_gradient_are_those_of_the_contrastive_loss(tiny_vlm):
@@ -300,42 +238,23 @@ def test_the_matching_loss_is_cross_entropy_of_the_head(family, folder):
 
 def test_bf16_scores_are_fp32_and_near(tiny_vlm):
     folder = tiny_vlm("blip", captioner=False)
-    scores = {}
-    for dtype in ("fp32", "bf16"):
-        run = ttmbench.simple_evaluate(
-            "blip-itm", "shapes_color", model_args={"pretrained": str(folder)}, dtype=dtype, **QUICK
-        )
-        scores[dtype] = run.scores["shapes_color"]["none"][0].groups
-    assert not np.array_equal(scores["fp32"], scores["bf16"])
-    np.testing.assert_allclose(scores["fp32"], scores["bf16"], atol=0.2 * np.abs(scores["fp32"]).max())
-    rounded = torch.from_numpy(scores["bf16"]).bfloat16().float().numpy()
-    assert not np.array_equal(rounded, scores["bf16"]), "the head's answers are not rounded to bf16"
+    exact, fast = (quick_scores("blip-itm", "shapes_color", pretrained=folder, dtype=d)[0] for d in ("fp32", "bf16"))
+    assert not np.array_equal(exact, fast)
+    np.testing.assert_allclose(exact, fast, atol=0.2 * np.abs(exact).max())
+    rounded = torch.from_numpy(fast).bfloat16().float().numpy()
+    assert not np.array_equal(rounded, fast), "the head's logits are not rounded to bf16"
 
 
 def test_a_temperature_scales_scores_and_is_on_record(tiny_vlm):
     folder = str(tiny_vlm("blip", captioner=False))
     found = []
     for temperature in (0.07, 0.5):
-        arguments = {"pretrained": folder, "temperature": temperature}
-        run = ttmbench.simple_evaluate("blip-itc", "shapes_color", model_args=arguments, **QUICK)
+        scores, run = quick_scores("blip-itc", "shapes_color", pretrained=folder, temperature=temperature)
         assert run["model_info"]["fingerprint"]["temperature"] == temperature
-        found.append(run.scores["shapes_color"]["none"][0].groups * temperature)
+        found.append(scores * temperature)
     np.testing.assert_allclose(*found, atol=1e-5)
     with pytest.raises(UsageError, match="FLAVA has its own"):
         itc.load(pretrained=str(tiny_vlm("flava")), temperature=0.1)
-
-
-def test_contrastive_halves_are_adapted_by_ttm(tiny_vlm):
-    for family in ("blip", "blip2"):
-        run = ttmbench.simple_evaluate(
-            f"{family}-itc",
-            "shapes_color",
-            model_args={"pretrained": str(tiny_vlm(family, captioner=False))},
-            ttm={"iterations": 1, "epochs": 2, "tau_start": 0.0},
-            **QUICK,
-        )
-        (step,) = run["ttm"]["shapes_color"]["iterations"]
-        assert step["selected"] > 0 and len(step["loss"]) == 2
 
 
 def test_what_has_no_such_half_is_refused(tiny_hf_clip, tiny_vlm):
@@ -344,26 +263,3 @@ def test_what_has_no_such_half_is_refused(tiny_hf_clip, tiny_vlm):
             module.load(pretrained=str(tiny_hf_clip), device="cpu")
     with pytest.raises(DataError, match="lack"):
         itm.load(pretrained=str(tiny_vlm("blip", captioner=True)), device="cpu")
-    with pytest.raises(DataError, match="neither a folder here"):
-        itm.load(pretrained="nobody/no-such-model", offline=True)
-
-
-def test_a_wrong_number_of_scores_is_one_clear_error(tiny_vlm):
-    adapter = itm.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu")
-    adapter.score_prepared = lambda images, captions: np.zeros(3, dtype=np.float32)
-    with pytest.raises(TtmbenchError, match="one each is expected"):
-        ttmbench.simple_evaluate(adapter, "shapes_color", limit=4, bootstrap_iters=0)
-
-
-def test_global_metrics_of_a_pair_scorer(tiny_vlm):
-    folder = tiny_vlm("blip", captioner=False)
-    run = ttmbench.simple_evaluate("blip-itm", "shapes_color_global", model_args={"pretrained": str(folder)}, **QUICK)
-    scores = run.scores["shapes_color_global"]["none"][0]
-    assert scores.all_pairs.shape == (6, 6) and np.isfinite(scores.all_pairs).all()
-    for index in range(3):
-        inside = scores.all_pairs[2 * index : 2 * index + 2, 2 * index : 2 * index + 2]
-        assert np.array_equal(inside, scores.groups[index])
-    with pytest.raises(TtmbenchError, match="at most 20000"):
-        ttmbench.simple_evaluate(
-            "blip-itm", "shapes_color_global", model_args={"pretrained": str(folder)}, **{**QUICK, "limit": 100}
-        )

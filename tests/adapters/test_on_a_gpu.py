@@ -18,7 +18,7 @@ from support.stand_in_gpu import GPU, stand_in_gpu
 import ttmbench
 from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
@@ -160,7 +160,7 @@ def test_open_clip_gives_the_numbers_of_the_processor(gpu, tiny_vlm, tmp_path):
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_training_waits_once_an_epoch_and_sends_images_once(kind, tiny_hf_clip, tiny_siglip):
     registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=4)
+    groups = load_task_data(registry, find_task(registry, "shapes_color"), limit=4).groups
     epochs, batch = 2, 2
     with stand_in_gpu() as gpu:
         adapter = hf.load(pretrained=str(tiny_siglip if kind == "siglip" else tiny_hf_clip), device="cuda")

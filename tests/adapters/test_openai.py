@@ -623,11 +623,6 @@ def test_it_works_where_an_event_loop_is_running(chat_server, tmp_path):
     assert results.results["shapes_replace"]["text_score,none"] is not None and len(chat_server.requests) == 6
 
 
-def test_a_pair_scorer_that_cannot_adapt_gets_a_note(chat_server, evaluate):
-    code, document, _ = evaluate("--ttm")
-    assert code == 0 and "cannot be adapted" in " ".join(document["notes"]["shapes_color"])
-
-
 def test_the_named_model_fixes_version_and_prices(capsys):
     assert main(["show", "gpt-4.1"]) == 0
     shown = json.loads(capsys.readouterr().out)

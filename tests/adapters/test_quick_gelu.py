@@ -10,8 +10,10 @@ import open_clip.pretrained
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import tiny_models
 from support.adapter_inputs import logits_of as scores
 from support.adapter_inputs import one_step
+from support.tiny_models import OPEN_CLIP as CLIP
 
 from ttmbench.cache.key import model_description
 from ttmbench.cli import main
@@ -22,34 +24,18 @@ from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights
 from ttmbench.plugins.registry import build_registry
 
-TOWER = {"width": 32, "layers": 2}
-CLIP = {
-    "embed_dim": 24,
-    "vision_cfg": {**TOWER, "head_width": 16, "image_size": 32, "patch_size": 8},
-    "text_cfg": {**TOWER, "heads": 2, "context_length": 20},
-}
 OTHER = {**CLIP, "embed_dim": 20}
 
 
 @pytest.fixture
 def library(monkeypatch, tmp_path):
     """Makes open_clip know an architecture in both forms, another in one, and returns files of weights for them."""
-    configs, files = tmp_path / "configs", {}
-    configs.mkdir()
     known = {"tiny-clip-32": CLIP, "tiny-clip-32-quickgelu": {**CLIP, "quick_gelu": True}, "tiny-other-32": OTHER}
-    for name, config in known.items():
-        (configs / f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
-    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIG_PATHS", [*open_clip.factory._MODEL_CONFIG_PATHS])
-    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", {**open_clip.factory._MODEL_CONFIGS})
-    open_clip.add_model_config(configs)
-    for name in ("tiny-clip-32", "tiny-other-32"):
-        torch.manual_seed(0)
-        model = open_clip.create_model(name)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(1 + 2 * (parameter.ndim > 1))
-        files[name] = tmp_path / f"{name}.safetensors"
-        save_file(model.state_dict(), files[name])
+    tiny_models.know_architectures(monkeypatch, tmp_path / "configs", known)
+    files = {name: tmp_path / f"{name}.safetensors" for name in ("tiny-clip-32", "tiny-other-32")}
+    for name, file in files.items():
+        tensors = load_file(tiny_models.open_clip(tmp_path / name, known[name]) / "open_clip_model.safetensors")
+        save_file({key: 3 * one if one.ndim > 1 else one for key, one in tensors.items()}, file)
     return files
 
 
@@ -103,14 +89,8 @@ def test_an_architecture_of_one_form_is_not_asked_about(library):
 
 
 def test_a_tag_states_its_activation(library, monkeypatch, tmp_path):
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    at = tmp_path / "cache" / "models--tiny--plain"
-    (at / "refs").mkdir(parents=True)
-    (at / "refs" / "main").write_text("0" * 40, encoding="utf-8")
-    (at / "snapshots").mkdir()
-    folder_of(at / "snapshots", library["tiny-clip-32"], CLIP, "0" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    tiny_models.into_cache(tmp_path / "cache", "tiny/plain", folder_of(tmp_path, library["tiny-clip-32"], CLIP))
     tags = {"plain": open_clip.pretrained._pcfg(hf_hub="tiny/plain/")}
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny-clip-32", tags)
     assert not remarks(load("tiny-clip-32", "plain", offline=True))
@@ -272,9 +252,12 @@ def test_named_models_state_it(capsys):
     from ttmbench.model_adapters import tiny_clip
 
     assert tiny_clip.load(device="cpu").fingerprint()["quick_gelu"] is True
-    for spec, _ in build_registry().adapters.values():
-        if spec.target.startswith("ttmbench.model_adapters.open_clip:") and spec.model_args:
-            arguments = dict(spec.model_args)
-            tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
-            has_both = open_clip_weights.note_on_activation(open_clip.get_model_config(arguments["model"]), "x")
-            assert spec.card.quick_gelu is (bool(tag.get("quick_gelu")) if has_both else None), spec.name
+    of_open_clip = [spec for spec, _ in build_registry().adapters.values() if ".open_clip:" in spec.target]
+    named = [(spec, dict(spec.model_args)) for spec in of_open_clip if spec.model_args]
+    assert len(named) >= 5
+    for spec, arguments in named:
+        assert (arguments["model"], arguments["pretrained"]) in open_clip.list_pretrained(), spec.name
+        tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
+        has_both = open_clip_weights.note_on_activation(open_clip.get_model_config(arguments["model"]), "x")
+        assert tag["hf_hub"].endswith("/") and not tag.get("quick_gelu"), spec.name
+        assert spec.card.quick_gelu is (bool(tag.get("quick_gelu")) if has_both else None), spec.name

@@ -234,6 +234,8 @@ def test_debiased_global_scores_are_those_of_the_groups(blip):
     for index in range(2):
         inside = scores.all_pairs[2 * index : 2 * index + 2, 2 * index : 2 * index + 2]
         np.testing.assert_allclose(inside, scores.groups[index], atol=1e-6)
+    with pytest.raises(TtmbenchError, match="at most 20000"):
+        quick_scores("visualgpt-blip", "shapes_color_global", limit=100, pretrained=blip)
 
 
 def test_what_compares_images_or_whole_matchings_does_not_depend_on_alpha(blip):

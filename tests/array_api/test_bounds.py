@@ -93,12 +93,6 @@ def test_margins_are_never_rounded_to_a_tie():
     assert found.margin.tolist() == [5e-324] and not found.tie[0]
 
 
-def test_clear_winners_are_not_looked_at_again(monkeypatch):
-    monkeypatch.setattr(matching, "_exact_best_and_margin", None)
-    scores = np.random.default_rng(0).normal(size=(300, 4, 4)) * 1000
-    assert (matching.match_groups(scores).margin > 0).all()
-
-
 @pytest.mark.parametrize("room", [1, 5, 24, 49])
 def test_totals_held_at_once_are_few(room, monkeypatch):
     """A large task of large groups would not fit into memory; its parts give what the whole gives."""

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ttmbench import schedules
-from ttmbench.ttm.trainer import batch_units
 
 ALL = [schedules.linear, schedules.cosine, schedules.constant, schedules.ascending]
 
@@ -53,8 +52,3 @@ def test_coverage_threshold_keeps_the_share_and_no_more(margins, share):
 def test_coverage_outside_its_range_is_refused(share):
     with pytest.raises(ValueError, match="coverage"):
         schedules.threshold_for_coverage(np.ones(3), share)
-
-
-def test_batch_rule():
-    assert [batch_units(n, 50) for n in (102, 103, 400, 300, 135, 3)] == [51, 52, 50, 50, 50, 3]
-    assert [batch_units(n, 100) for n in (408, 245, 666)] == [102, 100, 100]

@@ -25,7 +25,9 @@ from ttmbench.data.loader import load_task_data
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters._shared.options import ContrastiveOptions
 from ttmbench.model_adapters._shared.pretrained import LoadedModel
+from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.batches import BatchSizer, load, save, spans
+from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.prepare import prepare
 from ttmbench.types import Group, ImageRef
 
@@ -34,6 +36,11 @@ QUICK = {"limit": 4, "device": "cpu", "bootstrap_iters": 0}
 
 def run(store: Path, tasks: str = "shapes_color", model="tiny-clip", **settings):
     return ttmbench.simple_evaluate(model, tasks, use_cache=str(store), **{**QUICK, **settings})
+
+
+def groups_of(folder: Path) -> list[Group]:
+    registry = build_registry([])
+    return load_task_data(registry, find_task(registry, f"{folder}/mine.yaml"), None, True, None).groups
 
 
 def cache(capsys, store: Path, *words: str) -> tuple[int, str, str]:
@@ -208,24 +215,22 @@ def test_text_of_a_header_cannot_act_on_the_terminal(tmp_path, capsys):
     assert code == 0 and "\x1b" not in out and "[bold]x" in out and "[link=y]z" in out
 
 
-def test_temporary_files_of_killed_runs_go(filled, capsys):
-    folder = next((filled / "scores").iterdir())
-    new, old = folder / ".x.safetensors.abc1.tmp", folder / ".x.safetensors.abc2.tmp"
-    for path in (new, old):
+def test_temporary_files_of_killed_runs_and_images_of_an_older_folder_go(filled, capsys):
+    folder, images = next((filled / "scores").iterdir()), filled / "pictures" / ("0" * 32) / "ab"
+    images.mkdir(parents=True)
+    new, *old = (
+        folder / ".x.safetensors.abc1.tmp",
+        folder / ".x.safetensors.abc2.tmp",
+        images / f"{'ab' * 32}.safetensors",
+    )
+    for path in (new, *old):
         path.write_bytes(b"half")
-    os.utime(old, (1e9, 1e9))
-    assert [item["kind"] for item in listed(capsys, filled)].count("temporary") == 1
-    assert cache(capsys, filled, "prune", "--damaged")[0] == 0 and new.exists() and not old.exists()
-
-
-def test_images_of_an_older_folder_go_with_temporary_files(filled, capsys):
-    old = filled / "pictures" / ("0" * 32) / "ab" / f"{'ab' * 32}.safetensors"
-    old.parent.mkdir(parents=True)
-    old.write_bytes(b"0123456789")
-    os.utime(old, (time.time() - 7200,) * 2)
-    others = len(listed(capsys, filled)) - 1
+        os.utime(path, (time.time() - 7200 * (path != new),) * 2)
+    others = len(listed(capsys, filled)) - 2
+    assert [item["kind"] for item in listed(capsys, filled)].count("temporary") == 2
     assert cache(capsys, filled, "prune", "--kind", "temporary")[0] == 0
-    assert not (filled / "pictures").exists() and len(listed(capsys, filled)) == others
+    assert new.exists() and not old[0].exists() and not (filled / "pictures").exists()
+    assert len(listed(capsys, filled)) == others
 
 
 @pytest.mark.parametrize("kind", ["scores", "prepared"])
@@ -307,20 +312,12 @@ def test_a_damaged_table_of_digests_is_made_again(tmp_path, folder_task, capsys)
 
 
 def test_a_missing_image_is_named_as_without_the_store(tmp_path, folder_task):
-    from ttmbench.data.catalog import find_task
-    from ttmbench.data.loader import load_task_data
-    from ttmbench.plugins.registry import build_registry
-
     store, folder = tmp_path / "store", folder_task()
     run(store, f"{folder}/mine.yaml")
-    registry = build_registry([])
-    groups = load_task_data(registry, find_task(registry, f"{folder}/mine.yaml"), 4, offline=True).groups
+    groups = groups_of(folder)
     (folder / "images" / "2_1.png").unlink()
-    pixels = ScoreCache(store).pixels("mine")
-    from ttmbench.scoring.fingerprint import Fingerprint
-
     with pytest.raises(ttmbench.errors.DataError, match=r"image 2_1\.png of group g2 cannot be read"):
-        Fingerprint(groups, pixels).add_remaining()
+        Fingerprint(groups, ScoreCache(store).pixels("mine")).add_remaining()
 
 
 # --- prepared images ---------------------------------------------------------------------------------------
@@ -328,10 +325,7 @@ def test_a_missing_image_is_named_as_without_the_store(tmp_path, folder_task):
 
 @pytest.fixture
 def groups(folder_task) -> list[Group]:
-    from ttmbench.plugins.registry import build_registry
-
-    registry = build_registry([])
-    return load_task_data(registry, find_task(registry, f"{folder_task()}/mine.yaml"), None, True, None).groups
+    return groups_of(folder_task())
 
 
 def test_prepared_images_are_the_same_and_shared_by_checkpoints(tmp_path, groups, tiny_siglip, monkeypatch):

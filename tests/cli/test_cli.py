@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+import shutil
 
+import numpy as np
 import pytest
 
 from ttmbench.cli import main
 
 BASE = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "4", "--device", "cpu", "--bootstrap_iters", "20"]
-
-
-def base_but(option: str) -> list[str]:
-    """`BASE` without an option, which is given otherwise."""
-    at = BASE.index(option)
-    return [*BASE[:at], *BASE[at + 2 :]]
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -66,16 +59,6 @@ def test_show_a_task_and_a_model(capsys):
     assert code == 0 and json.loads(out)["model_args"]["pretrained"] == "google/siglip-base-patch16-224"
 
 
-def test_validate(capsys, folder_task):
-    folder = folder_task()
-    code, out, _ = run(capsys, "validate", str(folder / "mine.yaml"), "shapes_place")
-    assert code == 0 and "6 groups, all images decode" in out and "group_match 50.00" in out
-    (folder / "images" / "0_0.png").write_bytes(b"")
-    code, out, _ = run(capsys, "validate", str(folder / "mine.yaml"))
-    assert code == 4 and "image 0_0.png of group g0" in out
-    assert run(capsys, "validate", "--schema_only")[0] == 0
-
-
 def test_schema(capsys):
     code, out, _ = run(capsys, "schema", "results")
     assert code == 0 and json.loads(out)["title"] == "ttmbench results"
@@ -95,99 +78,87 @@ def test_config_file_and_precedence(tmp_path, capsys):
 
 
 @pytest.fixture
-def wrong_inputs(tmp_path, tiny_hf_clip):
-    """case -> (arguments, exit code, what the line must say)."""
-    import shutil
-
-    import numpy as np
-
-    def yaml_file(name: str, text: str) -> str:
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        return str(path)
-
+def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
+    """(command line, exit code, what its one line must say)."""
     for name, keep in (("cut", -50), ("empty", 0)):
         shutil.copytree(tiny_hf_clip, tmp_path / name)
         weights = tmp_path / name / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:keep])
-    seven = tmp_path / "seven.npz"
-    np.savez(seven, np.random.default_rng(0).normal(size=(7, 2, 2)))
-    more = tmp_path / "more.npz"
-    np.savez(more, np.random.default_rng(0).normal(size=(401, 2, 2)))
-    file = tmp_path / "file"
-    file.write_text("", encoding="utf-8")
-    nowhere = ["-o", str(file / "x.json")]
-    hf = ["--model", "hf", "--tasks", "shapes_color", "--device", "cpu"]
-    return {
-        "unknown task": ([*base_but("--tasks"), "--tasks", "shapes_colour"], 2, "did you mean 'shapes_color'"),
-        "unknown glob": ([*base_but("--tasks"), "--tasks", "nothing_*"], 2, "unknown task 'nothing_*'"),
-        "unknown model": ([*base_but("--model"), "--model", "tiny-clap"], 2, "did you mean 'tiny-clip'"),
-        "unknown model at all": ([*base_but("--model"), "--model", "zzz"], 2, "known: "),
-        "unknown flag": ([*BASE, "--tmm"], 2, "did you mean --ttm?"),
-        "unknown command": (["evaluate"], 2, "evaluate"),
-        "flag without value": ([*BASE, "--limit"], 2, "--limit"),
-        "flag with a wrong value": ([*BASE, "--limit", "none"], 2, "--limit"),
-        "broken YAML": ([*base_but("--tasks"), "--tasks", yaml_file("broken.yaml", "task: [x")], 2, "not valid YAML"),
-        "wrong key": (
-            [*base_but("--tasks"), "--tasks", yaml_file("key.yaml", "task: key\nverison: 1")],
-            2,
-            "did you mean 'version'",
-        ),
-        "absent YAML": ([*base_but("--tasks"), "--tasks", str(tmp_path / "absent.yaml")], 2, "does not exist"),
-        "truncated weights": ([*hf, "--model_args", f"pretrained={tmp_path / 'cut'}"], 4, "cannot be loaded"),
-        "empty weights": ([*hf, "--model_args", f"pretrained={tmp_path / 'empty'}"], 4, "cannot be loaded"),
-        "absent weights": ([*hf, "--model_args", "pretrained=nobody/nothing"], 4, "neither a folder"),
-        "no weights named": (hf, 2, "--model_args pretrained="),
-        "unknown model argument": ([*BASE, "--model_args", "size=3"], 2, "size"),
-        "no key=value": ([*BASE, "--model_args", "size"], 2, "must be key=value, separated by commas, got 'size'"),
-        "unwritable folder": ([*BASE, "-o", str(file / "below")], 2, "cannot be written to"),
-        "output is a folder": ([*BASE, "-o", str(make_folder(tmp_path / "x.json"))], 2, "cannot be written to"),
-        "7 of 400 groups": (["score", str(seven), "--task", "winoground"], 4, "has 7 groups, but task 'winoground'"),
-        "401 of 400 groups": (["score", str(more), "--task", "winoground"], 4, "has 401 groups"),
-        "scores to nowhere": (["score", str(seven), "--task", "winoground", *nowhere], 2, "cannot be written to"),
-        "absent scores": (["score", str(tmp_path / "no.npz"), "--task", "winoground"], 4, "cannot be read"),
-        "scores of another shape": (["score", str(seven), "--task", "shapes_spatial"], 4, "1 images, 4 captions"),
-        "unknown task of scores": (["score", str(seven), "--task", "winogrund"], 2, "did you mean 'winoground'"),
-        "unknown TTM setting": ([*BASE, "--ttm", "--ttm_args", "epoch=3"], 2, "did you mean 'epochs'"),
-        "TTM setting out of range": ([*BASE, "--ttm", "--ttm_args", "epochs=0"], 2, "'epochs'"),
-        "unknown schedule": ([*BASE, "--ttm", "--ttm_args", "schedule=cosin"], 2, "did you mean 'cosine'"),
-        "TTM settings without TTM": (
-            [*BASE, "--ttm_args", "lr=1e-3"],
-            2,
-            "ttm_args is for test-time training",
-        ),
-        "seeds without TTM": ([*BASE, "--seeds", "0,1"], 2, "so it needs ttm, simple_match or oracle"),
-        "preset without TTM": ([*BASE, "--ttm_preset", "paper"], 2, "ttm_preset is for test-time training"),
-        "samples to nowhere": ([*BASE, "--log_samples"], 2, "log_samples writes a file, so it needs output_path"),
-        "assertion on no task": (
-            [*BASE, "--assert", "shape_color.group_match,none>0"],
-            2,
-            "did you mean 'shapes_color'",
-        ),
-        "unknown preset": ([*BASE, "--ttm_preset", "papr"], 2, "ttm_preset"),
-        "doubled seeds": ([*BASE, "--seeds", "1,1"], 2, "different whole numbers"),
-        "unknown device": ([*BASE, "--device", "cuda:77"], 2, "--device cpu"),
-        "absent config": (["--config", str(tmp_path / "no.yaml")], 2, "cannot be read"),
-        "wrong config": (
-            ["--config", yaml_file("c.yaml", "modle: x\ntasks: [a]\nmodel: x")],
-            2,
-            "did you mean 'model'",
-        ),
-        "no model": (["--tasks", "shapes_color"], 2, "--model is needed"),
-        "no tasks": (["--model", "tiny-clip"], 2, "--tasks is needed"),
-        "assertion": ([*BASE, "--assert", "shapes_color.group_match,none>=1.1"], 3, "it is "),
-        "unreadable assertion": ([*BASE, "--assert", "good"], 2, "cannot be read"),
-        "no such thing to show": (["show", "winogruond"], 2, "did you mean 'winoground'"),
-        "no such schema": (["schema", "result"], 2, "known: results, task"),
-        "data out of reach": ([*base_but("--tasks"), "--tasks", "winoground"], 4, "facebook/winoground"),
-        "task args": ([*BASE, "--task_args", "sede=3"], 2, "did you mean 'seed'"),
-        "scene": ([*BASE, "--task_args", "scene=colour"], 2, "known: color"),
-    }
+    for count in (7, 401):
+        np.savez(tmp_path / f"{count}.npz", np.random.default_rng(0).normal(size=(count, 2, 2)))
+    files = {"broken.yaml": "task: [x", "key.yaml": "task: key\nverison: 1", "file": ""}
+    for name, text in {**files, "c.yaml": "modle: x\ntasks: [a]\nmodel: x"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "x.json").mkdir()
+    base, hf, here = " ".join(BASE), "--model hf --tasks shapes_color --device cpu", tmp_path
+    no_task, no_model = "--model tiny-clip --device cpu --tasks", "--tasks shapes_color --device cpu --model"
+    return [
+        (f"{no_task} shapes_colour", 2, "did you mean 'shapes_color'"),
+        (f"{no_task} nothing_*", 2, "unknown task 'nothing_*'"),
+        (f"{no_task} {here}/broken.yaml", 2, "not valid YAML"),
+        (f"{no_task} {here}/key.yaml", 2, "did you mean 'version'"),
+        (f"{no_task} {here}/absent.yaml", 2, "does not exist"),
+        (f"{no_task} winoground", 4, "facebook/winoground"),
+        (f"{no_model} tiny-clap", 2, "did you mean 'tiny-clip'"),
+        (f"{no_model} zzz", 2, "known: "),
+        (f"{base} --tmm", 2, "did you mean --ttm?"),
+        ("evaluate", 2, "evaluate"),
+        (f"{base} --limit", 2, "--limit"),
+        (f"{base} --limit none", 2, "argument --limit/-L: must be a whole number, got none"),
+        (f"{base} --batch_size many", 2, "argument --batch_size/-b: must be a whole number, got many"),
+        (f"{hf} --model_args pretrained={here}/cut", 4, "cannot be loaded"),
+        (f"{hf} --model_args pretrained={here}/empty", 4, "cannot be loaded"),
+        (f"{hf} --model_args pretrained=nobody/nothing", 4, "neither a folder"),
+        (hf, 2, "--model_args pretrained="),
+        (f"{base} --model_args size=3", 2, "size"),
+        (f"{base} --model_args size", 2, "must be key=value, separated by commas, got 'size'"),
+        (f"{base} -o {here}/file/below", 2, "cannot be written to"),
+        (f"{base} -o {here}/x.json", 2, "cannot be written to"),
+        (f"score {here}/7.npz --task winoground", 4, "has 7 groups, but task 'winoground'"),
+        (f"score {here}/401.npz --task winoground", 4, "has 401 groups"),
+        (f"score {here}/7.npz --task winoground -o {here}/file/x.json", 2, "cannot be written to"),
+        (f"score {here}/no.npz --task winoground", 4, "cannot be read"),
+        (f"score {here}/7.npz --task shapes_spatial", 4, "1 images, 4 captions"),
+        (f"score {here}/7.npz --task winogrund", 2, "did you mean 'winoground'"),
+        (f"{base} --ttm --ttm_args epoch=3", 2, "did you mean 'epochs'"),
+        (f"{base} --ttm --ttm_args epochs=0", 2, "'epochs'"),
+        (f"{base} --ttm --ttm_args schedule=cosin", 2, "did you mean 'cosine'"),
+        (f"{base} --ttm_args lr=1e-3", 2, "ttm_args is for test-time training"),
+        (f"{base} --seeds 0,1", 2, "so it needs ttm, simple_match or oracle"),
+        (f"{base} --ttm_preset paper", 2, "ttm_preset is for test-time training"),
+        (f"{base} --log_samples", 2, "log_samples writes a file, so it needs output_path"),
+        (f"{base} --assert shape_color.group_match,none>0", 2, "did you mean 'shapes_color'"),
+        (f"{base} --assert shapes_color.group_match,none>=1.1", 3, "it is "),
+        (f"{base} --assert good", 2, "cannot be read"),
+        (f"{base} --ttm_preset papr", 2, "ttm_preset"),
+        (f"{base} --seeds 1,1", 2, "different whole numbers"),
+        (f"{base} --device cuda:77", 2, "--device cpu"),
+        (f"--config {here}/no.yaml", 2, "cannot be read"),
+        (f"--config {here}/c.yaml", 2, "did you mean 'model'"),
+        ("--tasks shapes_color", 2, "--model is needed"),
+        ("--model tiny-clip", 2, "--tasks is needed"),
+        ("show winogruond", 2, "did you mean 'winoground'"),
+        ("schema result", 2, "known: results, task"),
+        (f"{base} --task_args sede=3", 2, "did you mean 'seed'"),
+        (f"{base} --task_args scene=colour", 2, "known: color"),
+    ]
+
+
+def test_every_wrong_input_is_one_line_and_its_exit_code(wrong_inputs, capsys, tmp_path):
+    for command, code, says in wrong_inputs:
+        given = command.split()
+        if given[0] == "score" and "-o" not in given:
+            given += ["-o", str(tmp_path / "never.json")]
+        returned, _, err = run(capsys, *given)
+        lines = [line for line in err.splitlines() if line.strip()]
+        assert returned == code, (command, returned, err)
+        assert len(lines) == 1 and lines[0].startswith("ttmbench"), (command, err)
+        assert says in lines[0], (command, lines[0])
+        assert "Traceback" not in err
+    assert not (tmp_path / "never.json").exists(), "no result file after an error"
 
 
 def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
-    import numpy as np
-
     file = tmp_path / "eye.npz"
     np.savez(file, scores=np.tile(np.eye(2, dtype=np.float32), (8, 1, 1)))
     words = ["score", str(file), "--task", "shapes_color", "--limit", "8", "-o", str(tmp_path / "x.json")]
@@ -207,27 +178,8 @@ def test_assertions_hold_for_stored_scores_too(tmp_path, capsys):
     assert not (tmp_path / "x.json").exists()
 
 
-def make_folder(path: Path) -> Path:
-    path.mkdir()
-    return path
-
-
-def test_every_wrong_input_is_one_line_and_its_exit_code(wrong_inputs, capsys, tmp_path):
-    for case, (arguments, code, says) in wrong_inputs.items():
-        given = list(arguments)
-        if given[0] == "score" and "-o" not in given:
-            given += ["-o", str(tmp_path / "never.json")]
-        found, _, err = run(capsys, *given)
-        lines = [line for line in err.splitlines() if line.strip()]
-        assert found == code, (case, found, err)
-        assert len(lines) == 1 and lines[0].startswith("ttmbench"), (case, err)
-        assert says in lines[0], (case, lines[0])
-        assert "Traceback" not in err
-    assert not (tmp_path / "never.json").exists(), "no result file after an error"
-
-
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(capsys):
-    code, _, err = run(capsys, *base_but("--tasks"), "--tasks", "nothing", "--verbosity", "debug")
+    code, _, err = run(capsys, "--model", "tiny-clip", "--tasks", "nothing", "--verbosity", "debug")
     assert code == 2 and "Traceback" in err
 
 
@@ -239,14 +191,3 @@ def test_ctrl_c_exits_130(monkeypatch, capsys):
 
     monkeypatch.setattr(evaluator, "run_task", interrupted)
     assert run(capsys, *BASE)[0] == 130
-
-
-def test_the_installed_command_answers():
-    done = subprocess.run([sys.executable, "-m", "ttmbench", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("ttmbench 0.")
-
-
-@pytest.mark.parametrize("option", ["--batch_size/-b", "--limit/-L"])
-def test_a_count_that_is_none_names_no_function(capsys, option):
-    assert main(["run", "--model", "tiny-clip", "--tasks", "shapes_color", option.partition("/")[0], "many"]) == 2
-    assert f"argument {option}: must be a whole number, got many" in capsys.readouterr().err

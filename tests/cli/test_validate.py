@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from PIL import Image
 
+from ttmbench import SourceSpec, hookimpl
 from ttmbench.cli import main
 
 
@@ -39,64 +42,68 @@ def test_a_good_task_tells_size_chance_source_and_its_first_group(folder_task, c
         assert word in out
 
 
-def test_an_image_twice_in_a_group_by_content(folder_task, capsys):
-    folder = folder_task()
+def same_image(folder: Path) -> None:
     shutil.copy(folder / "images" / "2_0.png", folder / "images" / "2_1.png")
-    code, out = run(capsys, folder / "mine.yaml")
-    assert code == 4 and "group g2 has the same image twice, so it can only tie" in out
 
 
-def test_content_counts_and_not_the_bytes_of_the_file(folder_task, capsys):
-    folder = folder_task()
+def same_image_turned(folder: Path) -> None:
+    """Upright they are the same, though the files differ."""
     turned = Image.open(folder / "images" / "2_0.png").rotate(90, expand=True)
     exif = turned.getexif()
     exif[0x0112] = 6
     turned.save(folder / "images" / "2_1.png", exif=exif)
-    code, out = run(capsys, folder / "mine.yaml")
-    assert code == 4 and "group g2 has the same image twice" in out, "upright they are the same"
 
 
-def test_the_same_group_under_other_names_of_files(folder_task, capsys):
-    folder = folder_task()
+def same_group(folder: Path) -> None:
     for side in (0, 1):
         shutil.copy(folder / "images" / f"0_{side}.png", folder / "images" / f"5_{side}.png")
     first = json.loads((folder / "groups.jsonl").read_text(encoding="utf-8").splitlines()[0])
     edit(folder, 5, caption_0=first["caption_0"], caption_1=first["caption_1"])
+
+
+def several(folder: Path) -> None:
+    for number in (1, 3, 4, 5):
+        (folder / "images" / f"{number}_0.png").write_bytes(b"no image")
+    edit(folder, 0, caption_1="a red circle 0")
+
+
+@pytest.mark.parametrize(
+    ("change", "messages"),
+    [
+        (same_image, ["group g2 has the same image twice, so it can only tie"]),
+        (same_image_turned, ["group g2 has the same image twice"]),
+        (same_group, ["groups g0 and g5 are the same"]),
+        (
+            several,
+            [
+                "5 problems: group g0 has the same caption twice, so it can only tie;",
+                *("image 1_0.png of group g1 cannot be read", "and 2 more (from folder groups.jsonl)"),
+            ],
+        ),
+        ({"caption_1": " "}, ["caption 'caption_1' of group g1 is empty"]),
+        ({"image_0": "nothing.png"}, ["image nothing.png of group g1 cannot be read"]),
+        ({"id": "g0"}, ["group id g0 is given to several groups"]),
+        ({"image_0": "../../x.png"}, ["leaves the folder"]),
+        ("images/0_0.png", ["image 0_0.png of group g0"]),
+    ],
+)
+def test_problems_name_the_group_and_the_first_are_listed(folder_task, capsys, change, messages):
+    folder = folder_task()
+    if isinstance(change, dict):
+        edit(folder, 1, **change)
+    elif isinstance(change, str):
+        (folder / change).write_bytes(b"")
+    else:
+        change(folder)
     code, out = run(capsys, folder / "mine.yaml")
-    assert code == 4 and "groups g0 and g5 are the same" in out
+    assert code == 4 and all(message in out for message in messages), out
 
 
-def test_an_image_in_several_groups_is_told_and_is_no_error(folder_task, capsys):
+def test_an_image_in_several_groups_is_reported_and_is_not_an_error(folder_task, capsys):
     folder = folder_task()
     shutil.copy(folder / "images" / "0_0.png", folder / "images" / "5_1.png")
     code, out = run(capsys, folder / "mine.yaml")
     assert code == 0 and "1 images have the content of another one" in out
-
-
-def test_every_problem_is_found_and_the_first_are_told(folder_task, capsys):
-    folder = folder_task()
-    for number in (1, 3, 4, 5):
-        (folder / "images" / f"{number}_0.png").write_bytes(b"no image")
-    edit(folder, 0, caption_1="a red circle 0")
-    code, out = run(capsys, folder / "mine.yaml")
-    assert code == 4 and "5 problems: group g0 has the same caption twice, so it can only tie;" in out
-    assert "image 1_0.png of group g1 cannot be read" in out and "and 2 more (from folder groups.jsonl)" in out
-
-
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        ({"caption_1": " "}, "caption 'caption_1' of group g1 is empty"),
-        ({"image_0": "nothing.png"}, "image nothing.png of group g1 cannot be read"),
-        ({"id": "g0"}, "group id g0 is given to several groups"),
-        ({"image_0": "../../x.png"}, "leaves the folder"),
-    ],
-)
-def test_what_is_wrong_names_the_group(folder_task, capsys, cells, message):
-    folder = folder_task()
-    edit(folder, 1, **cells)
-    code, out = run(capsys, folder / "mine.yaml")
-    assert code == 4 and message in out
 
 
 def test_the_first_groups_alone(folder_task, capsys):
@@ -156,3 +163,21 @@ def test_a_folder_that_is_not_there_is_called_so(capsys):
     assert run(capsys, "shapes_color", "results/none")[0] == 2
     code, out = run(capsys, "results/none")
     assert code == 2 and out.startswith("ttmbench: results/none does not exist;")
+
+
+def test_validate_shows_the_traceback_if_asked(folder_task, monkeypatch, capsys):
+    def read(request):
+        return request.options["colours"]
+
+    monkeypatch.setitem(sys.modules, "evil_source", SimpleNamespace(read=read))
+    made = type(
+        "Made", (), {"ttmbench_register_sources": hookimpl(lambda self: [SourceSpec("evil", "evil_source:read")])}
+    )
+    point = SimpleNamespace(name="evil", value="evil:plugin", dist=None, load=lambda: made())
+    monkeypatch.setattr("ttmbench.plugins.manager.entry_points", lambda group: [point])
+    task = str(folder_task(source={"kind": "evil"}, group={"shape": [2, 2]}) / "mine.yaml")
+    for verbosity, shown in (("info", False), ("debug", True)):
+        assert main(["validate", task, "--verbosity", verbosity]) == 4
+        out, err = capsys.readouterr()
+        assert "source 'evil' of plugin 'evil' failed: KeyError: 'colours' (test_validate.py, line" in out
+        assert ('return request.options["colours"]' in err) is shown

@@ -17,7 +17,7 @@ from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
 from ttmbench.data.download.http import Web
 from ttmbench.data.fetch import Downloads, plans
-from ttmbench.data.loader import data_locations, load_groups
+from ttmbench.data.loader import data_locations, load_task_data
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
 
@@ -196,9 +196,9 @@ def test_a_run_with_the_network_gone_reads_the_cache(hub, tmp_path):
     repository(hub, "me/colors", {f"{one}.parquet": table(tmp_path / "t", one) for one in ("test", "train")})
     path = task_file(tmp_path, {"kind": "huggingface", "path": "me/colors", "revision": SHA})
     registry = build_registry()
-    assert len(load_groups(registry, find_task(registry, str(path)))) == 3
+    assert len(load_task_data(registry, find_task(registry, str(path))).groups) == 3
     hub.pages.clear()
-    assert len(load_groups(registry, find_task(registry, str(path)))) == 3
+    assert len(load_task_data(registry, find_task(registry, str(path))).groups) == 3
 
 
 def test_loose_files_are_fetched_and_read_offline(hub, tmp_path):

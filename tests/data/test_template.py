@@ -9,7 +9,7 @@ import pytest
 from support.task_data import run
 
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.plugins.registry import build_registry
 
 
@@ -29,7 +29,7 @@ def test_the_commands_that_it_prints_work(tmp_path, monkeypatch, capsys, name, w
         code, out, err = run(capsys, *shlex.split(command)[1:], *extra)
         assert code == 0, (command, out, err)
     registry = build_registry([folder])
-    groups = load_groups(registry, find_task(registry, name))
+    groups = load_task_data(registry, find_task(registry, name)).groups
     assert [group.group_id for group in groups] == ["g1", "g2", "g3"]
     assert all(len(set(group.captions)) == 2 for group in groups)
 

@@ -110,22 +110,15 @@ def test_clusters_are_held_out_whole_until_their_groups_are_nearest_to_the_share
         held_out(np.zeros(4, dtype=int), 0.5, 0)
 
 
-def test_no_image_is_trained_on_and_scored():
-    run = ttmbench.simple_evaluate(
-        "tiny-clip", task(3, count=12), ttm={"iterations": 1, "epochs": 1}, ttm_holdout=0.34, **QUICK
-    )
-    record = run["ttm"]["shared"]["holdout"]
-    scored, adapted = ({group // 3 for group in record[f"{side}_groups"]} for side in ("scored", "adapted"))
-    assert len(record["scored_groups"]) in (3, 6) and not scored & adapted
-    assert sorted(record["scored_groups"] + record["adapted_groups"]) == list(range(12))
-
-
 def test_a_subset_that_is_held_out_has_its_own_clusters(tmp_path):
     kept = {"output_path": str(tmp_path / "x.json"), "save_scores": True, "log_samples": True}
     run = ttmbench.simple_evaluate(
         "tiny-clip", task(3, count=12), ttm={"iterations": 1, "epochs": 1}, ttm_holdout=0.5, **kept, **QUICK
     )
-    held = run["ttm"]["shared"]["holdout"]["scored_groups"]
+    record = run["ttm"]["shared"]["holdout"]
+    held, adapted = record["scored_groups"], record["adapted_groups"]
+    assert not {group // 3 for group in held} & {group // 3 for group in adapted}, "no image is trained on and scored"
+    assert len(held) == 6 and sorted(held + adapted) == list(range(12))
     values = np.array(list(run.group_values["shared"]["holdout"]["group_match"].values()))
     expected = stats.standard_error(values, np.array(held) // 3)
     assert run.results["shared"]["group_match_stderr,holdout"] == expected
@@ -135,19 +128,7 @@ def test_a_subset_that_is_held_out_has_its_own_clusters(tmp_path):
         for part in ("results", "ci"):
             wanted = run[part]["shared"]
             assert {key: again[part]["shared"][key] for key in wanted} == wanted, (kind, part)
-
-
-def test_stored_scores_and_samples_give_the_same_digits(runs, tmp_path):
-    run = runs[0]
-    folder = run.path.parent
-    for kind in ("samples", "scores"):
-        (file,) = [
-            folder / name for name, about in run["artifacts"].items() if about["kind"] == kind and name.startswith("1")
-        ]
-        again = ttmbench.score(file, task(3), bootstrap_iters=100)
-        for key, ends in run["ci"]["shared"].items():
-            assert again["ci"]["shared"][key] == ends, (kind, key)
-        assert again["n-samples"]["shared"]["clusters"] == 8, kind
+        assert again["n-samples"]["shared"]["clusters"] == run["n-samples"]["shared"]["clusters"] == 4, kind
 
 
 def test_compare_tests_clusters(runs, capsys, tmp_path):

@@ -32,22 +32,26 @@ def ranked(tmp_path_factory):
     return ttmbench.simple_evaluate("tiny-clip", "shapes_retrieval,shapes_naming", **common)
 
 
+def _pool(limit: int) -> tuple[list[Image.Image], list[str], np.ndarray]:
+    """Images and captions of the task, and the number of each caption's image."""
+    from ttmbench.data.catalog import find_task
+    from ttmbench.data.loader import load_task_data
+    from ttmbench.plugins.registry import build_registry
+
+    registry = build_registry()
+    groups = load_task_data(registry, find_task(registry, "shapes_retrieval"), limit).groups
+    captions = [caption for group in groups for caption in group.captions]
+    return [group.images[0].open() for group in groups], captions, np.repeat(np.arange(len(groups)), 2)
+
+
 def _table(limit: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """The whole matrix of logits of the built-in model, and whose each caption is: the slow way."""
     import torch
 
-    from ttmbench.data.catalog import find_task
-    from ttmbench.data.loader import load_groups
-    from ttmbench.plugins.registry import build_registry
-
-    registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), limit)
-    model = load_tiny_clip(device="cpu")
-    captions = [caption for group in groups for caption in group.captions]
+    model, (images, captions, owner) = load_tiny_clip(device="cpu"), _pool(limit)
     with torch.inference_mode():
-        images = model.encode_images(model.prepare_images([group.images[0].open() for group in groups]))
-        texts = model.encode_captions(model.prepare_captions(captions))
-        return model.logits(images, texts).numpy(), np.repeat(np.arange(len(groups)), 2)
+        encoded = model.encode_images(model.prepare_images(images))
+        return model.logits(encoded, model.encode_captions(model.prepare_captions(captions))).numpy(), owner
 
 
 def test_recalls_are_those_of_the_whole_matrix(ranked):
@@ -206,16 +210,8 @@ class PixelsAndLetters:
 
 
 def _pair_table(limit: int) -> tuple[np.ndarray, np.ndarray]:
-    from ttmbench.data.catalog import find_task
-    from ttmbench.data.loader import load_groups
-    from ttmbench.plugins.registry import build_registry
-
-    registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), limit)
-    captions = [caption for group in groups for caption in group.captions]
-    scorer = PixelsAndLetters()
-    rows = [scorer.score_pairs([group.images[0].open()] * len(captions), captions) for group in groups]
-    return np.stack(rows), np.repeat(np.arange(len(groups)), 2)
+    images, captions, owner = _pool(limit)
+    return np.stack([PixelsAndLetters().score_pairs([image] * len(captions), captions) for image in images]), owner
 
 
 def test_a_model_of_pairs_ranks_a_small_pool_whole():
@@ -295,13 +291,7 @@ class Generative(PixelsAndLetters):
 def test_generative_scores_rank_without_what_the_caption_alone_gives(tmp_path):
     common = {**QUICK, "use_cache": str(tmp_path / "cache"), "limit": 15, "model_name": "m"}
     table, owner = _pair_table(15)
-    from ttmbench.data.catalog import find_task
-    from ttmbench.data.loader import load_groups
-    from ttmbench.plugins.registry import build_registry
-
-    registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_retrieval"), 15)
-    taken = np.array([len(caption) % 5 for group in groups for caption in group.captions])
+    taken = np.array([len(caption) % 5 for caption in _pool(15)[1]])
     for alpha in (0.0, 1.0, 0.0):
         numbers = ttmbench.simple_evaluate(Generative(alpha), "shapes_retrieval", **common).results["shapes_retrieval"]
         scores = table - np.float32(alpha) * taken
@@ -321,28 +311,22 @@ def test_the_number_of_candidates_is_the_tasks_where_none_is_given(monkeypatch):
         ("tiny-clip", "shapes_retrieval", {"model": "tiny-clip"}, "ranks all candidates itself; leave --rerank out"),
         ("tiny-clip", "shapes_naming", {"model": "tiny-clip"}, "--rerank is for retrieval"),
         ("pairs", "shapes_naming", {}, "needs a model that encodes images and captions"),
-        ("pairs", "shapes_retrieval", {"model": "blind"}, "cannot rank all candidates"),
+        ("pairs", "shapes_retrieval", {"model": "unable"}, "cannot rank all candidates"),
         ("pairs", "shapes_retrieval", {"k": 3}, "must have model=NAME"),
         ("pairs", "shapes_retrieval", {"model": "tiny-clip", "k": 0}, "k must be a whole number from 1"),
     ],
 )
 def test_what_cannot_be_ranked_is_said_in_a_line(model, task, rerank, message, monkeypatch):
-    monkeypatch.setattr("ttmbench.evaluator.reranking.MAX_GLOBAL_PAIRS", 100)
+    monkeypatch.setattr("ttmbench.evaluator.ranking_task.MAX_GLOBAL_PAIRS", 100)
 
     class Plugin:
         @hookimpl
         def ttmbench_register_adapters(self):
-            return [AdapterSpec("blind", f"{__name__}:PixelsAndLetters")]
+            return [AdapterSpec("unable", f"{__name__}:PixelsAndLetters")]
 
     given = PixelsAndLetters() if model == "pairs" else model
-    named = {} if rerank.get("model") != "blind" else {"plugins": [("mine", Plugin())]}
-    if named:
-        rerank = {"model": "blind-pairs"}
-        Plugin.ttmbench_register_adapters = hookimpl(
-            lambda self: [AdapterSpec("blind-pairs", f"{__name__}:PixelsAndLetters")]
-        )
     with pytest.raises(UsageError, match=message):
-        ttmbench.simple_evaluate(given, task, rerank=rerank, **named, **QUICK)
+        ttmbench.simple_evaluate(given, task, rerank=rerank, plugins=[("mine", Plugin())], **QUICK)
 
 
 class Answering:

@@ -233,30 +233,6 @@ def test_a_plugin_that_a_run_does_not_use_changes_nothing(tmp_path, plugin):
     assert choose(config).key(config).sha256 == before.sha256 and set(before.code) == {"ttmbench"}
 
 
-def test_two_states_of_ttmbench_itself_are_two_commands(monkeypatch):
-    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
-    chosen = choose(config)
-    before = chosen.key(config)
-    assert chosen.key(config).sha256 == before.sha256
-    monkeypatch.setattr("ttmbench._util.digests._own_digest", lambda: "0" * 64)
-    now = chosen.key(config)
-    document = {"run_key": before.sha256, "code": before.code, "packages": before.content["packages"]}
-    assert now.sha256 != before.sha256
-    assert now.changes_since(document) == "the source of package ttmbench changed"
-    assert now.changes_since({**document, "run_key": "another"}) is None
-    older = {**document, "packages": {**document["packages"], "numpy": "1.0"}}
-    assert before.changes_since(older) is None, "its key is not of these packages"
-
-
-def test_a_changed_version_of_a_package_is_named_too(monkeypatch):
-    config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
-    now = choose(config).key(config)
-    monkeypatch.setattr("ttmbench._util.digests.packages", lambda: {**now.content["packages"], "numpy": "1.0"})
-    then = choose(config).key(config)
-    document = {"run_key": then.sha256, "code": then.code, "packages": then.content["packages"]}
-    assert now.changes_since(document) == f"numpy 1.0 became {np.__version__}"
-
-
 def test_every_python_file_of_ttmbench_its_tasks_and_adapters_is_in_its_digest(tmp_path):
     """As it lies in a checkout and as it lies in a wheel, which is one folder."""
     from ttmbench._util import digests
@@ -330,34 +306,21 @@ def test_cells_of_a_sweep_run_again_where_their_plugin_was_edited(tmp_path, plug
     assert "the source of package my_adapter changed since 1 cell was done: running again" in capsys.readouterr().err
 
 
-def test_an_edited_adapter_or_source_gets_no_cached_scores(tmp_path, plugin, task, capsys):
+@pytest.mark.parametrize(
+    ("model", "file", "old", "new"),
+    [("tiny-clip", "parts.py", "TURN = 0", "TURN = 90"), ("long", "scorer.py", "SIGN = 1", "SIGN = -1")],
+    ids=["source", "adapter of several files"],
+)
+def test_an_edited_adapter_or_source_gets_no_cached_scores(tmp_path, plugin, task, capsys, model, file, old, new):
     """Both are asked for their bytes only: what a plugin makes of them is not to be seen there."""
-    cache = ["--use_cache", str(tmp_path / "kept")]
-
-    def scores(model: str, tasks: str, out: str) -> tuple[dict, str]:
-        document = run(tmp_path / out, "--model", model, "--tasks", tasks, "--save_scores", *cache)
-        return document, capsys.readouterr().err
-
-    document, _ = scores("tiny-clip", str(task), "1")
-    plugin.forget()
-    same, said = scores("tiny-clip", str(task), "2")
-    assert "raw scores come from the cache" in said
-    plugin.edit("parts.py", "TURN = 0", "TURN = 90")
-    turned, said = scores("tiny-clip", str(task), "3")
-    assert "raw scores come from the cache" not in said
-    assert turned["task_hashes"] != document["task_hashes"] == same["task_hashes"]
-
-
-def test_an_edited_adapter_of_several_files_gets_no_cached_scores(tmp_path, plugin, capsys):
-    """The class that is edited stands in another file than the adapter's own."""
-    cache = ["--use_cache", str(tmp_path / "kept"), "--model", "long", "--tasks", "shapes_color"]
-    run(tmp_path / "1", *cache)
-    plugin.forget()
-    run(tmp_path / "2", *cache)
-    assert "raw scores come from the cache" in capsys.readouterr().err
-    plugin.edit("scorer.py", "SIGN = 1", "SIGN = -1")
-    run(tmp_path / "3", *cache)
-    assert "raw scores come from the cache" not in capsys.readouterr().err
+    tasks = "shapes_color" if model == "long" else str(task)
+    hashes = []
+    for out, is_edited in (("1", False), ("2", False), ("3", True)):
+        plugin.edit(file, old, new) if is_edited else plugin.forget()
+        words = ["--model", model, "--tasks", tasks, "--use_cache", str(tmp_path / "kept")]
+        hashes.append(run(tmp_path / out, *words)["task_hashes"])
+        assert ("raw scores come from the cache" in capsys.readouterr().err) == (out == "2")
+    assert (hashes[2] != hashes[0]) == (model == "tiny-clip") and hashes[0] == hashes[1]
 
 
 def test_what_a_package_is(tmp_path, monkeypatch):

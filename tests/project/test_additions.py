@@ -79,8 +79,8 @@ ADDITIONS: dict[str, dict[str, tuple[str | None, str]]] = {
     },
     "a name for a model of a known kind": {
         "model_adapters/catalog.py": (
-            '    yield _spec("hf", "hf",',
-            '    yield _spec("tiny-too", "tiny_clip", "another name", model_args={"training_seed": 0})\n',
+            "    # The models of the TTM paper",
+            '    _spec("tiny-too", "tiny_clip", "another name", {"training_seed": 0}),\n',
         )
     },
     "a format of exports": {

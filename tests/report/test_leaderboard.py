@@ -97,21 +97,10 @@ def test_other_versions_and_data_are_a_conflict(tmp_path):
     assert conflict["task"] == "t" and len(conflict["variants"]) == 3
 
 
-def test_one_broken_file_among_many_is_named_and_skipped(tmp_path):
-    for number in range(20):
-        write(tmp_path, f"{number}.json", model=f"m{number}")
-    whole = (tmp_path / "3.json").read_text()
-    (tmp_path / "3.json").write_text(whole[: len(whole) // 2])
-    (tmp_path / "list.json").write_text("[]")
-    (tmp_path / "old.json").write_text(json.dumps({"schema_version": "0.3", "results": {}}))
-    (tmp_path / "lacking.json").write_text(json.dumps({"schema_version": "1.0", "results": {"t": {}}, "date": 0}))
-    write(tmp_path, "unfinished.json", status="running")
-    document = json.loads((tmp_path / "unfinished.json").read_text()) | {"results": {}}
-    (tmp_path / "unfinished.json").write_text(json.dumps(document))
-    board = merge(tmp_path)
-    assert len(board.rows) == 19
-    assert set(board.skipped) == {"3.json", "list.json", "old.json", "lacking.json", "unfinished.json"}
-    assert "status running" in board.skipped["unfinished.json"] and "schema 0.3" in board.skipped["old.json"]
+def test_a_run_without_a_finished_task_is_named(tmp_path):
+    write(tmp_path, "a.json")
+    write(tmp_path, "unfinished.json", filters=(), status="running")
+    assert merge(tmp_path).skipped == {"unfinished.json": "has no finished task (status running)"}
 
 
 def test_published_numbers_say_so(tmp_path):

@@ -14,7 +14,7 @@ import ttmbench
 from ttmbench._util.images import side_by_side
 from ttmbench.cli import main
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model_adapters.openai import load
@@ -48,7 +48,7 @@ class Chooser:
 def truth_of(task: str, limit: int = 12) -> dict[bytes, str]:
     """Pixels of each image -> its caption."""
     registry = build_registry()
-    groups = load_groups(registry, find_task(registry, task), limit)
+    groups = load_task_data(registry, find_task(registry, task), limit).groups
     return {
         image.open().convert("RGB").tobytes(): group.captions[i]
         for group in groups
@@ -198,7 +198,7 @@ def test_an_answer_that_depends_on_the_place_alone_gains_nothing():
 
 def test_the_order_of_options_is_drawn_by_the_seed_and_the_group_alone():
     registry = build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_color"), 12)
+    groups = load_task_data(registry, find_task(registry, "shapes_color"), 12).groups
 
     def orders(chosen, seed):
         given = ask_choices(Capabilities(Chooser(lambda *_: "A")), chosen, 5, seed).given

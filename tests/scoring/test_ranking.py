@@ -18,7 +18,6 @@ from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import (
     Features,
     Side,
-    caption_scores,
     encode_captions,
     encode_classes,
     encode_images,
@@ -175,24 +174,6 @@ def _digest(groups) -> str:
     found = Fingerprint(groups)
     found.add_remaining()
     return found.hexdigest()
-
-
-def test_batches_do_not_change_ranks():
-    groups = images_and_captions(40)
-    captions = [caption for group in groups for caption in group.captions]
-    found = []
-    for batch in (1, 7, 64):
-        model = Towers()
-        images = encode_images(model, of(groups), BatchSizer(batch), Fingerprint(groups))
-        texts = encode_captions(model, captions, BatchSizer(batch))
-        every = np.arange(40)
-        found.append(
-            [
-                rank_queries(image_scores(model, Features(images, texts)), every, every).strict.tolist(),
-                rank_queries(caption_scores(model, Features(images, texts)), every, every).as_topk.tolist(),
-            ]
-        )
-    assert found[0] == found[1] == found[2]
 
 
 def test_equal_images_and_equal_captions_tie_to_the_last_bit():

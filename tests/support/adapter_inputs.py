@@ -11,7 +11,7 @@ from PIL import Image
 import ttmbench
 from support.rounding import bound
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.plugins.registry import build_registry
 from ttmbench.types import Group
 
@@ -25,7 +25,7 @@ def random_images(count: int = 3, size: tuple[int, int] = (50, 40)) -> list[Imag
 
 def groups_of(task: str, limit: int) -> list[Group]:
     registry = build_registry()
-    return load_groups(registry, find_task(registry, task), limit=limit)
+    return load_task_data(registry, find_task(registry, task), limit=limit).groups
 
 
 def logits_of(adapter, images=None, captions=CAPTIONS) -> torch.Tensor:

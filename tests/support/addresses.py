@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
@@ -18,9 +18,9 @@ class TroubledFileSystem(MemoryFileSystem):
     """
 
     protocol = "troubled"
-    store: ClassVar[dict[str, Any]] = {}
+    store: ClassVar[dict[str, object]] = {}
     pseudo_dirs: ClassVar[list[str]] = [""]
-    fails: ClassVar[Any] = lambda number, name: False  # number of the write and name -> whether it fails
+    fails: ClassVar = lambda number, name: False  # number of the write and name -> whether it fails
     delay: ClassVar[float] = 0.0
     writes: ClassVar[list[str]] = []
     wrong: ClassVar[list[str]] = []
@@ -38,7 +38,7 @@ class TroubledFileSystem(MemoryFileSystem):
     def _strip_protocol(cls, path: str) -> str:
         return MemoryFileSystem._strip_protocol(path.replace("troubled://", "memory://"))
 
-    def put_file(self, lpath: str, rpath: str, *more: Any, **options: Any) -> None:
+    def put_file(self, lpath: str, rpath: str, *more: object, **options: object) -> None:
         """Writes half of the file and fails, if it is to."""
         self.writes.append(rpath)
         time.sleep(self.delay)
@@ -47,7 +47,7 @@ class TroubledFileSystem(MemoryFileSystem):
             raise ConnectionResetError("the line is dead; I was called with token=abcdef123456")
         super().put_file(lpath, rpath, *more, **options)
 
-    def mv(self, path1: str, path2: str, *more: Any, **options: Any) -> None:
+    def mv(self, path1: str, path2: str, *more: object, **options: object) -> None:
         """Gives a file its final name."""
         super().mv(path1, path2, *more, **options)
         self.check()
@@ -62,7 +62,7 @@ class TroubledFileSystem(MemoryFileSystem):
                     self.wrong.append(f"{path}: {name}")
 
     @classmethod
-    def documents(cls) -> dict[str, Any]:
+    def documents(cls) -> dict[str, object]:
         """Path -> results document, of those that are there."""
         return {path: json.loads(file.getvalue()) for path, file in cls.store.items() if path.endswith(".json")}
 

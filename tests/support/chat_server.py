@@ -12,9 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
-from typing import Any
 
 from support.web_server import LocalServer
+
+Json = dict  # of a request or an answer
 
 
 class ChatServer(LocalServer):
@@ -40,7 +41,7 @@ class ChatServer(LocalServer):
 
     def forget(self) -> None:
         """Counts anew."""
-        self.requests: list[dict[str, Any]] = []
+        self.requests: list[Json] = []
         self.times: list[float] = []
         self.authorizations: set[str | None] = set()
         self.api_keys: set[str | None] = set()
@@ -81,7 +82,7 @@ class ChatServer(LocalServer):
             with self._lock:
                 self._at_once -= 1
 
-    def _reply(self, handler: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None, name: str) -> None:
+    def _reply(self, handler: BaseHTTPRequestHandler, body: Json, fault: str | None, name: str) -> None:
         if fault == "drop":
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
@@ -129,10 +130,10 @@ class ChatServer(LocalServer):
                 self.answered[question_of(body)] += 1
         self._send(handler, 200, answer)
 
-    def _answer(self, body: dict[str, Any], fault: str | None) -> dict[str, Any]:
+    def _answer(self, body: Json, fault: str | None) -> Json:
         prompt, images = parts_of(body)
-        message: dict[str, Any] = {"role": "assistant", "content": self.words(prompt, images), "refusal": None}
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": "stop"}
+        message: Json = {"role": "assistant", "content": self.words(prompt, images), "refusal": None}
+        choice: Json = {"index": 0, "message": message, "finish_reason": "stop"}
         if fault == "refusal":
             message.update(content=None, refusal="I cannot help with that.")
         elif body.get("logprobs") and fault != "no logprobs":
@@ -152,7 +153,7 @@ class ChatServer(LocalServer):
         handler.wfile.write(b"0\r\n\r\n")
 
     def _send(
-        self, handler: BaseHTTPRequestHandler, status: int, content: Any, headers: dict[str, str] | None = None
+        self, handler: BaseHTTPRequestHandler, status: int, content, headers: dict[str, str] | None = None
     ) -> None:
         data = (content if isinstance(content, str) else json.dumps(content)).encode()
         named = {"content-type": "application/json", **(headers or {}), "content-length": str(len(data))}
@@ -198,7 +199,7 @@ def yes_and_no(share: float) -> list[tuple[str, float]]:
     return [("Yes", math.log(yes * 0.75)), (" yes", math.log(yes * 0.25)), ("No", math.log(1 - yes)), ("The", -12.0)]
 
 
-def parts_of(body: dict[str, Any]) -> tuple[str, list[bytes]]:
+def parts_of(body: Json) -> tuple[str, list[bytes]]:
     """The text of a request and the bytes of its images."""
     content = body["messages"][0]["content"]
     text = "".join(part["text"] for part in content if part["type"] == "text")
@@ -206,7 +207,7 @@ def parts_of(body: dict[str, Any]) -> tuple[str, list[bytes]]:
     return text, [base64.b64decode(url.partition(",")[2]) for url in urls]
 
 
-def question_of(body: dict[str, Any]) -> str:
+def question_of(body: Json) -> str:
     """What tells questions apart."""
     text, images = parts_of(body)
     return text + "".join(hashlib.sha256(image).hexdigest() for image in images)

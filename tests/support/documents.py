@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 DIGEST = "ab" * 32
 PUBLISHED = "source,table,task,model,method,metric,percent,std_percent,track\n"
@@ -13,7 +12,7 @@ PUBLISHED = "source,table,task,model,method,metric,percent,std_percent,track\n"
 _TRACKS = {"group_score,none": "zero_shot", "group_match,none": "matching", "group_match,ttm": "test_time"}
 
 
-def whole_document(results: Mapping[str, Mapping[str, float]], **changes: Any) -> dict[str, Any]:
+def whole_document(results: Mapping[str, Mapping[str, float]], **changes: object) -> dict:
     """A document with these results, changed as said."""
     dataset = {"source": {}, "revision": None, "fingerprint": "ab", "n_groups": 2, "shape": [2, 2], "license": "MIT"}
     return {
@@ -53,7 +52,7 @@ def write_run(
     groups: tuple[int, int] = (10, 10),
     version: int = 1,
     data: str = "d",
-    **changes: Any,
+    **changes: object,
 ) -> Path:
     """Writes a document with numbers of one task, TTM among them, of so many of its groups."""
     document = whole_document(
@@ -73,7 +72,7 @@ def write_run(
     return path
 
 
-def trained(**changes: Any) -> dict[str, Any]:
+def trained(**changes: object) -> dict:
     """A record of TTM, changed as said."""
     return {
         "hyperparameters": {},
@@ -87,7 +86,7 @@ def trained(**changes: Any) -> dict[str, Any]:
     }
 
 
-def full_document() -> dict[str, Any]:
+def full_document() -> dict:
     """A document that has every key of the schema, each once."""
     iteration = {
         **{"seed": 0, "iteration": 1, "threshold": 0.5, "selected": 1, "candidates": 2, "coverage": 0.5, "tied": 0},

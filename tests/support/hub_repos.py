@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 KINDS = ("models", "datasets")
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -57,12 +56,10 @@ class File:
     def etag(self) -> str:
         return self.sha256 if self.is_large else self.oid
 
-    def listed(self) -> dict[str, Any]:
+    def listed(self) -> dict[str, object]:
         """As the tree of a repository lists it."""
-        large = {"oid": self.sha256, "size": self.size, "pointerSize": 134} if self.is_large else None
-        return {"type": "file", "oid": self.oid, "size": self.size, "path": self.name} | (
-            {"lfs": large} if large else {}
-        )
+        entry = {"type": "file", "oid": self.oid, "size": self.size, "path": self.name}
+        return entry | ({"lfs": {"oid": self.sha256, "size": self.size, "pointerSize": 134}} if self.is_large else {})
 
     def _digests(self) -> tuple[str, str]:
         state = self.path.stat()
@@ -79,7 +76,6 @@ class Repository:
         folder: on disk.
         refs: branch or ``refs/pr/N`` -> commit.
         gated: False, ``auto`` or ``manual``.
-        card: metadata of the README.
         moved_to: the id that took its place.
     """
 
@@ -88,7 +84,6 @@ class Repository:
     folder: Path
     refs: dict[str, str] = field(default_factory=dict)
     gated: bool | str = False
-    card: dict[str, Any] = field(default_factory=dict)
     moved_to: str | None = None
 
     def commit(self, revision: str) -> str | None:
@@ -121,18 +116,17 @@ def write_repository(
     refs: dict[str, str],
     *,
     gated: bool | str = False,
-    card: dict[str, Any] | None = None,
     moved_to: str | None = None,
 ) -> Repository:
-    """Makes a repository with an empty folder for each commit of ``refs``; a card becomes its README.md."""
+    """Makes a repository with an empty folder for each commit of ``refs``."""
     folder = root / kind / repo
     for commit in refs.values():
         assert COMMIT.fullmatch(commit), commit
         (folder / commit).mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {"refs": refs, "gated": gated, "card": card or {}, "moved_to": moved_to}
+    state = {"refs": refs, "gated": gated, "moved_to": moved_to}
     (folder / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
-    return Repository(kind, repo, folder, refs, gated, card or {}, moved_to)
+    return Repository(kind, repo, folder, refs, gated, moved_to)
 
 
 def find_repository(root: Path, kind: str, repo: str) -> Repository | None:

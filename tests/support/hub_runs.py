@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from support.commands import Done
 from support.hub_datasets import SUGARCREPE, VISMIN
@@ -75,7 +74,7 @@ class Run:
         return f"--model {self.model} {arguments} {what} -o {self.output} {offline}"
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict:
         return json.loads(self.output.read_text(encoding="utf-8"))
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Lock
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from support.hub_repos import KINDS, File, Repository, find_repository
@@ -19,6 +18,7 @@ STRANGER = "hf_standinHasNotAcceptedThem"
 DATE = "2024-01-01T00:00:00.000Z"
 PAGE = 100  # entries of a tree in one answer; the hub's own number is 1000
 CHUNK = 1 << 18
+Entry = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class HubServer(LocalServer):
         names |= {"HF_HOME": str(home / "hf"), "TTMBENCH_DATA": str(home / "data"), "XDG_CACHE_HOME": str(home / "xdg")}
         return names | ({"HF_TOKEN": token} if token else {})
 
-    def misbehave(self, part: str, status: int | None = None, **how: Any) -> None:
+    def misbehave(self, part: str, status: int | None = None, **how: object) -> None:
         """From now on; see `Fault`. A 429 says as the hub does when to come back: now; its library adds a second."""
         fault = Fault(part, status, **how)
         if status == 429:
@@ -106,7 +106,7 @@ class HubServer(LocalServer):
 
     def fetched(self, part: str = "") -> list[str]:
         """``kind/repository/commit/path`` of files whose bytes were sent, in order, each once."""
-        names = [one.file for one in self.log if one.file and one.sent and part in one.file]
+        names = [request.file for request in self.log if request.file and request.sent and part in request.file]
         return list(dict.fromkeys(names))
 
     # --- answering ---------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class HubServer(LocalServer):
         if what == "tree":
             return self._tree(repository, commit, "/".join(path), query)
         if what == "paths-info":
-            return _json(_paths_info(repository, commit, _paths_asked(body)))
+            return _json(_paths_info(repository, commit, body))
         return _error(404, None, "Sorry, we can't find the page you are looking for.")
 
     def _tree(self, repository: Repository, commit: str, folder: str, query: dict[str, str]) -> Answer:
@@ -257,7 +257,7 @@ class HubServer(LocalServer):
 # --- what the hub says -------------------------------------------------------------------------------------------
 
 
-def _json(value: Any) -> Answer:
+def _json(value) -> Answer:
     if value is None:
         return _error(401, None, "Invalid username or password.")
     return Answer(200, json.dumps(value).encode(), {"Content-Type": "application/json; charset=utf-8"})
@@ -297,40 +297,26 @@ def _split_revision(parts: list[str]) -> tuple[str, list[str]]:
     return "/".join(parts[:length]), parts[length:]
 
 
-def _info(repository: Repository, commit: str, with_blobs: bool) -> dict[str, Any]:
-    files = repository.files(commit)
-    siblings: list[dict[str, Any]] = [{"rfilename": file.name} for file in files]
-    if with_blobs:
-        for one, file in zip(siblings, files, strict=True):
-            listed = file.listed()
-            one |= {"size": file.size, "blobId": file.oid}
-            one |= {"lfs": {"sha256": file.sha256, "size": file.size, "pointerSize": 134}} if "lfs" in listed else {}
+def _info(repository: Repository, commit: str, with_blobs: bool) -> Entry:
+    siblings: list[Entry] = []
+    for file in repository.files(commit):
+        large = {"lfs": {"sha256": file.sha256, "size": file.size, "pointerSize": 134}} if file.is_large else {}
+        blob = {"size": file.size, "blobId": file.oid, **large} if with_blobs else {}
+        siblings.append({"rfilename": file.name, **blob})
     return {
-        "_id": "0" * 24,
-        "id": repository.id,
-        **({"modelId": repository.id} if repository.kind == "models" else {}),
-        "author": repository.id.partition("/")[0],
-        "sha": commit,
-        "lastModified": DATE,
-        "createdAt": DATE,
-        "private": False,
-        "gated": repository.gated,
-        "disabled": False,
-        "downloads": 1,
-        "likes": 1,
-        "tags": [],
-        "cardData": repository.card,
-        "siblings": siblings,
+        **{"id": repository.id, "author": repository.id.partition("/")[0], "sha": commit, "siblings": siblings},
+        **{"lastModified": DATE, "createdAt": DATE, "private": False, "gated": repository.gated, "disabled": False},
+        **{"downloads": 1, "likes": 1, "tags": []},
     }
 
 
-def _entries(repository: Repository, commit: str, folder: str, recursive: bool) -> list[dict[str, Any]] | None:
+def _entries(repository: Repository, commit: str, folder: str, recursive: bool) -> list[Entry] | None:
     """Folders and files below a folder; None if there is no such folder."""
     prefix = f"{folder}/" if folder else ""
     files = [file for file in repository.files(commit) if file.name.startswith(prefix)]
     if not files and folder:
         return None
-    folders: dict[str, dict[str, Any]] = {}
+    folders: dict[str, Entry] = {}
     shown = []
     for file in files:
         *above, _ = file.name.removeprefix(prefix).split("/")
@@ -342,14 +328,9 @@ def _entries(repository: Repository, commit: str, folder: str, recursive: bool) 
     return sorted([*folders.values(), *shown], key=lambda entry: (entry["type"], entry["path"]))
 
 
-def _paths_asked(body: bytes) -> list[str]:
-    """Of a form, or of JSON."""
+def _paths_info(repository: Repository, commit: str, body: bytes) -> list[Entry]:
+    """The entries of paths in a form or in JSON."""
     text = body.decode()
-    if text.startswith("{"):
-        return list(json.loads(text)["paths"])
-    return parse_qs(text).get("paths", [])
-
-
-def _paths_info(repository: Repository, commit: str, paths: list[str]) -> list[dict[str, Any]]:
+    paths = json.loads(text)["paths"] if text.startswith("{") else parse_qs(text).get("paths", [])
     known = {entry["path"]: entry for entry in _entries(repository, commit, "", True) or []}
     return [known[path] for path in paths if path in known]

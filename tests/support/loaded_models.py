@@ -9,7 +9,6 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ MOST = 48
 """So many are kept: more than one file of tests loads."""
 
 
-def copied(whole: Any, model: Any) -> Any:
+def copied(whole, model):
     """What ``copy.deepcopy`` makes, in a third of its time: a module has ten empty containers for hooks.
 
     Args:
@@ -32,7 +31,7 @@ def copied(whole: Any, model: Any) -> Any:
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
     if any(hasattr(one, "__deepcopy__") for one in modules):
         return copy.deepcopy(whole)
-    memo: dict[int, Any] = {id(one): type(one).__new__(type(one)) for one in modules}
+    memo: dict[int, object] = {id(one): type(one).__new__(type(one)) for one in modules}
     for one in modules:
         for name, value in vars(one).items():
             empty = type(value) in (dict, OrderedDict, set, list) and not value
@@ -40,7 +39,7 @@ def copied(whole: Any, model: Any) -> Any:
     return copy.deepcopy(whole, memo)
 
 
-def _copied_load(found: Any) -> Any:
+def _copied_load(found):
     """A model comes with what was said of its loading."""
     return copied(found, found[0] if isinstance(found, tuple) else found)
 
@@ -51,12 +50,12 @@ class LoadedOnce:
     What is asked for only once is not kept: most folders that a test writes for itself are read once.
     """
 
-    def __init__(self, load: Callable[..., Any]) -> None:
+    def __init__(self, load: Callable[..., object]) -> None:
         self._load = load
         self._asked: set[Hashable] = set()
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._kept: OrderedDict[Hashable, object] = OrderedDict()
 
-    def __call__(self, kind: Any, model: Any, where: str, options: Mapping[str, Any]) -> Any:
+    def __call__(self, kind, model, where: str, options: Mapping[str, object]):
         """What ``pretrained._load`` gives."""
         key = key_of(kind, where, options)
         if key is None or key not in self._asked:
@@ -71,7 +70,7 @@ class LoadedOnce:
         return _copied_load(self._kept[key])
 
 
-def key_of(kind: Any, where: str, options: Mapping[str, Any]) -> Hashable | None:
+def key_of(kind, where: str, options: Mapping[str, object]) -> Hashable | None:
     """What a load depends on: what reads, the options, and the files as they are now; None if there is more to it."""
     folder = Path(where)
     if not folder.is_dir() or not USUAL.issuperset(options) or options.get("trust_remote_code"):

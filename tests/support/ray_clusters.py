@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ttmbench.evaluator.executor import Event, Finished
 from ttmbench.sweep.ray_cluster import import_ray
@@ -18,7 +17,7 @@ _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_enable_metrics_collection":
 
 
 @contextmanager
-def cluster(cache: Path, nodes: int = 2) -> Iterator[Any]:
+def cluster(cache: Path, nodes: int = 2) -> Iterator[object]:
     """Nodes of one processor each, the head first; workers keep raw scores in a folder of their own."""
     import_ray()  # which keeps Ray's lines off the screen, if it comes first
     from ray.cluster_utils import Cluster
@@ -41,7 +40,7 @@ def cluster(cache: Path, nodes: int = 2) -> Iterator[Any]:
                 os.environ[name] = value
 
 
-def add_node(made: Any, number: int) -> Any:
+def add_node(made, number: int):
     """A further node; what it is removed by."""
     return made.add_node(num_cpus=1, object_store_memory=STORE, node_ip_address=f"127.0.0.{2 + number}")
 

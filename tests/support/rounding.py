@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -26,7 +24,7 @@ def length(model: torch.nn.Module) -> int:
     return sum(int(np.prod(parameter.shape[1:])) for parameter in model.parameters())
 
 
-def bound(model: torch.nn.Module, size: Any, passes: int = 1) -> float:
+def bound(model: torch.nn.Module, size, passes: int = 1) -> float:
     """How far two results of one model may be apart: as many roundings of each as it has, at the size of the largest.
 
     Args:
@@ -53,7 +51,7 @@ class Noise:
     def __init__(self) -> None:
         self.largest = 0.0
 
-    def after(self, single: Any, double: Any) -> float:
+    def after(self, single, double) -> float:
         """An absolute tolerance of numbers up to here: it only grows, as what training amplifies does.
 
         Args:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from unittest import mock
 
 import torch
@@ -50,10 +49,10 @@ class OnGpu(torch.Tensor):
         return self.numbers.data_ptr()
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         return _computed(function, args, kwargs or {})
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, **_: object) -> str:
         return f"OnGpu({self.numbers!r})"
 
 
@@ -74,7 +73,7 @@ class Gpu:
 _now = Gpu()
 
 
-def _computed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _computed(function, args: Sequence[object], kwargs: Mapping[str, object]):
     name = function._schema.name
     leaves = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
     _refuse(name, leaves)
@@ -87,7 +86,7 @@ def _computed(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     output = function(*tree_map(_real, args), **tree_map(_real, given))
     known = {id(_real(one)): one for one in leaves}  # what was changed in place is what it was
 
-    def back(one: Any) -> Any:
+    def back(one):
         if id(one) in known:
             return known[id(one)]
         return OnGpu(one) if there and isinstance(one, torch.Tensor) else one
@@ -104,7 +103,7 @@ def _refuse(name: str, leaves: Sequence[torch.Tensor]) -> None:
 
 
 def _count(
-    name: str, leaves: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any], there: bool
+    name: str, leaves: Sequence[torch.Tensor], args: Sequence[object], kwargs: Mapping[str, object], there: bool
 ) -> None:
     _now.operations += 1
     sent = name == "aten::copy_" and there and not isinstance(args[1], OnGpu)
@@ -117,11 +116,11 @@ def _count(
     _now.waits += name in _WAITS or index or not there or (sent and not _non_blocking(args, kwargs))
 
 
-def _non_blocking(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _non_blocking(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     return bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
 
 
-def _real(one: Any) -> Any:
+def _real(one):
     return one.numbers if isinstance(one, OnGpu) else one
 
 
@@ -129,12 +128,12 @@ class _There(torch.autograd.Function):
     """To the stand-in, with the gradient back."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
         _now.uploads.append(tensor.nbytes)
         return OnGpu(tensor.detach().clone())
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
         return _real(gradient)
 
 
@@ -142,15 +141,15 @@ class _Back(torch.autograd.Function):
     """And from it."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
         return _real(tensor).detach().clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
         return OnGpu(gradient)
 
 
-def _moved(tensor: Any, device: torch.device, *, wait: bool = True) -> Any:
+def _moved(tensor, device: torch.device, *, wait: bool = True):
     """A tensor on the other side. As with CUDA it is waited for, unless memory is sent there without blocking."""
     there = isinstance(tensor, OnGpu)
     if there == (device.type == GPU.type):
@@ -162,7 +161,7 @@ def _moved(tensor: Any, device: torch.device, *, wait: bool = True) -> Any:
 class _Placement(TorchFunctionMode):
     """Makes and moves tensors where they are asked for."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         given = dict(kwargs or {})
         here = any(isinstance(one, OnGpu) for one in tree_leaves((args, given)))
         if function in _MOVES:
@@ -181,26 +180,26 @@ class _Placement(TorchFunctionMode):
         return OnGpu(function(*args, **{**given, "device": "cpu"}))  # made there
 
 
-def _to(tensor: torch.Tensor, *args: Any, **given: Any) -> torch.Tensor:
+def _to(tensor: torch.Tensor, *args: object, **given: object) -> torch.Tensor:
     given.pop("copy", None)
     device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **given)
     moved = tensor if device is None else _moved(tensor, device, wait=not non_blocking)
     return moved if dtype is None else moved.to(dtype)
 
 
-def _no_numpy(*_: Any, **__: Any) -> None:
+def _no_numpy(*_: object, **__: object) -> None:
     raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first.")
 
 
-def _listed(tensor: OnGpu) -> Any:
+def _listed(tensor: OnGpu):
     return _moved(tensor, torch.device("cpu")).tolist()
 
 
-def _indexed(function: Any) -> Any:
+def _indexed(function):
     """A list in an index, and a number to set, become tensors of the stand-in, not ones that torch makes of nothing."""
 
-    def with_tensors(tensor: torch.Tensor, at: Any, *value: Any) -> Any:
-        def part(one: Any) -> Any:
+    def with_tensors(tensor: torch.Tensor, at, *value: object):
+        def part(one):
             return _moved(torch.tensor(one), GPU) if isinstance(one, list) else one
 
         if isinstance(tensor, OnGpu):
@@ -210,13 +209,13 @@ def _indexed(function: Any) -> Any:
     return with_tensors
 
 
-def _where(condition: torch.Tensor, *either: Any) -> torch.Tensor:
+def _where(condition: torch.Tensor, *either: object) -> torch.Tensor:
     """Numbers become tensors of the stand-in too."""
     kind = next((one.dtype for one in either if isinstance(one, torch.Tensor)), None)
     return torch.where(condition, *(_made(one, kind) for one in either))
 
 
-def _made(value: Any, dtype: torch.dtype | None) -> torch.Tensor:
+def _made(value, dtype: torch.dtype | None) -> torch.Tensor:
     """A number as a tensor of the stand-in; a tensor as it is."""
     return value if isinstance(value, torch.Tensor) else OnGpu(torch.tensor(value, dtype=dtype))
 
@@ -272,7 +271,7 @@ def stand_in_gpu() -> Iterator[Gpu]:
     global _now
     _now, found = Gpu(), _now
     about = types.SimpleNamespace(name="stand-in", total_memory=1 << 34, major=9, minor=0, multi_processor_count=1)
-    answers: dict[str, Any] = {
+    answers: dict = {
         **{"is_available": True, "device_count": 1, "current_device": 0, "get_device_name": about.name},
         **{"get_device_properties": about, "get_device_capability": (9, 0), "mem_get_info": (1 << 34, 1 << 34)},
         **{"is_current_stream_capturing": False, "is_bf16_supported": True, "max_memory_allocated": 0},

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.numpy import load_file, save
@@ -43,12 +42,6 @@ def put(*path: str, to: object) -> Callable[[Forgery], None]:
     return forge
 
 
-def stated(path: str, to: object, instead: str) -> tuple[Callable[[Forgery], None], str]:
-    """A forgery of one value, and the line that refuses it: the keys are joined by slashes."""
-    words = f"{path.replace('/', '.')}: is {'null' if to is None else to}, {instead}"
-    return put(*path.split("/"), to=to), words
-
-
 class Forgery:
     """A copy of a submission, edited and saved again.
 
@@ -60,7 +53,7 @@ class Forgery:
     def __init__(self, honest: Path, folder: Path) -> None:
         shutil.copytree(honest, folder)
         self.folder, self.path = folder, folder / "x.json"
-        self.document: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        self.document: dict = json.loads(self.path.read_text(encoding="utf-8"))
 
     def save(self) -> Path:
         """Writes the document."""
@@ -85,7 +78,7 @@ class Forgery:
     def edit_lines(
         self,
         kind: str,
-        edit: Callable[[list[dict[str, Any]]], object],
+        edit: Callable[[list[dict]], object],
         *,
         sign: bool = True,
         task: str = "shapes_color",
@@ -100,7 +93,7 @@ class Forgery:
 
     def edit_scores(
         self,
-        edit: Callable[[dict[str, Any]], object],
+        edit: Callable[[dict], object],
         about: dict[str, str] | None = None,
         *,
         kind: str = "scores",

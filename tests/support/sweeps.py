@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -42,23 +41,23 @@ def numbers(path: Path) -> str:
     return json.dumps({key: value for key, value in document.items() if key not in _VOLATILE}, sort_keys=True)
 
 
-def write_plan(folder: Path, **content: Any) -> Path:
+def write_plan(folder: Path, **content: object) -> Path:
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(content))
     return path
 
 
-def cells_of(folder: Path, **content: Any) -> list[PlannedCell]:
+def cells_of(folder: Path, **content: object) -> list[PlannedCell]:
     path = write_plan(folder, **content)
     return expand(read_plan(path), path.name, {})
 
 
 @contextmanager
-def forked_workers() -> Iterator[list[Any]]:
+def forked_workers() -> Iterator[list]:
     """Inside, worker processes are forked from what has imported everything; yields those that were begun."""
-    begun: list[Any] = []
+    begun: list = []
 
-    def popen(words: Sequence[str], *, env: dict[str, str], start_new_session: bool, **streams: Any) -> Any:
+    def popen(words: Sequence[str], *, env: dict[str, str], start_new_session: bool, **streams: object):
         env = {name: value for name, value in env.items() if name != "MKL_NUM_THREADS"}
         begun.append(processes.start(words[1:], env=env, **streams))
         return begun[-1]
@@ -76,9 +75,7 @@ class Inline:
         loses: names of units whose worker is lost with them the first time.
     """
 
-    def __init__(
-        self, workers: dict[str, Any], loses: Sequence[str] = (), places: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, workers: dict, loses: Sequence[str] = (), places: dict[str, str] | None = None) -> None:
         self.workers, self._loses, self._places = workers, set(loses), places or {}
         self.given: deque[tuple[str, Unit]] = deque()
         self.joining: list[Event] = []
@@ -115,14 +112,14 @@ class Told:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def update(self, summary: Any, workers: Any) -> None:
+    def update(self, summary, workers) -> None:
         pass
 
     def tell(self, line: str) -> None:
         self.lines.append(line)
 
 
-def swept(planned: Sequence[PlannedCell], root: Path, executor: Inline | None = None, **how: Any) -> tuple[Any, Inline]:
+def swept(planned: Sequence[PlannedCell], root: Path, executor: Inline | None = None, **how: object) -> tuple:
     """Runs a sweep in this process; gives the summary and the executor."""
     root.mkdir(exist_ok=True)
     executor = executor or Inline({"a": Worker(root)})

@@ -8,7 +8,6 @@ import tarfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 from PIL import Image
@@ -37,7 +36,7 @@ def task_file(folder: Path, source: object, group: object, name: str = "mine", *
     return write(folder / f"{name}.yaml", yaml.safe_dump(plain, sort_keys=False))
 
 
-def rewritten(folder: Path, name: str, change: Any, as_name: str = "mine") -> Path:
+def rewritten(folder: Path, name: str, change, as_name: str = "mine") -> Path:
     """The file of a task that ships under another name, changed by a function of what it states."""
     spec = find(name).spec.model_dump(mode="json", exclude_defaults=True) | {"task": as_name}
     change(spec)
@@ -50,7 +49,7 @@ def find(name: str | Path) -> TaskFile:
 
 
 def changed(
-    task: str | Path | TaskFile, source: Mapping[str, Any] | None = None, *, of: object = None, **group: object
+    task: str | Path | TaskFile, source: Mapping[str, object] | None = None, *, of: object = None, **group: object
 ) -> TaskFile:
     """A task with changes to its source (``of`` as a whole) and to its group."""
     task = task if isinstance(task, TaskFile) else find(task)
@@ -60,13 +59,13 @@ def changed(
     )
 
 
-def load(task: str | Path | TaskFile, data_dir: Path | None = None, **how: Any) -> Loaded:
+def load(task: str | Path | TaskFile, data_dir: Path | None = None, **how: object) -> Loaded:
     """What a task's source gives, without the network."""
     task = task if isinstance(task, TaskFile) else find(task)
     return load_task_data(build_registry(), task, data_dir=data_dir, **{"offline": True, **how})
 
 
-def encoded(color: Any = "red", size: tuple[int, int] = (8, 6), form: str = "PNG", mode: str = "RGB") -> bytes:
+def encoded(color="red", size: tuple[int, int] = (8, 6), form: str = "PNG", mode: str = "RGB") -> bytes:
     """An image of one colour."""
     content = io.BytesIO()
     Image.new(mode, size, color).save(content, form)
@@ -95,7 +94,7 @@ def tar_of(files: Mapping[str, bytes], mode: str = "w:gz", more: tuple[tarfile.T
     return content.getvalue()
 
 
-def run(capsys: Any, *words: object) -> tuple[int, str, str]:
+def run(capsys, *words: object) -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a command."""
     code = main([str(word) for word in words])
     return code, *capsys.readouterr()

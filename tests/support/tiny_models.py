@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,16 +131,39 @@ OPEN_CLIP = {
 }
 
 
-def open_clip(folder: Path) -> Path:
+def open_clip(folder: Path, shape: dict[str, object] = OPEN_CLIP, preprocess: dict[str, object] | None = None) -> Path:
+    """A random model as open_clip writes it, in a folder or a new one."""
     from open_clip import create_model
     from safetensors.torch import save_file
 
-    config = {"model_cfg": OPEN_CLIP, "preprocess_cfg": {}}
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"model_cfg": shape, "preprocess_cfg": preprocess or {}}
     (folder / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
     torch.manual_seed(0)
     model = create_model(f"local-dir:{folder}", load_weights=False)
     save_file(model.state_dict(), folder / "open_clip_model.safetensors")
     return folder
+
+
+def into_cache(cache: Path, repo: str, folder: Path) -> Path:
+    """Copies a model into the Hub's cache as the newest commit of a repository."""
+    root, commit = cache / f"models--{repo.replace('/', '--')}", "0" * 40
+    for name, text in (("refs/main", commit), (f".no_exist/{commit}/config.json", "")):  # transformers asks for it
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return shutil.copytree(folder, root / "snapshots" / commit)
+
+
+def know_architectures(monkeypatch, folder: Path, shapes: dict[str, dict[str, object]]) -> None:
+    """Makes open_clip know architectures by name, as long as the test runs."""
+    from open_clip import add_model_config, factory
+
+    folder.mkdir()
+    for name, shape in shapes.items():
+        (folder / f"{name}.json").write_text(json.dumps(shape), encoding="utf-8")
+    monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", [*factory._MODEL_CONFIG_PATHS])
+    monkeypatch.setattr(factory, "_MODEL_CONFIGS", {**factory._MODEL_CONFIGS})
+    add_model_config(folder)
 
 
 def blip(folder: Path, *, captioner: bool) -> Path:

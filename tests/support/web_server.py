@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any, Self
+from typing import Self
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Site(LocalServer):
         self.log: list[tuple[str, str, dict[str, str]]] = []
         super().__init__(protocol="HTTP/1.0")
 
-    def put(self, path: str, body: bytes, **how: Any) -> str:
+    def put(self, path: str, body: bytes, **how: object) -> str:
         """A file; returns its address."""
         self.pages[path] = Page(body, **how)
         return self.url + path

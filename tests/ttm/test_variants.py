@@ -8,18 +8,13 @@ import jsonschema
 import numpy as np
 import pytest
 import torch
-from support.rounding import bound
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import TTMConfig
-from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.results.files import schema
-from ttmbench.scoring.inputs import subset
-from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.selection import Selection, SelectionProposal, oracle, placebo
 
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 20}
@@ -166,19 +161,6 @@ def test_a_holdout_that_leaves_nothing_is_refused():
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=SHORT, ttm_holdout=0.01, limit=8)
 
 
-def test_a_subset_keeps_every_score():
-    registry = ttmbench.plugins.registry.build_registry()
-    groups = load_groups(registry, find_task(registry, "shapes_color"), limit=10)
-    model = tiny_clip.load(device="cpu")
-    from ttmbench.scoring.prepare import PreparedTask
-
-    whole, _ = prepare(model, groups, 8, enlarge=1.1)
-    part = subset(whole, np.array([2, 7, 3]))
-    scores = [PreparedTask(model, prepared, 8, False, False).score().groups for prepared in (whole, part)]
-    np.testing.assert_allclose(scores[0][[2, 7, 3]], scores[1], atol=bound(model.model, scores[1]), rtol=0)
-    assert len(part.enlarged) == len(part.images["pixel_values"]) < len(whole.images["pixel_values"])
-
-
 # --- augmentation ---------------------------------------------------------------------------------------------
 
 
@@ -225,16 +207,6 @@ def test_clip_crops_are_cut_anywhere_in_the_resized_image(tiny_hf_clip):
         resized = noise(SIZES[place]).resize((width, height), Image.Resampling.BICUBIC)
         window = resized.crop((*corner, corner[0] + 32, corner[1] + 32))
         assert near(crops[place], np.asarray(window)), place
-
-
-def test_every_place_of_the_resized_image_is_cut_alike_often(tiny_hf_clip):
-    adapter = hf.load(pretrained=str(tiny_hf_clip), device="cpu")
-    columns = np.broadcast_to(np.arange(80, dtype=np.uint8), (40, 80))
-    image = torch.from_numpy(np.stack([columns] * 3))
-    corners = np.random.default_rng(0).random((4900, 2))
-    firsts = adapter.crop([image] * 4900, corners)["pixel_values"][:, 0, 0, 0].numpy()
-    counts = np.bincount(firsts, minlength=49)
-    assert len(counts) == 49 and counts.min() > 60 and counts.max() < 145
 
 
 def test_images_of_different_sizes_go_through_training(tiny_hf_clip, folder_task):

@@ -12,7 +12,7 @@ from huggingface_hub import constants, errors
 from huggingface_hub.utils import are_progress_bars_disabled
 
 from ttmbench._util import hub
-from ttmbench.data.hub_datasets import reach
+from ttmbench.data.hub_datasets import HubOptions
 from ttmbench.errors import OutOfReachError
 
 
@@ -113,11 +113,11 @@ def test_data_of_a_busy_hub_are_asked_for_again(monkeypatch, answers, asked):
 
     found = None
     with suppress(OutOfReachError):
-        found = reach("dataset a/b", "a/b", False, fetch)
+        found = HubOptions(path="a/b").reach(False, fetch)
     assert (found, len(calls)) == ("there" if asked == len(answers) + 1 else None, asked)
     assert waits == [1.0, 2.0, 4.0][: asked - 1]
     if answers == (500, 503):
         left[:], calls[:] = [500], []
         with pytest.raises(OutOfReachError):
-            reach("dataset a/b", "a/b", True, fetch)  # nobody is asked
+            HubOptions(path="a/b").reach(True, fetch)  # nobody is asked
         assert len(calls) == 1

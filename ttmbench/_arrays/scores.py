@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -72,7 +71,7 @@ def count_matchings(images: int, captions: int, true_captions: int = 1) -> int:
     return math.perm(captions, images * true_captions) // math.factorial(true_captions) ** images
 
 
-def given_captions(captions: Int[np.ndarray, "images ..."]) -> list[Any]:
+def given_captions(captions: Int[np.ndarray, "images ..."]) -> list[int | list[int] | None]:
     """What each image of a group is given, for JSON: a caption, a list of several, or None.
 
     >>> given_captions(np.array([1, 0])), given_captions(np.array([-1, 0])), given_captions(np.array([[0, 2]]))

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import hashlib
 import io
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -193,7 +194,7 @@ def read_command(command: str) -> Mapping[str, Any]:
     """The settings of a command line that a results document states; no file that it names is read.
 
     Args:
-        command: its words, joined by blanks.
+        command: its words, quoted as a shell needs it.
 
     Returns:
         Option -> value; ``config`` is the name of the file, if there is one.
@@ -202,11 +203,11 @@ def read_command(command: str) -> Mapping[str, Any]:
         ValueError: it is not a command of ttmbench that runs a model.
     """
     from ttmbench.cli.parser import build_parser, normalise
-    from ttmbench.cli.run import settings_of
+    from ttmbench.cli.run import LISTINGS, settings_of
 
-    first, *rest = command.split()
+    first, *rest = shlex.split(command) or [""]
     words = normalise(rest)
-    if first.rpartition("/")[2] != "ttmbench" or words[:1] != ["run"]:
+    if first != "ttmbench" or words[:1] != ["run"]:
         raise ValueError("it must begin with ttmbench and run a model")
     printed = io.StringIO()
     try:
@@ -215,13 +216,11 @@ def read_command(command: str) -> Mapping[str, Any]:
     except SystemExit:
         message = one_line(printed.getvalue(), 200).removeprefix("ttmbench run: ")
         raise ValueError(message or "it prints the help or the version") from None
-    file, options.config = options.config, None
-    if file is None:
-        return settings_of(options)
-    # The settings in the file are unknown; those of the command are known.
-    options.model, options.tasks = options.model or "-", options.tasks or "-"
-    settings = settings_of(options)
-    return {key: value for key, value in settings.items() if value not in ("-", ["-"])} | {"config": file}
+    if options.config:
+        return {"config": options.config}
+    if options.dry_run or options.tasks in LISTINGS:
+        raise ValueError("it runs nothing")
+    return settings_of(options)
 
 
 def _documents(path: Path) -> list[Path]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, one_line, patiently, quiet_hub, trouble
-from ttmbench.data.availability import amount
-from ttmbench.data.paths import Also, below, is_local, local_path, read_options
+from ttmbench.data.availability import DataLocation, LocalFile, amount
+from ttmbench.data.paths import Also, below, data_folder, is_local, local_path, read_options
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif, SourceRequest
 
@@ -34,7 +34,8 @@ class HubOptions(BaseModel):
     @property
     def where(self) -> str:
         """Name in messages."""
-        return where_it_is(self.path, None if is_local(self.path) else self.revision)
+        revision = None if is_local(self.path) else self.revision
+        return f"dataset {self.path}" + (f" at revision {revision}" if revision else "")
 
     def local_copy(self, data_dir: Path) -> Path | None:
         """The user's own folder of the data, if there is one."""
@@ -46,6 +47,61 @@ class HubOptions(BaseModel):
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder of the data folder holds the data."""
         raise NotImplementedError
+
+    def snapshot(self, patterns: list[str] | None, offline: bool, again: bool = False) -> Path:
+        """The repository's folder in the Hub's cache, fetched if needed; OutOfReachError if that fails.
+
+        ``patterns`` of the files to fetch, None for all; ``again``: also fetch cached files.
+        """
+        from huggingface_hub import snapshot_download
+
+        def fetch() -> str:
+            return snapshot_download(
+                self.path,
+                repo_type="dataset",
+                revision=self.revision,
+                allow_patterns=patterns,
+                local_files_only=offline or not hub_answers(),
+                force_download=again,
+            )
+
+        return Path(self.reach(offline, fetch))
+
+    def list_files(self) -> list[str]:
+        """Names of all files of the repository, from the Hub; OutOfReachError if it cannot be reached."""
+        from huggingface_hub import HfApi
+
+        def fetch() -> list[str]:
+            if not hub_answers():
+                raise ConnectionError("the hub cannot be reached")
+            return HfApi().list_repo_files(self.path, repo_type="dataset", revision=self.revision)
+
+        return self.reach(False, fetch)
+
+    def reach(self, offline: bool, fetch: Callable[[], T]) -> T:
+        """The result of a function of the Hub's libraries, retried where the Hub is busy; errors have one line."""
+        try:
+            with quiet_hub(offline=offline, fetches=True):
+                return fetch() if offline else patiently(fetch)
+        except Exception as error:
+            page, text = f"https://huggingface.co/datasets/{self.path}", one_line(error, 200)
+            match trouble(error):
+                case "gated":
+                    raise OutOfReachError(accept_terms(self.where, page)) from error
+                case "token":
+                    raise OutOfReachError(f"{self.where} cannot be loaded: {UNKNOWN_TOKEN}") from error
+                case "unreachable":
+                    from huggingface_hub import constants
+
+                    unset = "" if offline or not constants.HF_HUB_OFFLINE else ", with HF_HUB_OFFLINE unset"
+                    raise OutOfReachError(
+                        f"{self.where} cannot be loaded: it is not in the cache and the hub cannot be reached; run "
+                        f"once with network and without --offline{unset}, and it stays in the cache"
+                    ) from error
+                case "other":
+                    raise DataError(f"{self.where} cannot be loaded: {text}") from error
+                case _:
+                    raise OutOfReachError(f"{self.where} cannot be loaded: {text} ({page})") from error
 
 
 Wanted = TypeVar("Wanted", bound=HubOptions)
@@ -69,7 +125,7 @@ class HubRepository:
     @property
     def name(self) -> str:
         """Repository and revision."""
-        return where_it_is(self.options.path, self.options.revision)
+        return self.options.where
 
     @property
     def origin(self) -> str:
@@ -90,7 +146,7 @@ class HubRepository:
     def missing(self) -> str | None:
         """Why they cannot be used; None if they are complete in the Hub's cache."""
         try:
-            folder = snapshot(self.options.path, self.options.revision, self.patterns, offline=True)
+            folder = self.options.snapshot(self.patterns, offline=True)
         except OutOfReachError:
             return "it is not in the cache, or not all of it"
         return self.lacking(folder)
@@ -113,43 +169,25 @@ class HubRepository:
 
     def fetch(self, web: Web) -> str:
         """Fetches them, and damaged ones again."""
-        folder = snapshot(self.options.path, self.options.revision, self.patterns, offline=False)
+        folder = self.options.snapshot(self.patterns, offline=False)
         damaged = list(self.damaged(folder))
         if damaged:
-            snapshot(self.options.path, self.options.revision, damaged, offline=False, again=True)
+            self.options.snapshot(damaged, offline=False, again=True)
         return content_of(folder)
+
+
+def locate_repository(need: HubRepository, request: SourceRequest) -> list[DataLocation]:
+    """The files of a repository, or the user's own folder of them."""
+    own = need.options.local_copy(data_folder(request.data_dir))
+    if own is None:
+        return [DataLocation(need.options.where, [need])]
+    return [DataLocation(str(own), [LocalFile(own, lambda: need.lacking(own))])]
 
 
 def content_of(folder: Path) -> str:
     """Number and size of the files of a snapshot, as text."""
     sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
     return f"{len(sizes)} files, {amount(sum(sizes))}, in the hub's cache"
-
-
-def where_it_is(path: str, revision: str | None) -> str:
-    """The name of a dataset in messages."""
-    return f"dataset {path}" + (f" at revision {revision}" if revision else "")
-
-
-def snapshot(path: str, revision: str | None, patterns: list[str] | None, offline: bool, again: bool = False) -> Path:
-    """The folder of a dataset repository in the Hub's cache, fetched if needed; OutOfReachError if that fails.
-
-    ``patterns`` of the files to fetch, None for all; ``again``: also fetch cached files.
-    """
-    from huggingface_hub import snapshot_download
-
-    def fetch() -> str:
-        cached = offline or not hub_answers()
-        return snapshot_download(
-            path,
-            repo_type="dataset",
-            revision=revision,
-            allow_patterns=patterns,
-            local_files_only=cached,
-            force_download=again,
-        )
-
-    return Path(reach(where_it_is(path, revision), path, offline, fetch))
 
 
 def commit_of(folder: Path) -> str | None:
@@ -165,41 +203,3 @@ def commit_of(folder: Path) -> str | None:
 def roots_of(folder: Path) -> list[Path]:
     """Where links in a folder may lead: a snapshot's files are links to blobs in the same repository's folder."""
     return [folder.parents[1]] if folder.parent.name == "snapshots" else []
-
-
-def list_files(path: str, revision: str | None) -> list[str]:
-    """Names of all files of a repository, from the Hub; OutOfReachError if it cannot be reached."""
-    from huggingface_hub import HfApi
-
-    def fetch() -> list[str]:
-        if not hub_answers():
-            raise ConnectionError("the hub cannot be reached")
-        return HfApi().list_repo_files(path, repo_type="dataset", revision=revision)
-
-    return list(reach(where_it_is(path, revision), path, False, fetch))
-
-
-def reach(where: str, path: str, offline: bool, fetch: Callable[[], T]) -> T:
-    """The result of a function of the Hub's libraries, retried where the Hub is busy; errors have one line."""
-    try:
-        with quiet_hub(offline=offline, fetches=True):
-            return fetch() if offline else patiently(fetch)
-    except Exception as error:
-        page, kind, text = f"https://huggingface.co/datasets/{path}", trouble(error), one_line(error, 200)
-        match kind:
-            case "gated":
-                raise OutOfReachError(accept_terms(where, page)) from error
-            case "token":
-                raise OutOfReachError(f"{where} cannot be loaded: {UNKNOWN_TOKEN}") from error
-            case "unreachable":
-                from huggingface_hub import constants
-
-                unset = "" if offline or not constants.HF_HUB_OFFLINE else ", with HF_HUB_OFFLINE unset"
-                raise OutOfReachError(
-                    f"{where} cannot be loaded: it is not in the cache and the hub cannot be reached; run once with "
-                    f"network and without --offline{unset}, and it stays in the cache"
-                ) from error
-            case "other":
-                raise DataError(f"{where} cannot be loaded: {text}") from error
-            case _:
-                raise OutOfReachError(f"{where} cannot be loaded: {text} ({page})") from error

@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
-from ttmbench.data.hub_datasets import (
-    HubOptions,
-    HubRepository,
-    commit_of,
-    content_of,
-    list_files,
-    reach,
-    roots_of,
-    snapshot,
-)
+from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, content_of, roots_of
 from ttmbench.data.paths import check_folder, inside, is_local
 from ttmbench.data.row_files import check_decoded
 from ttmbench.errors import DataError, OutOfReachError, UsageError
@@ -75,7 +66,7 @@ class HubTables(HubRepository):
         """Why it cannot be used: neither the Hub's cache has its tables nor the library ``datasets`` the dataset."""
         with suppress(OutOfReachError):
             patterns = tables_of(self.options, offline=True)
-            folder = snapshot(self.options.path, self.options.revision, patterns, offline=True)
+            folder = self.options.snapshot(patterns, offline=True)
             absent = incomplete(self.options, folder)
             if absent:
                 return f"incomplete: {', '.join(absent[:3])}{' ...' if len(absent) > 3 else ''} is not in the cache"
@@ -86,7 +77,7 @@ class HubTables(HubRepository):
     def fetch(self, web: Web) -> str:
         """Fetches its tables."""
         patterns = tables_of(self.options, offline=False)
-        folder = snapshot(self.options.path, self.options.revision, patterns, offline=False)
+        folder = self.options.snapshot(patterns, offline=False)
         if not has_tables(self.options, folder):
             open_table(self.options, Path(), offline=False)
             return "fetched by the library datasets"
@@ -110,7 +101,7 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
     check_folder(options.path)
     own = options.local_copy(data_dir)
     if options.saved or (own is not None and not is_local(options.path)):  # as `save_to_disk` writes it
-        folder = own or snapshot(options.path, options.revision, list(SAVED), offline)
+        folder = own or options.snapshot(list(SAVED), offline)
         if options.saved:
             _check_whole(options, incomplete(options, folder), "`ttmbench download` fetches it")
         return Table(_load_split(options, _split_of(options, folder), folder), folder, commit_of(folder))
@@ -121,7 +112,7 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
         _check_whole(options, missing_shards(_tables(own), options.split), "put it there")
         return Table(_load(options, str(own), chosen, offline), own, None)
     try:
-        folder = snapshot(options.path, options.revision, tables_of(options, offline), offline)
+        folder = options.snapshot(tables_of(options, offline), offline)
     except OutOfReachError:
         if not offline:
             raise
@@ -147,11 +138,11 @@ def tables_of(options: HuggingfaceOptions, offline: bool, reads_card: bool = Tru
         return list(SAVED)
     chosen, card = _declared(options), dict[str, object]()
     if chosen is None and reads_card:
-        folder = snapshot(options.path, options.revision, [CARD], offline)
+        folder = options.snapshot([CARD], offline)
         chosen, card = _chosen(options, folder), _card(folder)
     if chosen is None and not offline and "configs" not in card:
         with suppress(OutOfReachError):  # the cache may have it all; if not, fetching says why
-            files = list_files(options.path, options.revision)
+            files = options.list_files()
             chosen = files_of_split(files, {}, options.split, options.name)
     if chosen is None:
         return [CARD, "*.parquet"]
@@ -287,7 +278,7 @@ def _quietly(options: HuggingfaceOptions, fetch: Callable[[], Dataset], offline:
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
-        return reach(options.where, options.path, offline, fetch)
+        return options.reach(offline, fetch)
     finally:
         if shown:
             datasets.enable_progress_bars()

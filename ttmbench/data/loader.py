@@ -70,17 +70,6 @@ def left_out(source: Mapping[str, Any]) -> int:
     return len(coverage["missing"]) if coverage else 0
 
 
-def load_groups(
-    registry: Registry,
-    task: TaskFile,
-    limit: int | None = None,
-    offline: bool = False,
-    data_dir: str | Path | None = None,
-) -> list[Group]:
-    """The groups of `load_task_data` alone; arguments and errors are the same."""
-    return load_task_data(registry, task, limit, offline, data_dir).groups
-
-
 def data_locations(registry: Registry, task: TaskFile, data_dir: Path) -> tuple[list[DataLocation], list[DataNeed]]:
     """The locations of a task's data in the order in which they are tried, and its files of further tags.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -120,24 +120,16 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(os.path.join(folder, ""))  # noqa: PTH118
 
 
-def names_of(path: str, also: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A path and its other names, in the order in which they are looked for.
+def find(base: Path, path: str, also: Mapping[str, Sequence[str]], inner: Sequence[str] = ()) -> str:
+    """The first of a path's names that exists below the data folder with all of ``inner`` in it; else the path.
 
-    >>> list(names_of("whatsup/a.json", {"whatsup": ["whatsup_a_raw", "."]}))
-    ['whatsup/a.json', 'whatsup_a_raw/a.json', 'a.json']
-    >>> list(names_of("whatsup_b/a.json", {"whatsup": ["."]}))
-    ['whatsup_b/a.json']
+    With ``{"whatsup": ["raw", "."]}``, ``whatsup/a.json`` may also be ``raw/a.json`` or ``a.json``.
     """
-    yield path
+    names = [path]
     for name, others in also.items():
         if path == name or path.startswith(f"{name}/"):
-            for other in others:
-                yield (PurePosixPath(other) / path[len(name) + 1 :]).as_posix()
-
-
-def find(base: Path, path: str, also: Mapping[str, Sequence[str]], inner: Sequence[str] = ()) -> str:
-    """Which of a path's names (`names_of`) exists below the data folder with all of ``inner`` in it; else the path."""
-    for name in names_of(path, also):
+            names += [(PurePosixPath(other) / path[len(name) + 1 :]).as_posix() for other in others]
+    for name in names:
         folder = below(base, name, "source")
         if folder.exists() and all((folder / inside).exists() for inside in inner):
             return name

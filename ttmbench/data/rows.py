@@ -178,7 +178,7 @@ def _per_row(request: SourceRequest, rows_per_group: int) -> tuple[int, int | No
         if rows_per_group > 1:
             raise UsageError(f"source.rows_per_group: a task of kind {request.kind} has one row an image")
         return 1, None
-    if rows_per_group < 1 or shape.images % rows_per_group or shape.captions % rows_per_group:
+    if shape.images % rows_per_group or shape.captions % rows_per_group:
         raise UsageError(f"source.rows_per_group: {rows_per_group} rows cannot share a {shape} group evenly")
     return shape.images // rows_per_group, shape.captions // rows_per_group
 

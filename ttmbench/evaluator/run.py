@@ -23,7 +23,7 @@ from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trai
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
-from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.eval_results import EvalResults, sample_lines
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.remote_output import run_at_address
@@ -40,7 +40,6 @@ from ttmbench.evaluator.settings import (
     model_settings,
     read_samples,
 )
-from ttmbench.evaluator.single_groups import sample_lines
 from ttmbench.evaluator.task import Methods, run_task
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.results.assertions import check_names
@@ -183,13 +182,13 @@ def write_artifacts(files: RunFiles, config: RunConfig, result: TaskResult) -> N
     if not isinstance(result, Scored):
         return
     if config.save_scores:
-        files.write_scores(task, result.scores, _about_scores(config, result))
+        files.write_scores(task, result.columns, _about_scores(config, result))
     for name, elsewhere in result.elsewhere.items():
         other = elsewhere.result
         if config.log_samples and isinstance(other, Scored):
             files.write_lines("also_samples", task, sample_lines(other, config.run_seeds), name)
         if config.save_scores and isinstance(other, Scored):
-            files.write_scores(task, other.scores, {**_about_scores(config, other), "adapted_on": task}, name)
+            files.write_scores(task, other.columns, {**_about_scores(config, other), "adapted_on": task}, name)
     for column in result.columns:
         if column.name == TTM:
             # Times stay in the results document, so that the same run writes the same lines.

@@ -16,8 +16,9 @@ from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
+from ttmbench.results.document import ResultsDocument
 from ttmbench.scoring.capabilities import Model
-from ttmbench.types import Group
+from ttmbench.types import Group, Record
 
 # What neither changes a number nor asks for another file.
 INDIFFERENT = frozenset(
@@ -38,7 +39,7 @@ class RunKey:
         sha256: hexadecimal.
     """
 
-    content: Mapping[str, Any]
+    content: Record
     sha256: str
 
     @classmethod
@@ -74,7 +75,7 @@ class RunKey:
         """The source of the packages that the run uses."""
         return dict(self.content["code"])
 
-    def changes_since(self, document: Mapping[str, Any]) -> str | None:
+    def changes_since(self, document: Record) -> str | None:
         """What changed since a results document of the same command: source, or versions of packages.
 
         Returns:
@@ -98,7 +99,7 @@ class RunKey:
         changes += [f"{name} {packages.get(name)} became {now.get(name)}" for name in _differing(packages, now)]
         return " and ".join(changes) or None
 
-    def _asks_the_same(self, document: Mapping[str, Any]) -> bool:
+    def _asks_the_same(self, document: Record) -> bool:
         """Whether a document states the same settings and tasks."""
         stated, asked = document.get("config", {}), self.content["config"]
         settings = [name for name in asked if name not in ("tasks", "seeds")]
@@ -106,56 +107,68 @@ class RunKey:
         return tasks == asked["tasks"] and all(stated.get(name) == asked[name] for name in settings)
 
 
-def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     return [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
 
 
-def stated_key(document: Mapping[str, Any], config: RunConfig, settings: Mapping[str, TTMConfig]) -> str:
-    """The digest (sha256) of the run that a results document states.
+def stated_key(
+    document: ResultsDocument,
+    config: RunConfig,
+    tasks: Mapping[str, TaskFile],
+    settings: Mapping[str, TTMConfig],
+    also: Mapping[str, TaskFile],
+) -> RunKey:
+    """The same key, on the machine, with the packages and with the code that a results document states.
 
     Args:
         document: of results.
-        config: its run, read from it.
-        settings: of the test-time stage, by task, as this package makes them of the run.
+        config: its run.
+        tasks: of the run.
+        settings: of the test-time stage, by task.
+        also: other tasks that adapted models are measured on.
+
+    Returns:
+        The key.
 
     Raises:
-        ValueError: a document does not hold all that goes in; the reason.
+        ValueError: the document does not hold all that goes in; the reason.
     """
-    asked, packages = document["config"], document["packages"]
-    if packages.get("ttmbench") != digests.packages()["ttmbench"]:
-        raise ValueError(f"it is of ttmbench {packages.get('ttmbench')}, whose settings and tasks are others")
+    asked = config.model_dump(mode="json")
     for is_so, why in (
-        (asked.get("deterministic"), "with --deterministic it hangs on the processor, too"),
-        (asked.get("samples") is not None, "the file of --samples is part of it"),
-        (bool(asked.get("ttm_also")), "the files of the tasks of --ttm_also are part of it"),
+        (config.samples is not None, "the file of --samples is part of it"),
         (GONE in json.dumps(asked), "a secret is part of it"),
+        (None in document.code.values() or not document.code, "code that is not stated is part of it"),
     ):
         if is_so:
             raise ValueError(why)
-    stated = {name: _stated(document, name, of) for name, of in settings.items()} if config.adapts else {}
-    content = _content(asked, config.run_seeds, document["configs"], stated, packages, {}, {}, document.get("code", {}))
-    return _sha256(content)
-
-
-def _stated(document: Mapping[str, Any], task: str, settings: TTMConfig) -> dict[str, Any]:
-    """A task's settings, without those that came into this package after the document was written."""
-    values = settings.model_dump(mode="json")
-    for stage in ("ttm", "simple_match"):
-        if task in document.get(stage, {}):
-            return {name: value for name, value in values.items() if name in document[stage][task]["hyperparameters"]}
-    return values
+    hardware, bits = document.hardware, Record()
+    if config.deterministic:  # as `ttmbench.evaluator.determinism.conditions` has it
+        processor = [hardware.get("machine"), hardware.get("cpu_capability")]
+        bits = {"batch_size": config.batch_size, "processor": processor, "accelerator": hardware.get("accelerator")}
+        bits = {"deterministic": {**bits, "packages": document.packages}}
+    content = _content(
+        asked,
+        config.run_seeds,
+        {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
+        {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
+        document.packages,
+        {name: one.spec.model_dump(mode="json") for name, one in also.items()},
+        bits,
+        document.code,
+    )
+    return RunKey(content, _sha256(content))
 
 
 def _content(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     seeds: Sequence[int],
-    tasks: Mapping[str, Any],
-    settings: Mapping[str, Any],
+    tasks: Mapping[str, object],
+    settings: Mapping[str, object],
     packages: Mapping[str, str],
-    also: Mapping[str, Any],
-    bits: Mapping[str, Any],
+    also: Mapping[str, object],
+    bits: Mapping[str, object],
     code: Mapping[str, str | None],
-) -> dict[str, Any]:
+) -> Record:
     asked = {key: value for key, value in config.items() if key not in INDIFFERENT and key != "ttm_also"}
     return {
         "config": {**asked, "tasks": sorted(tasks), "seeds": list(seeds)},
@@ -168,11 +181,11 @@ def _content(
     }
 
 
-def _sha256(content: Mapping[str, Any]) -> str:
+def _sha256(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _bits_depend_on(config: RunConfig) -> dict[str, Any]:
+def _bits_depend_on(config: RunConfig) -> Record:
     """What else a run is named by where bits count; nothing where they do not."""
     if not config.deterministic:
         return {}
@@ -200,7 +213,7 @@ def code_of(
     Returns:
         Package -> digest; None for code that cannot be read: a run of such code is never resumed.
     """
-    names: list[tuple[Mapping[str, Any], Any]]
+    names: list[tuple[Mapping[str, tuple[object, str]], Any]]
     names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
     for task in tasks:
         names += [(registry.sources, kind) for kind in _kinds(task.spec.source)]

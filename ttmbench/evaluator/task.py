@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
@@ -31,7 +30,7 @@ from ttmbench.results.summary import MethodScores, Summary, differences, summari
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import GroupShape, MetricSpec
+from ttmbench.types import GroupShape, MetricSpec, Record
 
 
 def run_task(
@@ -117,7 +116,7 @@ class Methods:
         try:
             transfers = self._transfers(scored, state)
             others = self._seeds_ahead(scored, settings, state, seconds)
-            for column in self._columns(scored, settings, state, transfers, others):
+            for column in self.columns(scored, settings, self._checkpoint(scored, state), transfers, others):
                 if column.name == TTM and transfers is not None:
                     elsewhere = transfers.outcomes(run.config.run_seeds)
                     iters, seed, clusters = run.config.bootstrap_iters, run.config.seed, scored.data.clusters
@@ -132,7 +131,7 @@ class Methods:
 
     def run_ahead(self, scored: Scored, settings: TTMConfig, state: Path) -> None:
         """Runs the methods for the process that runs the task later, and leaves their checkpoints."""
-        for _ in self._columns(scored, settings, state, self._transfers(scored, state)):
+        for _ in self.columns(scored, settings, self._checkpoint(scored, state), self._transfers(scored, state)):
             pass
 
     def notify(self, scored: Scored, column: MethodScores) -> None:
@@ -141,21 +140,23 @@ class Methods:
             summary = summarise({column.name: column.scores}, scored.metrics, 0, self._run.config.seed)
             _notify(self._run, scored.spec.task, column.name, summary)
 
-    def _columns(
+    def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
+        return TaskCheckpoint(state, scored.data.fingerprint, self._run.key)
+
+    def columns(
         self,
         scored: Scored,
         settings: TTMConfig,
-        state: Path | None,
-        transfers: TransferEvaluation | None,
+        checkpoint: TaskCheckpoint,
+        transfers: TransferEvaluation | None = None,
         others: Sequence[int] = (),
     ) -> Iterator[MethodScores]:
         """Every column that the run asks for, in the order of the table; ``others`` are seeds of other processes."""
         run, config = self._run, self._run.config
-        checkpoint = TaskCheckpoint(state, scored.data.fingerprint, run.key)
         stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=frozenset(others))
         save = self._saver(scored)
 
-        def seed_finished(seed: int, about: dict[str, Any]) -> None:
+        def seed_finished(seed: int, about: Record) -> None:
             if save is not None:
                 save(seed, about)
             if transfers is not None:
@@ -211,7 +212,7 @@ class Methods:
         cache, config = self._images if is_adapted else self._run.cache, unadapted_config(self._run.config)
         return run_task(replace(self._run, config=config, samples=None, cache=cache), task, TTMConfig())
 
-    def _saver(self, scored: Scored) -> Callable[[int, Mapping[str, Any]], None] | None:
+    def _saver(self, scored: Scored) -> Callable[[int, Mapping[str, object]], None] | None:
         """Writes the adapted model of a seed; None if it is not saved."""
         run, spec, savable = self._run, scored.spec, self._run.capabilities.savable
         if not self._folders:
@@ -222,7 +223,7 @@ class Methods:
                 f"model {run.config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out"
             )
 
-        def save(seed: int, about: Mapping[str, Any]) -> None:
+        def save(seed: int, about: Mapping[str, object]) -> None:
             folder = self._folders[spec.task, seed]
             card = {
                 "model": run.config.model_name,

@@ -121,7 +121,7 @@ class TransferEvaluation:
             scores = [known.scores for known in made if known.scores is not None]
             result: TaskResult
             if isinstance(raw, Scored) and len(scores) == len(made):
-                result, gains = _with_scores(raw, scores, self._run.config)
+                result, gains = with_adapted_scores(raw, scores, self._run.config)
             else:
                 result, gains = _with_numbers(raw, made)
             outcomes[name] = TransferResult(result, list(seeds), gains, math.fsum(known.seconds for known in made))
@@ -160,7 +160,7 @@ def unadapted_config(config: RunConfig) -> RunConfig:
     return config.model_copy(update=off)
 
 
-def _with_scores(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> tuple[Scored, Gains]:
+def with_adapted_scores(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> tuple[Scored, Gains]:
     """Numbers of score arrays: as those of every task, and differences group by group."""
     both = replace(raw, columns=[raw.columns[0], MethodScores(TTM, list(adapted))])
     gains = differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)

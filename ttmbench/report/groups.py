@@ -11,7 +11,7 @@ from ttmbench._arrays.scores import given_captions
 from ttmbench._util.option_values import groups_of
 from ttmbench._util.text import read_json_lines
 from ttmbench.data.catalog import find_task
-from ttmbench.data.loader import load_groups
+from ttmbench.data.loader import load_task_data
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.matching import match_groups
 from ttmbench.plugins.registry import metric_for
@@ -245,7 +245,7 @@ def load_again(
         source = find_task(registry, task).with_source(numbers)
         limit = config.get("limit") if config.get("samples") is None else None
         wanted = groups_of(float(limit), source.spec.group.n_groups) if limit else None
-        groups = load_groups(registry, source, wanted, offline=True, data_dir=data_dir)
+        groups = load_task_data(registry, source, wanted, offline=True, data_dir=data_dir).groups
     except (TtmbenchError, OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         raise DataError(" ".join(str(error).split())) from None
     by_id = {group.group_id: group for group in groups}

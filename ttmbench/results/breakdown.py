@@ -129,7 +129,7 @@ def _members_of_means(groups: Sequence[Group], means: Mapping[str, TagMean]) -> 
 
 def aggregates(
     results: Mapping[str, Mapping[str, float | None]], members: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, float | None]]:
     """The mean of each dataset (dataset -> its tasks) whose subsets were all run: dataset -> numbers."""
     return {
         name: mean_of_tasks([results[task] for task in tasks])

@@ -24,6 +24,9 @@ from ttmbench.results.records import AlsoRecord
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.types import Group
 
+Row = dict[str, Any]
+"""One compared number, as JSON values by name."""
+
 
 def compare_runs(
     baseline: StoredRun,
@@ -34,7 +37,7 @@ def compare_runs(
     allow_different: bool = False,
     iterations: int = 1000,
     seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Every metric that two runs share, or two filters of one run, group by group.
 
     Args:
@@ -58,7 +61,7 @@ def compare_runs(
     if not shared:
         raise UsageError(f"{baseline.path} and {other.path} share no task with samples")
     within = _pairs_within(baseline) if filters is None and baseline is other else None
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for task in shared:
         if not allow_different:
             check_same(baseline, other, task, "; --allow_different compares those whose ids they share")
@@ -81,7 +84,7 @@ def compare_runs(
     return rows
 
 
-def adjust_for_several(rows: Sequence[dict[str, Any]], whole_table: bool = False) -> Sequence[dict[str, Any]]:
+def adjust_for_several(rows: Sequence[Row], whole_table: bool = False) -> Sequence[Row]:
     """The rows with Holm's adjusted p (``p_holm``) and the number of tests (``holm_tests``).
 
     A family of tests is every row of one metric and filter (with ``whole_table``, of all metrics and filters): all
@@ -104,7 +107,7 @@ def _rows(
     clusters: Callable[[tuple[str, ...]], np.ndarray | None],
     iterations: int,
     seed: int,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     one, two = filters
     left, right = baseline.values[task][one], other.values[task][two]
     extents = [_extent(run.document, task) for run in (baseline, other)]
@@ -146,7 +149,7 @@ def _rows(
 
 def _mean_rows(
     baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Row]:
     """As `_rows`, of the means over values of tags that both runs define alike."""
     mine, others = baseline.groups[task], other.groups[task]
     tags = {**others.tags, **mine.tags}

@@ -26,6 +26,7 @@ from ttmbench.results.records import (
     Control,
     Dataset,
     Digest,
+    Free,
     Holdout,
     Interval,
     Key,
@@ -33,6 +34,8 @@ from ttmbench.results.records import (
     Part,
     RankingRecord,
     Real,
+    Recomputed,
+    Recorded,
     Samples,
     SimpleMatchRecord,
     TagMeanRecord,
@@ -58,97 +61,103 @@ class ResultsDocument(Part):
     lm-evaluation-harness.
     """
 
-    schema_version: Literal["1.0"]
-    status: Literal["running", "done", "failed", "interrupted"] = Field(
+    schema_version: Recomputed[Literal["1.0"]]
+    status: Recomputed[Literal["running", "done", "failed", "interrupted"]] = Field(
         description="running while tasks are left: the file is rewritten after each."
     )
-    task_status: dict[str, Literal["done", "failed", "pending"]] = Field(
+    task_status: Recomputed[dict[str, Literal["done", "failed", "pending"]]] = Field(
         {}, description="Every task that the run is to do."
     )
-    track: Track = Field(description="The track furthest from plain scoring that any number belongs to.")
-    groups: dict[str, dict[str, Real | None]] = Field(
+    track: Recomputed[Track] = Field(description="The track furthest from plain scoring that any number belongs to.")
+    groups: Recomputed[dict[str, dict[str, Real | None]]] = Field(
         {}, description="Dataset -> unweighted mean of its tasks, when all of them were run."
     )
-    group_subtasks: dict[str, list[str]] = Field({})
-    group_notes: dict[str, list[str]] = Field(
+    group_subtasks: Recomputed[dict[str, list[str]]] = Field({})
+    group_notes: Recomputed[dict[str, list[str]]] = Field(
         {}, description="Dataset -> what should be known of its mean: that its tasks may share images."
     )
-    tracks: ByTask[dict[Key, Track]] = Field(
+    tracks: Recomputed[ByTask[dict[Key, Track]]] = Field(
         description="Task -> metric,filter -> track. Tracks are never ranked together."
     )
-    results: ByTask[dict[Key, Real | None]] = Field(
+    results: Recomputed[ByTask[dict[Key, Real | None]]] = Field(
         description="Task -> metric,filter -> mean over groups (and over seeds). Filters: none (raw), simple_match, "
         "ttm, oracle. Also metric_stderr,filter (over groups) and metric_seed_std,filter (over seeds)."
     )
-    breakdowns: ByTask[dict[str, dict[str, Breakdown]]] = Field(
+    breakdowns: Recomputed[ByTask[dict[str, dict[str, Breakdown]]]] = Field(
         {}, description="Task -> tag -> value -> numbers of the groups that have it."
     )
-    tag_means: ByTask[dict[str, TagMeanRecord]] = Field(
+    tag_means: Recomputed[ByTask[dict[str, TagMeanRecord]]] = Field(
         {}, description="Task -> name -> a mean of means over the values of tags, beside the mean over all groups."
     )
-    ci: ByTask[dict[Key, Interval | None]] = Field(description="95 % interval over groups, by config.interval.")
-    chance: ByTask[dict[str, Real | None]] = Field(
+    ci: Recomputed[ByTask[dict[Key, Interval | None]]] = Field(
+        description="95 % interval over groups, by config.interval."
+    )
+    chance: Recomputed[ByTask[dict[str, Real | None]]] = Field(
         description="Task -> metric -> expected value of i.i.d. continuous scores; of random answers for forced "
         "choices."
     )
-    ties: ByTask[dict[Key, Real | None]] = Field(
+    ties: Recomputed[ByTask[dict[Key, Real | None]]] = Field(
         description="Groups (images, for global metrics) in which the metric met an equality; the mean over seeds."
     )
-    ttm: ByTask[TtmRecord]
-    simple_match: ByTask[SimpleMatchRecord]
-    oracle: ByTask[OracleRecord] = Field(
+    ttm: Recomputed[ByTask[TtmRecord]]
+    simple_match: Recomputed[ByTask[SimpleMatchRecord]]
+    oracle: Recomputed[ByTask[OracleRecord]] = Field(
         {}, description="TTM that trains on correct matchings only: an upper bound that reads labels, never a result."
     )
-    ttm_also: ByTask[dict[str, AlsoRecord]] = Field(
+    ttm_also: Recomputed[ByTask[dict[str, AlsoRecord]]] = Field(
         {},
         description="Task that TTM adapted to -> other task -> what the adapted model is on it. It ranks nowhere.",
     )
-    choice: ByTask[ChoiceRecord] = Field(
+    choice: Recomputed[ByTask[ChoiceRecord]] = Field(
         {},
         description="Forced choices: task -> how they were asked. Numbers have the filter choice and a chance of "
         "their own.",
     )
-    ranking: ByTask[RankingRecord] = Field(
+    ranking: Recomputed[ByTask[RankingRecord]] = Field(
         {}, description="Tasks of kind retrieval or classification: what was ranked, and what intervals are over."
     )
-    truncated: ByTask[Truncated] = Field(
+    truncated: Recomputed[ByTask[Truncated]] = Field(
         {}, description="Captions cut at the model's context length; of models that say so (`Truncating`)."
     )
-    seen_in_training: ByTask[list[str]] = Field(
+    seen_in_training: Recomputed[ByTask[list[str]]] = Field(
         {}, description="Image collections that the model was trained on and the task's images are of."
     )
-    notes: ByTask[list[str]] = Field({})
-    undecided: ByTask[Undecided] = Field(
+    notes: Free[ByTask[list[str]]] = Field({})
+    undecided: Recomputed[ByTask[Undecided]] = Field(
         {}, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
     )
-    configs: ByTask[dict[str, Any]] = Field(description="The task files, resolved.")
-    versions: ByTask[int]
-    n_shot: ByTask[Zero] = Field({}, alias="n-shot")
-    n_samples: ByTask[Samples] = Field(alias="n-samples")
-    higher_is_better: ByTask[dict[str, bool]]
-    task_hashes: ByTask[str] = Field(description="Digest of decoded pixels and captions.")
-    datasets: ByTask[Dataset]
-    timing: ByTask[dict[str, Real]] = Field(description="Task -> stage -> seconds.")
-    baseline: BaselineRecord | Absent = Field(None, description="Differences to another results document (--baseline).")
-    errors: list[TaskError]
-    config: dict[str, Any] = Field(description="The run's configuration, secrets redacted.")
-    run_key: Digest | None = Field(None, description="The same command has the same key; null if nothing was run.")
+    configs: Recomputed[ByTask[dict[str, Any]]] = Field(description="The task files, resolved.")
+    versions: Recomputed[ByTask[int]]
+    n_shot: Recomputed[ByTask[Zero]] = Field({}, alias="n-shot")
+    n_samples: Recomputed[ByTask[Samples]] = Field(alias="n-samples")
+    higher_is_better: Recomputed[ByTask[dict[str, bool]]]
+    task_hashes: Recomputed[ByTask[str]] = Field(description="Digest of decoded pixels and captions.")
+    datasets: Recomputed[ByTask[Dataset]]
+    timing: Recorded[ByTask[dict[str, Real]]] = Field(description="Task -> stage -> seconds.")
+    baseline: Recomputed[BaselineRecord | Absent] = Field(
+        None, description="Differences to another results document (--baseline)."
+    )
+    errors: Recomputed[list[TaskError]]
+    config: Recomputed[dict[str, Any]] = Field(description="The run's configuration, secrets redacted.")
+    run_key: Recomputed[Digest | None] = Field(
+        None, description="The same command has the same key; null if nothing was run."
+    )
     # The name that lm-evaluation-harness has for it; pydantic keeps names that begin with model_ to itself otherwise.
     model_config = ConfigDict(protected_namespaces=())
-    model_name: str
-    model_info: dict[str, Any]
-    date: Real = Field(description="Seconds since 1970.")
-    git_hash: str | None
-    packages: dict[str, str]
-    code: dict[str, Digest | None] = Field(
+    model_name: Recomputed[str]
+    model_info: Recorded[dict[str, Any]]
+    date: Recorded[Real] = Field(description="Seconds since 1970.")
+    git_hash: Free[str | None]
+    packages: Free[dict[str, str]]
+    code: Recorded[dict[str, Digest | None]] = Field(
         {},
         description="Package -> digest of its source: ttmbench, and those that the run takes its model, sources, "
         "metrics and schedules from; null where the source cannot be read. Part of run_key.",
     )
-    hardware: dict[str, Any]
-    total_evaluation_time_seconds: Real
-    command: str = Field(description="Secrets redacted.")
-    artifacts: dict[str, Artifact]
+    hardware: Free[dict[str, Any]]
+    total_evaluation_time_seconds: Recorded[Real]
+    command: Recomputed[str] = Field(description="Secrets redacted.")
+    artifacts: Recomputed[dict[str, Artifact]]
 
     @classmethod
     def of(cls, document: ResultsDocument | Mapping[str, Any]) -> ResultsDocument:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -20,7 +20,7 @@ from ttmbench.errors import UsageError
 from ttmbench.results.ranks import Ranks
 from ttmbench.results.ranks_file import save_ranks
 from ttmbench.results.scores_file import save_scores
-from ttmbench.types import Scores
+from ttmbench.results.summary import MethodScores
 
 SCHEMA_VERSION = "1.0"
 _KINDS = ("samples", "scores", "ranks", "ttm", "also_samples", "also_scores")
@@ -84,11 +84,13 @@ class RunFiles:
         self._write(kind, task, "jsonl", write, other)
 
     def write_scores(
-        self, task: str, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str], other: str | None = None
+        self, task: str, columns: Sequence[MethodScores], metadata: Mapping[str, str], other: str | None = None
     ) -> None:
         """Writes the score arrays of a task, or those of another task that its model was measured on."""
         kind = "scores" if other is None else "also_scores"
-        self._write(kind, task, "safetensors", lambda path: save_scores(path, scores, metadata), other)
+        scores = {column.name: column.scores for column in columns}
+        iterations = {column.name: column.iterations for column in columns}
+        self._write(kind, task, "safetensors", lambda path: save_scores(path, scores, metadata, iterations), other)
 
     def write_ranks(
         self,

@@ -84,6 +84,13 @@ def fingerprint_of(declared: Mapping[str, Any]) -> str | None:
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest() if kept else None
 
 
+def checkpoint_of(declared: Mapping[str, object]) -> str:
+    """What says which weights a fingerprint is of: their digest, else where they come from."""
+    digest = declared.get("weights_sha256")
+    named = [declared.get(key) for key in ("pretrained", "model", "file", "revision", "features_sha256")]
+    return str(digest) if digest else json.dumps(named, default=str)
+
+
 def tell_apart(models: Sequence[StatedModel]) -> list[str]:
     """What each of some models is called beside the others: the same for the same model, another for another one.
 

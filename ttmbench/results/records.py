@@ -1,13 +1,19 @@
-"""The parts of a results document, typed: what it records of a task, and the kinds of values it has."""
+"""The parts of a results document, typed: what it records of a task, and the kinds of values it has.
+
+Every field says how ``ttmbench validate`` checks it in a submission (`Check`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from operator import add
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
-from pydantic.json_schema import SkipJsonSchema
+from pydantic.json_schema import JsonSchemaValue, SkipJsonSchema
+from pydantic_core import CoreSchema
 
 _DIGITS = r"^[0-9a-f]{64}$"
 _KEY = r"^[A-Za-z0-9_]+,[a-z_]+$"
@@ -50,6 +56,31 @@ Absent = Annotated[SkipJsonSchema[None], AfterValidator(_never)]
 """Of a key that may be left out: its default, which no document states."""
 
 
+@dataclass(frozen=True)
+class Check:
+    """How a field of a submission is checked; the JSON Schema states it as ``check``.
+
+    Attributes:
+        kind: ``recomputed``: equal to what command, data and stored scores give; ``recorded``: of the right type, in
+            range and consistent; ``free``: bounded in size.
+    """
+
+    kind: Literal["recomputed", "recorded", "free"]
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: Callable[[CoreSchema], JsonSchemaValue]
+    ) -> JsonSchemaValue:
+        """The field's schema with the kind of check."""
+        return {**handler(schema), "check": self.kind}
+
+
+T = TypeVar("T")
+RECOMPUTED, RECORDED, FREE = Check("recomputed"), Check("recorded"), Check("free")
+Recomputed = Annotated[T, RECOMPUTED]
+Recorded = Annotated[T, RECORDED]
+Free = Annotated[T, FREE]
+
+
 class Part(BaseModel):
     """Keys of JSON: each is known, and of the type that is stated."""
 
@@ -59,59 +90,61 @@ class Part(BaseModel):
 class Iteration(Part):
     """An iteration of TTM."""
 
-    seed: int
-    iteration: AtLeastOne
-    threshold: Real
-    selected: Count
-    candidates: AtLeastOne
-    coverage: Fraction
-    tied: Count
-    pseudo_label_accuracy: Fraction | None = Field(description="Reads labels: a diagnostic that steered nothing.")
-    loss: list[Real] = Field(description="Mean of each epoch.")
-    learning_rate: Real
-    metrics: dict[str, Real | None]
-    seconds: Real
+    seed: Recomputed[int]
+    iteration: Recomputed[AtLeastOne]
+    threshold: Recomputed[Real]
+    selected: Recomputed[Count]
+    candidates: Recomputed[AtLeastOne]
+    coverage: Recomputed[Fraction]
+    tied: Recomputed[Count]
+    pseudo_label_accuracy: Recomputed[Fraction | None] = Field(
+        description="Reads labels: a diagnostic that steered nothing."
+    )
+    loss: Recorded[list[Real]] = Field(description="Mean of each epoch.")
+    learning_rate: Recomputed[Real]
+    metrics: Recomputed[dict[str, Real | None]]
+    seconds: Recorded[Real]
 
 
 class LearningRate(Part):
     """The learning rate of a run of TTM, and who stated it."""
 
-    value: Positive
-    source: Literal["stated", "default"]
-    note: str | None
+    value: Recomputed[Positive]
+    source: Recomputed[Literal["stated", "default"]]
+    note: Recomputed[str | None]
 
 
 class Control(Part):
     """TTM with other pseudo-labels."""
 
-    seeds: Seeds
-    iterations: list[Iteration]
+    seeds: Recomputed[Seeds]
+    iterations: Recomputed[list[Iteration]]
 
 
 class Holdout(Part):
     """TTM on some groups, scored on the others."""
 
-    share: Share = Field(description="Of the groups that are held out.")
-    adapted_groups: Annotated[list[Count], Field(min_length=1)]
-    scored_groups: Annotated[list[Count], Field(min_length=1)]
-    seeds: Seeds
-    iterations: list[Iteration]
+    share: Recomputed[Share] = Field(description="Of the groups that are held out.")
+    adapted_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
+    scored_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
+    seeds: Recomputed[Seeds]
+    iterations: Recomputed[list[Iteration]]
 
 
 class LabelAudit(Part):
     """A second run of every seed with permuted captions."""
 
-    passed: Yes
-    seeds: Seeds
-    iterations: AtLeastOne
+    passed: Recorded[Yes]
+    seeds: Recomputed[Seeds]
+    iterations: Recomputed[AtLeastOne]
 
 
 class Samples(Part):
     """How many groups a task has, and how many were scored."""
 
-    original: int
-    effective: int
-    clusters: AtLeastOne | Absent = Field(
+    original: Recomputed[int]
+    effective: Recomputed[int]
+    clusters: Recomputed[AtLeastOne | Absent] = Field(
         None,
         description="How many clusters the scored groups make: those that share an image stand in one, which counts as "
         "one observation in standard errors, intervals and tests. Left out where the images are not known.",
@@ -121,53 +154,57 @@ class Samples(Part):
 class Gain(Part):
     """A number of the adapted model minus that of the model as it was."""
 
-    value: Real = Field(description="The mean over seeds.")
-    ci: Interval | None = Field(description="95 % interval over groups, paired; null where there are no groups.")
-    by_seed: Annotated[list[Real], Field(min_length=1)]
-    seed_ci: Interval | None = Field(description="Student's 95 % interval over seeds; null for one seed.")
+    value: Recomputed[Real] = Field(description="The mean over seeds.")
+    ci: Recomputed[Interval | None] = Field(
+        description="95 % interval over groups, paired; null where there are no groups."
+    )
+    by_seed: Recomputed[Annotated[list[Real], Field(min_length=1)]]
+    seed_ci: Recomputed[Interval | None] = Field(description="Student's 95 % interval over seeds; null for one seed.")
 
 
 class AlsoRecord(Part):
     """Another task, measured with the model that was adapted to this one."""
 
-    seeds: Seeds
-    results: dict[Key, Real | None] = Field(description="As in results: none is the model as it was, ttm the adapted.")
-    ci: dict[Key, Interval | None]
-    chance: dict[str, Real | None]
-    ties: dict[Key, Real | None]
-    differences: dict[str, Gain] = Field(description="Metric -> ttm minus none.")
-    version: int
-    matching: Literal["group", "global"]
-    n_samples: Samples = Field(alias="n-samples")
-    fingerprint: str
-    shape: Annotated[list[int], Field(min_length=2, max_length=2)]
-    seconds: Real
+    seeds: Recomputed[Seeds]
+    results: Recomputed[dict[Key, Real | None]] = Field(
+        description="As in results: none is the model as it was, ttm the adapted."
+    )
+    ci: Recomputed[dict[Key, Interval | None]]
+    chance: Recomputed[dict[str, Real | None]]
+    ties: Recomputed[dict[Key, Real | None]]
+    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> ttm minus none.")
+    version: Recomputed[int]
+    matching: Recomputed[Literal["group", "global"]]
+    n_samples: Recomputed[Samples] = Field(alias="n-samples")
+    fingerprint: Recomputed[str]
+    shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
+    seconds: Recorded[Real]
 
 
 class TtmRecord(Part):
     """How TTM went on a task."""
 
-    hyperparameters: dict[str, Any]
-    learning_rate: LearningRate | Absent = Field(
+    hyperparameters: Recomputed[dict[str, Any]]
+    learning_rate: Recomputed[LearningRate | Absent] = Field(
         None, description="The learning rate used: stated by user, preset, task or model, or the package's default."
     )
-    preset: Literal["auto", "paper"]
-    variant: Literal["group", "global"]
-    seeds: Seeds
-    reported: Literal["last iteration"]
-    notes: list[str]
-    iterations: list[Iteration]
-    controls: dict[Literal["placebo", "shuffle"], Control] = Field(
+    preset: Recomputed[Literal["auto", "paper"]]
+    variant: Recomputed[Literal["group", "global"]]
+    seeds: Recomputed[Seeds]
+    reported: Recomputed[Literal["last iteration"]]
+    notes: Recomputed[list[str]]
+    iterations: Recomputed[list[Iteration]]
+    controls: Recomputed[dict[Literal["placebo", "shuffle"], Control]] = Field(
         {}, description="TTM with other pseudo-labels: drawn at random, or moved to other groups."
     )
-    holdout: Holdout | Absent = Field(
+    holdout: Recomputed[Holdout | Absent] = Field(
         None, description="TTM on some groups, scored on the others; positions as in the score arrays."
     )
-    audit_labels: LabelAudit | Absent = Field(
+    audit_labels: Recomputed[LabelAudit | Absent] = Field(
         None,
         description="Every seed was run again with the captions of each group permuted; every selection was the same.",
     )
-    differences: dict[str, Gain] | Absent = Field(
+    differences: Recomputed[dict[str, Gain] | Absent] = Field(
         None, description="Metric -> ttm minus none, where the adapted model was measured on other tasks too."
     )
 
@@ -175,9 +212,9 @@ class TtmRecord(Part):
 class SimpleMatchRecord(Part):
     """How SimpleMatch's overfitting step went on a task."""
 
-    hyperparameters: dict[str, Any]
-    seeds: Seeds
-    restarts: Annotated[list[AtLeastOne], Field(min_length=1)] = Field(
+    hyperparameters: Recomputed[dict[str, Any]]
+    seeds: Recomputed[Seeds]
+    restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(
         description="For each seed, after how many restarts the step ended."
     )
 
@@ -185,35 +222,37 @@ class SimpleMatchRecord(Part):
 class OracleRecord(Part):
     """How the oracle went on a task."""
 
-    reads_labels: Yes
-    seeds: Seeds
-    iterations: list[Iteration]
+    reads_labels: Recomputed[Yes]
+    seeds: Recomputed[Seeds]
+    iterations: Recomputed[list[Iteration]]
 
 
 class UnreadAnswer(Part):
     """An answer that chooses no option."""
 
-    group_id: str
-    question: str
-    answer: str | None
+    group_id: Recomputed[str]
+    question: Recomputed[str]
+    answer: Recomputed[str | None]
 
 
 class ChoiceRecord(Part):
     """How the forced choices of a task were asked."""
 
-    asked: Annotated[
-        list[Literal["text", "image"]],
-        Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-        AfterValidator(_distinct),
+    asked: Recomputed[
+        Annotated[
+            list[Literal["text", "image"]],
+            Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+            AfterValidator(_distinct),
+        ]
     ] = Field(description="text: which caption fits an image; image: which image fits a caption.")
-    orders: AtLeastOne = Field(
+    orders: Recomputed[AtLeastOne] = Field(
         description="How often each question was asked, with its options in another order; all answers must be right."
     )
-    order: Literal["random", "both"] | Absent = None
-    seed: int | Absent = Field(None, description="Of the order of options.")
-    side_by_side: bool | Absent = Field(None, description="The images of a question were joined into one.")
-    prompts: dict[str, str] | Absent = None
-    unread: list[UnreadAnswer] = Field(
+    order: Recorded[Literal["random", "both"] | Absent] = None
+    seed: Recomputed[int | Absent] = Field(None, description="Of the order of options.")
+    side_by_side: Recorded[bool | Absent] = Field(None, description="The images of a question were joined into one.")
+    prompts: Recomputed[dict[str, str] | Absent] = None
+    unread: Recomputed[list[UnreadAnswer]] = Field(
         description="Answers that choose no option and count as wrong; null where the model refused."
     )
 
@@ -221,94 +260,98 @@ class ChoiceRecord(Part):
 class ClassesRecord(Part):
     """The classes of a task and the prompts that name them."""
 
-    names: str = Field(description="Where they come from.")
-    templates: str = Field(description="Where they come from.")
-    n_classes: AtLeastOne
-    n_templates: AtLeastOne
-    sha256: Digest = Field(description="Of both lists.")
-    doubled: dict[str, list[Count]] = Field(description="Names that several classes have -> these; they always tie.")
+    names: Recomputed[str] = Field(description="Where they come from.")
+    templates: Recomputed[str] = Field(description="Where they come from.")
+    n_classes: Recomputed[AtLeastOne]
+    n_templates: Recomputed[AtLeastOne]
+    sha256: Recomputed[Digest] = Field(description="Of both lists.")
+    doubled: Recomputed[dict[str, list[Count]]] = Field(
+        description="Names that several classes have -> these; they always tie."
+    )
 
 
 class RerankRecord(Part):
     """The model that chose the candidates which were ranked."""
 
-    model: str
-    k: AtLeastOne = Field(description="Candidates of each query.")
-    fingerprint: dict[str, Any]
+    model: Recomputed[str]
+    k: Recomputed[AtLeastOne] = Field(description="Candidates of each query.")
+    fingerprint: Recorded[dict[str, Any]]
 
 
 class RankingRecord(Part):
     """How a task was ranked. Scopes: i2t (images look for captions), t2i (captions look for images), class."""
 
-    kind: Literal["retrieval", "classification"]
-    queries: dict[str, AtLeastOne]
-    candidates: dict[str, AtLeastOne]
-    resampled: str = Field(description="What standard errors and intervals are over.")
-    classes: ClassesRecord | Absent = None
-    rerank: RerankRecord | Absent = None
+    kind: Recomputed[Literal["retrieval", "classification"]]
+    queries: Recomputed[dict[str, AtLeastOne]]
+    candidates: Recomputed[dict[str, AtLeastOne]]
+    resampled: Recomputed[str] = Field(description="What standard errors and intervals are over.")
+    classes: Recomputed[ClassesRecord | Absent] = None
+    rerank: Recomputed[RerankRecord | Absent] = None
 
 
 class Difference(Part):
     """A number beside that of the baseline."""
 
-    task: str
-    metric: str
-    filter: str
-    baseline: Real
-    value: Real
-    difference: Real = Field(description="value - baseline.")
-    paired: bool
-    ci: Interval | None
-    p: Real | None
-    p_holm: Real | None = Field(description="Adjusted over the tasks of one metric and filter.")
-    test: Literal["mcnemar", "sign_flip"] | None
-    won: int | None
-    lost: int | None
-    clusters: AtLeastOne | Absent = Field(None, description="Of the paired groups, where it is fewer than these.")
+    task: Recomputed[str]
+    metric: Recomputed[str]
+    filter: Recomputed[str]
+    baseline: Recomputed[Real]
+    value: Recomputed[Real]
+    difference: Recomputed[Real] = Field(description="value - baseline.")
+    paired: Recomputed[bool]
+    ci: Recomputed[Interval | None]
+    p: Recomputed[Real | None]
+    p_holm: Recomputed[Real | None] = Field(description="Adjusted over the tasks of one metric and filter.")
+    test: Recomputed[Literal["mcnemar", "sign_flip"] | None]
+    won: Recomputed[int | None]
+    lost: Recomputed[int | None]
+    clusters: Recomputed[AtLeastOne | Absent] = Field(
+        None, description="Of the paired groups, where it is fewer than these."
+    )
 
 
 class BaselineRecord(Part):
     """The run that this one was compared with."""
 
-    file: str
-    sha256: str
-    model_name: str
-    rows: list[Difference]
-    refused: str | None = Field(description="Why there are no rows: another version or other data.")
+    file: Recomputed[str]
+    sha256: Recomputed[str]
+    model_name: Recomputed[str]
+    rows: Recomputed[list[Difference]]
+    refused: Recomputed[str | None] = Field(description="Why there are no rows: another version or other data.")
 
 
 class TaskError(Part):
     """What failed."""
 
-    task: str | None
-    stage: str
-    type: str
-    message: str
+    task: Recomputed[str | None]
+    stage: Recomputed[str]
+    type: Recomputed[str]
+    message: Recomputed[str]
 
 
 class Truncated(Part):
     """Captions that are longer than the model reads."""
 
-    captions: Count = Field(description="Distinct captions that were cut.")
-    of: AtLeastOne = Field(description="Distinct captions of the task.")
-    groups: Count = Field(description="Groups that have one of them.")
+    captions: Recorded[Count] = Field(description="Distinct captions that were cut.")
+    of: Recomputed[AtLeastOne] = Field(description="Distinct captions of the task.")
+    groups: Recorded[Count] = Field(description="Groups that have one of them.")
 
 
 class Undecided(Part):
     """Pairs whose score is a bound or missing, and how many were scored."""
 
-    pairs: int
-    of: int
+    pairs: Recorded[int]
+    of: Recorded[int]
 
 
 class StoreEntry(Part):
     """What of the raw scores an earlier run kept."""
 
-    key: str
-    date: str | Absent = None
-    blocks: AtLeastOne | Absent = None
-    of: AtLeastOne | Absent = None
-    hardware: list[dict[str, Any]] | Absent = Field(
+    key: Recorded[str]
+    date: Free[str | Absent] = None
+    blocks: Recorded[AtLeastOne | Absent] = None
+    of: Recorded[AtLeastOne | Absent] = None
+    hardware: Free[list[dict[str, Any]] | Absent] = Field(
         None, description="On what they were computed, as the document's hardware says it of this run."
     )
 
@@ -316,28 +359,30 @@ class StoreEntry(Part):
 class Coverage(Part):
     """Of a task whose groups are left out where an image is not there: how many there are, and which are missing."""
 
-    rows: AtLeastOne = Field(description="Groups of the release.")
-    here: AtLeastOne = Field(description="Groups whose images are all there; a run with a limit scores fewer.")
-    missing: list[str] = Field(description="Ids of the others.")
+    rows: Recomputed[AtLeastOne] = Field(description="Groups of the release.")
+    here: Recomputed[AtLeastOne] = Field(
+        description="Groups whose images are all there; a run with a limit scores fewer."
+    )
+    missing: Recomputed[list[str]] = Field(description="Ids of the others.")
 
 
 class Dataset(Part):
     """Where a task's data came from."""
 
-    source: dict[str, Any]
-    revision: str | None
-    fingerprint: str
-    n_groups: AtLeastOne
-    shape: Annotated[list[int], Field(min_length=2, max_length=2)]
-    true_captions: Annotated[int, Field(ge=2)] | Absent = Field(
+    source: Recomputed[dict[str, Any]]
+    revision: Recomputed[str | None]
+    fingerprint: Recomputed[str]
+    n_groups: Recomputed[AtLeastOne]
+    shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
+    true_captions: Recomputed[Annotated[int, Field(ge=2)] | Absent] = Field(
         None, description="How many captions are true for each image, the first ones; left out where one is."
     )
-    coverage: Coverage | Absent = Field(
+    coverage: Recomputed[Coverage | Absent] = Field(
         None, description="What the numbers are of, where groups without their images are left out."
     )
-    license: str
-    groups_sha256: Digest | Absent = Field(None, description="Of ids and tags of the groups, in order.")
-    from_store: StoreEntry | Absent = Field(
+    license: Recomputed[str]
+    groups_sha256: Recomputed[Digest | Absent] = Field(None, description="Of ids and tags of the groups, in order.")
+    from_store: Recorded[StoreEntry | Absent] = Field(
         None,
         description="What of the raw scores an earlier run kept: a finished entry (date), or blocks (blocks, of).",
     )
@@ -348,28 +393,27 @@ class Artifact(Part):
 
     model_config = ConfigDict(extra="allow")
 
-    kind: str
-    sha256: Digest
-    bytes: int
-    task: str | Absent = None
-
-    @property
-    def measured_on(self) -> str | None:
-        """The other task that an adapted model was measured on, which the file is of; None for its own task."""
-        other = (self.model_extra or {}).get("measured_on")
-        return other if isinstance(other, str) else None
+    kind: Recomputed[str]
+    sha256: Recomputed[Digest]
+    bytes: Recomputed[int]
+    task: Recomputed[str | Absent] = None
+    measured_on: Recomputed[str | Absent] = Field(
+        None, description="The other task that an adapted model was measured on, which the file is of."
+    )
 
 
 class TagMeanRecord(Part):
     """A mean of means over the values of tags."""
 
-    by: Annotated[list[str], Field(min_length=1)] = Field(description="Tags, from the outermost to the innermost.")
-    cells: Count = Field(description="How many combinations of values count.")
-    groups: Count = Field(description="How many groups these have.")
-    numbers: dict[Key, Real | None] = Field(
+    by: Recomputed[Annotated[list[str], Field(min_length=1)]] = Field(
+        description="Tags, from the outermost to the innermost."
+    )
+    cells: Recomputed[Count] = Field(description="How many combinations of values count.")
+    groups: Recomputed[Count] = Field(description="How many groups these have.")
+    numbers: Recomputed[dict[Key, Real | None]] = Field(
         description="metric,filter, metric_stderr,filter and metric_seed_std,filter."
     )
-    ci: dict[Key, Interval | None] = Field(
+    ci: Recomputed[dict[Key, Interval | None]] = Field(
         {}, description="95 % interval over groups, by config.interval; cells are strata."
     )
 
@@ -380,4 +424,4 @@ class Breakdown(Part):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Real | None]
 
-    groups: Real | None
+    groups: Recomputed[Real | None]

@@ -43,6 +43,7 @@ class StoredScores:
         subsets: filter -> positions of the groups that its scores are of, where these are not all.
         true_captions: how many captions are true for each image, as far as the file or the task says.
         tags: of each group, where the file states some: which instrument it is of, say.
+        iterations: filter -> for each seed the scores of its iterations, as `MethodScores.iterations` has them.
     """
 
     scores: dict[str, list[Scores]]
@@ -52,6 +53,7 @@ class StoredScores:
     subsets: dict[str, list[int]] = field(default_factory=dict)
     true_captions: int = 1
     tags: list[dict[str, str]] | None = None
+    iterations: dict[str, list[list[Scores]]] = field(default_factory=dict)
 
     def some(self, places: Sequence[int]) -> StoredScores:
         """Those of some of the groups; without scores across groups, which are of all, and of held-out groups."""
@@ -63,6 +65,7 @@ class StoredScores:
             group_ids=[self.group_ids[place] for place in chosen],
             clusters=None if self.clusters is None else self.clusters.of(chosen),
             subsets={},
+            iterations={},
             tags=None if self.tags is None else [self.tags[place] for place in chosen],
         )
 

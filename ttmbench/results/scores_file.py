@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from ttmbench.types import GroupShape, Scores
 FORMAT = "ttmbench-scores"
 NORM_TOLERANCE = 5e-3  # half-precision features of unit norm stay well inside
 MAX_GLOBAL_IMAGES = 6_000  # the assignment problem is cubic in this
-_SAVED_NAME = re.compile(r"^(?:scores|all_pairs|caption_pairs)\.\w{1,64}\.[0-9]{1,4}\Z")
+_SAVED_NAME = re.compile(r"^(?:scores|all_pairs|caption_pairs)\.\w{1,64}\.[0-9]{1,4}(?:\.[0-9]{1,5})?\Z")
 
 
 def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
@@ -62,29 +63,31 @@ def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) 
     return stored
 
 
-def save_scores(path: Path, scores: Mapping[str, list[Scores]], metadata: Mapping[str, str]) -> None:
+def save_scores(
+    path: Path,
+    scores: Mapping[str, list[Scores]],
+    metadata: Mapping[str, str],
+    iterations: Mapping[str, list[list[Scores]]] = MappingProxyType({}),
+) -> None:
     """Writes scores of all filters and seeds as safetensors that `read_scores` reads back bit for bit.
 
     Args:
         path: the file, overwritten.
-        scores: filter -> score arrays, one per seed.
+        scores: filter -> score arrays, one per seed: ``scores.<filter>.<seed index>``.
         metadata: strings to keep with them; ``group_ids`` is a JSON list.
+        iterations: filter -> for each seed the scores of its iterations: ``scores.<filter>.<seed index>.<iteration>``.
     """
-    save_arrays(
-        path,
-        {
-            f"{kind}.{name}.{index}": array
-            for name, per_seed in scores.items()
-            for index, one in enumerate(per_seed)
-            for kind, array in (
-                ("scores", one.groups),
-                ("all_pairs", one.all_pairs),
-                ("caption_pairs", one.caption_pairs),
-            )
-            if array is not None
-        },
-        {"format": FORMAT, **metadata},
-    )
+    named = {f"{name}.{index}": one for name, per_seed in scores.items() for index, one in enumerate(per_seed)}
+    for name, per_seed in iterations.items():
+        for index, several in enumerate(per_seed):
+            named |= {f"{name}.{index}.{iteration}": one for iteration, one in enumerate(several)}
+    arrays = {
+        f"{kind}.{name}": array
+        for name, one in named.items()
+        for kind, array in (("scores", one.groups), ("all_pairs", one.all_pairs), ("caption_pairs", one.caption_pairs))
+        if array is not None
+    }
+    save_arrays(path, arrays, {"format": FORMAT, **metadata})
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
@@ -166,7 +169,7 @@ def _from_saved(
     path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], shape: GroupShape | None
 ) -> StoredScores:
     """What ``--save_scores`` wrote."""
-    first = next((array for name, array in arrays.items() if name.startswith("scores.")), None)
+    first = arrays.get(f"scores.{RAW}.0")
     if first is None or not all(map(_SAVED_NAME.match, arrays)):
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
     if first.ndim != 3:
@@ -183,17 +186,28 @@ def _from_saved(
         raise DataError(f"{path}: a group id is there twice")
     subsets = _saved_subsets(path, about, len(group_ids))
     scores: dict[str, list[Scores]] = {}
-    for name in sorted((name for name in arrays if name.startswith("scores.")), key=_filter_and_index):
-        _, label, index = name.split(".")
-        mine = [group_ids[at] for at in subsets[label]] if label in subsets else group_ids
-        pairs, texts = (arrays.get(f"{kind}.{label}.{index}") for kind in ("all_pairs", "caption_pairs"))
+    iterations: dict[str, list[list[Scores]]] = {}
+    for name in sorted((name for name in arrays if name.startswith("scores.")), key=_place_of):
+        _, label, index, *iteration = name.split(".")
+        held = subsets.get(label, ())
+        mine = [group_ids[at] for at in held] if held else group_ids
+        if iteration and held:
+            mine = [group for at, group in enumerate(group_ids) if at not in set(held)]
+        pairs, texts = (arrays.get(name.replace("scores", kind, 1)) for kind in ("all_pairs", "caption_pairs"))
         if pairs is not None:
             _check_pairs(path, pairs, len(mine), shape)
         if texts is not None and texts.shape != (len(mine), shape.captions, shape.captions):
             raise DataError(f"{path}: pairs of captions have shape {list(texts.shape)}, not that of the groups")
-        scores.setdefault(label, []).append(Scores(checked_scores(path, arrays[name], shape, mine), pairs, texts))
+        seeds, steps = scores.setdefault(label, []), iterations.setdefault(label, [])
+        here = steps[-1] if iteration and steps else seeds
+        if int(index) != len(seeds) - bool(iteration) or (iteration and int(iteration[0]) != len(here)):
+            raise DataError(f"{path}: has '{name}', and the array of the seed or iteration before it is missing")
+        here.append(Scores(checked_scores(path, arrays[name], shape, mine), pairs, texts))
+        steps += [] if iteration else [[]]
     clusters = _saved_clusters(path, about, len(group_ids), shape)
-    return StoredScores(scores, group_ids, "ttmbench scores", clusters, subsets, shape.true_captions)
+    return StoredScores(
+        scores, group_ids, "ttmbench scores", clusters, subsets, shape.true_captions, iterations=iterations
+    )
 
 
 def _saved(path: Path, about: Mapping[str, Any], key: str, default: str) -> Any:
@@ -244,6 +258,7 @@ def _check_pairs(path: Path, pairs: np.ndarray, groups: int, shape: GroupShape) 
         raise DataError(f"{path}: a score of all pairs is larger than {LARGEST:g}, which is no logit")
 
 
-def _filter_and_index(name: str) -> tuple[bool, str, int]:
-    _, label, index = name.split(".")
-    return label != RAW, label, int(index)
+def _place_of(name: str) -> tuple[bool, str, list[int]]:
+    """Where an array stands: the raw model first, then by filter, seed and iteration."""
+    _, label, *numbers = name.split(".")
+    return label != RAW, label, list(map(int, numbers))

@@ -46,6 +46,8 @@ class MethodScores:
         scores: score arrays, one per seed.
         record: of the results document; empty for the model as it is.
         members: positions of the groups that the scores are of; None for all.
+        iterations: for each seed the scores after every iteration but the last. Of held-out groups, which the adapted
+            ones are not: all iterations on the adapted groups, those of the model as it was in front.
         seconds: wall time.
     """
 
@@ -53,6 +55,7 @@ class MethodScores:
     scores: list[Scores]
     record: dict[str, Any] = field(default_factory=dict)
     members: list[int] | None = None
+    iterations: list[list[Scores]] = field(default_factory=list)
     seconds: float = 0.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -66,7 +66,7 @@ def tag_means(
     means: Mapping[str, TagMean],
     clusters: Clusters | None = None,
     resampling: tuple[int, int, IntervalMethod] = (0, 0, "wilson"),
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, object]]:
     """The named means of a task.
 
     Args:
@@ -96,7 +96,7 @@ def means_of_rows(
     means: Mapping[str, TagMean],
     clusters: Clusters | None,
     resampling: tuple[int, int, IntervalMethod],
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, object]]:
     """As `tag_means`, of (metric, filter) -> values [seeds, groups], NaN where a group was not scored."""
     usable = {name: how for name, how in means.items() if how.applies_to(groups)}
     return {name: _record(how, groups, rows, clusters, resampling) for name, how in usable.items()}
@@ -108,7 +108,7 @@ def _record(
     values: Mapping[tuple[str, str], np.ndarray],
     clusters: Clusters | None,
     resampling: tuple[int, int, IntervalMethod],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """A mean as the document has it."""
     from ttmbench import stats
     from ttmbench.results.cell_means import CellValues

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key
@@ -53,7 +52,7 @@ class Transfer:
         """Whether it is of a part of the task."""
         return self.groups < self.groups_of_task
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """As JSON values."""
         return asdict(self)
 

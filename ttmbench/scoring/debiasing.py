@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from scipy.special import logsumexp
@@ -68,7 +68,7 @@ def prior_for(model: Debiasable | None, noise_images: int | None, always: bool =
     return NoiseOfTask(cast(NoisePrior, model), noise_images) if takes else model
 
 
-def declared_prior(prior: Debiasable) -> dict[str, Any]:
+def declared_prior(prior: Debiasable) -> dict[str, object]:
     """What debiased scores depend on beside the model's own fingerprint."""
     return {"alpha": prior.alpha, "prior": prior.prior, "noise_images": getattr(prior, "noise_images", None)}
 
@@ -124,7 +124,7 @@ def _log_priors(prior: Debiasable, captions: Sequence[str], table: np.ndarray | 
     return values.astype(np.float32)
 
 
-def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: int) -> dict[str, Any]:
+def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: int) -> dict[str, object]:
     """Metrics as functions of alpha, and what tuning on other groups gives.
 
     Args:
@@ -139,7 +139,7 @@ def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: i
         other's alpha, and with alpha 0 and 1 throughout.
     """
     alphas = np.linspace(0, 1, STEPS + 1)
-    curves: dict[str, Any] = {}
+    curves: dict[str, dict[str, object]] = {}
     table: np.ndarray | None = None
     for metric in metrics:
         values = [metric_values(metric, parts.debiased(alpha)) for alpha in alphas.tolist()]
@@ -162,7 +162,7 @@ def sweep(parts: Likelihoods, metrics: Sequence[MetricSpec], tuned: str, seed: i
     }
 
 
-def _held_out(alphas: np.ndarray, table: np.ndarray, seed: int) -> dict[str, Any]:
+def _held_out(alphas: np.ndarray, table: np.ndarray, seed: int) -> dict[str, object]:
     """Tunes on each half of the groups and scores the other; ``table`` is the metric [alphas, groups]."""
     order = np.random.default_rng([seed, 5]).permutation(table.shape[1])
     halves = np.sort(order[: len(order) // 2]), np.sort(order[len(order) // 2 :])

@@ -63,6 +63,9 @@ class Step:
     seconds: float
 
 
+Choose = Callable[[int, Scores], tuple[float, PseudoLabels, Selection]]
+"""(iteration, scores of the model before it) -> threshold, candidates, and what is trained on."""
+
 Kept = Callable[[Step, TrainingState], object]
 """Called after every iteration, before it is yielded; the tensors are the model's own and change with the next."""
 
@@ -96,8 +99,22 @@ def adapt(
         TtmbenchError: no threshold can be chosen, or the loss is NaN or infinite.
     """
     blind = ShuffledTask(stage, seed)
+    choose = selections(blind, scores, config, schedule, seed, supervision)
+    trainer = Trainer(stage, config, learning_rate, seed, units=blind.units)
+    yield from _iterations(blind, trainer, choose, scores, f"TTM seed {seed}", resume, keep)
+
+
+def selections(
+    blind: ShuffledTask,
+    scores: Scores,
+    config: TTMConfig,
+    schedule: ScheduleSpec,
+    seed: int,
+    supervision: Supervision = algorithm1_selection,
+) -> Choose:
+    """What each iteration trains on, from the scores of the model before it; arguments and errors as for `adapt`."""
     first = blind.propose(scores)
-    by_share = config.by_share(stage.is_global)
+    by_share = config.by_share(blind.is_global)
     thresholds = np.asarray(
         schedule.compute(first_threshold(config, first, by_share), config.tau_end, config.iterations)
     )
@@ -114,8 +131,7 @@ def adapt(
         rng = np.random.default_rng([seed, iteration, 2])
         return threshold, labels, supervision(blind.proposal(own, labels.tie, rng))
 
-    trainer = Trainer(stage, config, learning_rate, seed, units=len(first.tie))
-    yield from _iterations(blind, trainer, choose, scores, f"TTM seed {seed}", resume, keep)
+    return choose
 
 
 def overfit(
@@ -136,25 +152,30 @@ def overfit(
     threshold 0.
     """
     blind = ShuffledTask(stage, seed)
-    labels = blind.propose(scores)
-    fixed = Selection(labels.captions, select(labels, -math.inf, by_share=False, ties=config.ties))
+    labels, fixed = fixed_selection(blind, scores, config)
     captions = blind.unshuffle(labels.captions)
-    trainer = Trainer(stage, config, learning_rate, seed, units=len(labels.tie))
-    if resume is not None and _overfitted(stage, resume.scores, fixed.selected, captions):
+    trainer = Trainer(stage, config, learning_rate, seed, units=blind.units)
+    if resume is not None and is_overfitted(stage.is_global, resume.scores, fixed.selected, captions):
         trainer.resume(resume)
         return
     for step in _iterations(
         blind, trainer, lambda *_: (0.0, labels, fixed), scores, f"SimpleMatch seed {seed}", resume, keep
     ):
         yield step
-        if _overfitted(stage, step.scores, fixed.selected, captions):
+        if is_overfitted(stage.is_global, step.scores, fixed.selected, captions):
             break
+
+
+def fixed_selection(blind: ShuffledTask, scores: Scores, config: TTMConfig) -> tuple[PseudoLabels, Selection]:
+    """What `overfit` trains on: every unit that the settings allow, with the matching of the model as it came."""
+    labels = blind.propose(scores)
+    return labels, Selection(labels.captions, select(labels, -math.inf, by_share=False, ties=config.ties))
 
 
 def _iterations(
     blind: ShuffledTask,
     trainer: Trainer,
-    choose: Callable[[int, Scores], tuple[float, PseudoLabels, Selection]],
+    choose: Choose,
     scores: Scores,
     title: str,
     resume: TrainingState | None,
@@ -192,6 +213,7 @@ class ShuffledTask:
 
     def __init__(self, stage: PreparedTask, seed: int) -> None:
         self._stage = stage
+        self.is_global = stage.is_global
         rows = stage.prepared.rows
         self._captions_choose = rows.images.shape[1] > rows.captions.shape[1]
         self._choosing, self._options = (
@@ -204,9 +226,15 @@ class ShuffledTask:
             each = np.arange(self._options.shape[1])
             self._order = rng.permuted(np.broadcast_to(each, self._options.shape), axis=1)
 
+    @property
+    def units(self) -> int:
+        """How many units there are: groups; images in the global variant."""
+        rows = self._stage.prepared.rows
+        return rows.images.size if self.is_global else len(rows.images)
+
     def propose(self, scores: Scores) -> PseudoLabels:
         """Matches with shuffled captions: Algorithm 1, lines 4 and 5; Eq. 2 in the global variant."""
-        if self._stage.is_global:
+        if self.is_global:
             assert scores.all_pairs is not None, "the global variant scores every pair"
             overall = match_global(scores.all_pairs[:, self._order])
             return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
@@ -216,11 +244,11 @@ class ShuffledTask:
     def proposal(self, choice: Selection, tie: np.ndarray, rng: np.random.Generator) -> SelectionProposal:
         """Algorithm 1's choice as a supervision gets to see it."""
         n_captions = int(self._order.shape[-1])
-        return SelectionProposal(choice, self.unshuffle(choice.captions), tie, n_captions, self._stage.is_global, rng)
+        return SelectionProposal(choice, self.unshuffle(choice.captions), tie, n_captions, self.is_global, rng)
 
     def unshuffle(self, captions: np.ndarray) -> np.ndarray:
         """A matching's captions by their positions in the task's own order."""
-        if self._stage.is_global:
+        if self.is_global:
             return np.asarray(self._order[captions])
         return np.take_along_axis(self._order, captions, axis=1)
 
@@ -229,7 +257,7 @@ class ShuffledTask:
         rows, own = self._stage.prepared.rows, self.unshuffle(choice.captions)
         if not isinstance(self._stage.adapter, Trainable):
             return self._all_inside(choice)
-        if self._stage.is_global:
+        if self.is_global:
             images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[own]
         else:
             images, captions = self._sides(self._choosing, np.take_along_axis(self._options, own, axis=1))
@@ -241,7 +269,7 @@ class ShuffledTask:
 
     def _all_inside(self, choice: Selection) -> TrainingPairs:
         """Every pair inside the chosen groups, in the shuffled order, and which of them the choice matches."""
-        if self._stage.is_global:
+        if self.is_global:
             raise UsageError(
                 "this model learns from pairs inside groups, which match or not, and the global variant has no groups; "
                 "use a task that is matched inside groups"
@@ -258,11 +286,11 @@ class ShuffledTask:
         return TrainingPairs(images, captions, matched.reshape(len(choosing), -1))
 
 
-def _overfitted(stage: PreparedTask, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
+def is_overfitted(is_global: bool, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
     """Whether nothing is left to train: no group was selected, or each satisfies the group score of its label."""
     if not fixed.any():
         return True
-    return not stage.is_global and _fits(scores.groups[fixed], captions[fixed])
+    return not is_global and _fits(scores.groups[fixed], captions[fixed])
 
 
 def _fits(scores: np.ndarray, captions: np.ndarray) -> bool:

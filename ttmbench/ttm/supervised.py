@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -40,16 +40,16 @@ class FinetuneConfig(BaseModel):
     betas: tuple[float, float] = (0.9, 0.999)  # of AdamW
     batch: int = Field(64, ge=1)  # pairs: true ones for a dual encoder, all of a group's for a matching head
 
-    def with_changes(self, changes: Mapping[str, Any], origin: str) -> FinetuneConfig:
+    def with_changes(self, changes: Mapping[str, object], origin: str) -> FinetuneConfig:
         """A copy with some settings replaced; UsageError, which ``origin`` begins, for a wrong one."""
         try:
-            return FinetuneConfig(**{**self.model_dump(), **changes})
+            return FinetuneConfig.model_validate({**self.model_dump(), **changes})
         except ValidationError as error:
             raise UsageError(f"{origin}: {describe(error, FinetuneConfig)}") from None
 
 
 _COLORSWAP = {"epochs": 100, "schedule": "linear"}
-PRESETS: Mapping[str, Mapping[Loss, Mapping[str, Any]]] = {
+PRESETS: Mapping[str, Mapping[Loss, Mapping[str, object]]] = {
     "colorswap": {
         "contrastive": {**_COLORSWAP, "lr": 2e-5, "weight_decay": 0.1, "batch": 64},
         "matching": {**_COLORSWAP, "lr": 1e-5, "weight_decay": 0.05, "batch": 32},
@@ -70,7 +70,7 @@ def loss_of(adapter: Trainable | PairTrainable) -> Loss:
     return "contrastive" if isinstance(adapter, DualEncoder) and isinstance(adapter, Trainable) else "matching"
 
 
-def settings_of(preset: str | None, loss: Loss, changes: Mapping[str, Any]) -> FinetuneConfig:
+def settings_of(preset: str | None, loss: Loss, changes: Mapping[str, object]) -> FinetuneConfig:
     """The package's defaults, changed by a preset and by ``--finetune_args``.
 
     UsageError for an unknown preset, an unknown setting, or a value out of range.

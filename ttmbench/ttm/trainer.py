@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from ttmbench.ttm.finetune import (
     snapshot,
 )
 from ttmbench.types import Scores
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 TOLERANCE = 1e-4  # logits; what `check_adapter` allows for the same
 GROUPS = 16  # in the batch that is scored before and after
@@ -47,12 +50,7 @@ class Trainer:
         self.stage, self.config, self._learning_rate, self._seed = stage, config, learning_rate, seed
         rows = stage.prepared.rows
         images = min(rows.images.shape[1], rows.captions.shape[1])
-        # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
-        per_group = images if stage.is_global else 1
-        if config.batch_groups is not None:
-            self._batch = config.batch_groups * per_group
-        else:
-            self._batch = batch_units(units, (100 if images == 1 else 50) * per_group)
+        self._batch = batch_of(config, units, images, stage.is_global)
         self._optimizer = make_optimizer(stage.adapter, config)
         torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
 
@@ -73,7 +71,7 @@ class Trainer:
             self._optimizer.load_state_dict({"state": dict(state.optimizer), "param_groups": groups})
         set_random_state(state.random)
 
-    def train(self, iteration: int, pairs: TrainingPairs, shown: Any) -> tuple[float, ...]:
+    def train(self, iteration: int, pairs: TrainingPairs, shown: tqdm[NoReturn]) -> tuple[float, ...]:
         """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
         if len(pairs.images) == 0:
             shown.update(self.config.epochs)
@@ -115,6 +113,15 @@ def set_random_state(states: Mapping[str, torch.Tensor]) -> None:
     for device, state in states.items():
         if device != "cpu":
             torch.cuda.set_rng_state(state, device)
+
+
+def batch_of(config: TTMConfig, units: int, images: int, is_global: bool) -> int:
+    """Units in a batch, of a task with so many units and matched images in a group."""
+    # In the global variant a unit is one pair, and a batch holds the pairs of as many groups.
+    per_group = images if is_global else 1
+    if config.batch_groups is not None:
+        return config.batch_groups * per_group
+    return batch_units(units, (100 if images == 1 else 50) * per_group)
 
 
 def batch_units(total: int, default: int) -> int:

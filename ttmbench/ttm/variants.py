@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from ttmbench.types import IterationRecord, MetricSpec, Scores
 RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
 """Iterations of a seed: from the beginning or from where an earlier run stopped, each kept as it is finished."""
 
-OnSeedDone = Callable[[int, dict[str, Any]], object]
+OnSeedDone = Callable[[int, dict[str, object]], object]
 """Called with the seed and the record of a run that is over, while the model is still adapted."""
 
 
@@ -60,10 +59,7 @@ class Adaptation:
     @property
     def truth(self) -> np.ndarray:
         """True captions by their positions in the task's order, int [units, images of a unit], as `Step.captions`."""
-        if self.spec.is_global:
-            return self.raw.truth[:, None]
-        fewer = min(self.raw.groups.shape[1:])
-        return np.broadcast_to(np.arange(fewer), (len(self.raw.groups), fewer))
+        return truth_of(self.raw, self.spec.is_global)
 
     def ttm(
         self,
@@ -97,18 +93,19 @@ class Adaptation:
         }
         if audit:
             record["audit_labels"] = self._audit(runs)
-        return MethodScores(TTM, _final(runs), record)
+        return MethodScores(TTM, _final(runs), record, iterations=_before_the_last(runs))
 
     def oracle(self) -> MethodScores:
         """TTM that trains on exactly the correct matchings (section 4.5): it reads labels, so it is an upper bound."""
         runs = self._every_seed(ORACLE, self._supervised(oracle(self.truth)))
         record = {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)}
-        return MethodScores(ORACLE, _final(runs), record)
+        return MethodScores(ORACLE, _final(runs), record, iterations=_before_the_last(runs))
 
     def control(self, name: str) -> MethodScores:
         """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.selection.CONTROLS`."""
         runs = self._every_seed(name, self._supervised(CONTROLS[name]))
-        return MethodScores(name, _final(runs), {"seeds": list(self.seeds), "iterations": self._lines(runs)})
+        record = {"seeds": list(self.seeds), "iterations": self._lines(runs)}
+        return MethodScores(name, _final(runs), record, iterations=_before_the_last(runs))
 
     def holdout(self, share: float) -> list[MethodScores]:
         """TTM on a part of the groups, scored on the others, before training and after it: does the gain carry over?
@@ -133,9 +130,10 @@ class Adaptation:
             "iterations": part._lines(runs),
         }
         members = held.tolist()
+        adapted = [[part.raw, *(step.scores for step in run.steps)] for run in runs.values()]
         return [
             MethodScores(HOLDOUT_RAW, [raw_held], {}, members),
-            MethodScores(HOLDOUT, _final(runs), record, members),
+            MethodScores(HOLDOUT, _final(runs), record, members, adapted),
         ]
 
     def simple_match(self, finished: OnSeedDone | None = None) -> MethodScores:
@@ -150,7 +148,7 @@ class Adaptation:
         runs = self._every_seed(SIMPLE_MATCH, variant, finished=finished)
         restarts = [len(run.steps) for run in runs.values()]
         record = {"hyperparameters": self._hyperparameters(), "seeds": list(self.seeds), "restarts": restarts}
-        return MethodScores(SIMPLE_MATCH, _final(runs), record)
+        return MethodScores(SIMPLE_MATCH, _final(runs), record, iterations=_before_the_last(runs))
 
     def steps(
         self,
@@ -192,7 +190,7 @@ class Adaptation:
         """
         runs: dict[int, SeedProgress] = {}
         about = {"variant": name if name == SIMPLE_MATCH else self.spec.matching}
-        original = Original(self.stage)
+        original: Original | None = None
         for seed in self.seeds:
             kept = self.checkpoint.seed(name, seed, self.raw)
             standing = kept.read()
@@ -203,6 +201,7 @@ class Adaptation:
             for step in steps if notify and seed in self.told else ():
                 self._notify(step, seed)
             if final is None:
+                original = original or Original(self.stage)
                 with original.adapted():
                     for step in variant(seed, standing.state, kept.keep):
                         steps.append(step)
@@ -219,12 +218,12 @@ class Adaptation:
         record = self.record_of(step, seed)
         self.registry.plugins.notify("ttmbench_iteration_finished", task=self.spec.task, record=record)
 
-    def _lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, Any]]:
+    def _lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, object]]:
         """Every iteration as the results document has it."""
         records = [self.record_of(step, seed) for seed, run in runs.items() for step in run.steps]
         return [{**vars(one), "loss": list(one.loss), "metrics": dict(one.metrics)} for one in records]
 
-    def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, Any]:
+    def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, object]:
         """Runs every seed again with the captions of each group in another order; every selection must map back.
 
         With more images than captions, the images are permuted.
@@ -272,21 +271,33 @@ class Adaptation:
             seconds=step.seconds,
         )
 
-    def _hyperparameters(self) -> dict[str, Any]:
+    def _hyperparameters(self) -> dict[str, object]:
         return {**self.settings.model_dump(mode="json"), "lr": self.learning_rate}
 
     def _notes(self) -> list[str]:
         note = self._rate_record()["note"]
         return [] if note is None else [f"learning rate {self.learning_rate:g}: {note}"]
 
-    def _rate_record(self) -> dict[str, Any]:
+    def _rate_record(self) -> dict[str, object]:
         declared = self.settings.lr is not None
         note = self.settings.lr_note or (None if declared else NO_LEARNING_RATE)
         return {"value": self.learning_rate, "source": "stated" if declared else "default", "note": note}
 
 
+def truth_of(raw: Scores, is_global: bool) -> np.ndarray:
+    """True captions by their positions in the task's order, int [units, images of a unit], as `Step.captions`."""
+    if is_global:
+        return raw.truth[:, None]
+    fewer = min(raw.groups.shape[1:])
+    return np.broadcast_to(np.arange(fewer), (len(raw.groups), fewer))
+
+
 def _final(runs: Mapping[int, SeedProgress]) -> list[Scores]:
     return [run.final for run in runs.values() if run.final is not None]
+
+
+def _before_the_last(runs: Mapping[int, SeedProgress]) -> list[list[Scores]]:
+    return [[step.scores for step in run.steps[:-1]] for run in runs.values()]
 
 
 def _compare(spec: TaskSpec, seed: int, one: Step, other: Step, captions: np.ndarray) -> None:

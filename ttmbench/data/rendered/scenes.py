@@ -208,15 +208,12 @@ def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list
     """The first groups of the rendered task of a kind and seed, each with its own random stream.
 
     Another style (a key of `STYLES`) gives the same layouts with another appearance. Groups differ: captions repeat
-    only where a kind has few ("place" has 128 sets of captions, "name" 64), and then with other images. ValueError if
-    the kind or the style is unknown, or n_groups is negative.
+    only where a kind has few ("place" has 128 sets of captions, "name" 64), and then with other images. ValueError for
+    an unknown kind or style.
     """
-    if kind not in KINDS:
-        raise ValueError(f"unknown kind of scene groups: {kind!r}; expected one of {', '.join(KINDS)}")
-    if style not in STYLES:
-        raise ValueError(f"unknown style of scenes: {style!r}; expected one of {', '.join(STYLES)}")
-    if n_groups < 0:
-        raise ValueError(f"n_groups must not be negative, got {n_groups}")
+    for what, value, known in (("scene", kind, KINDS), ("style", style, STYLES)):
+        if value not in known:
+            raise ValueError(f"{what} '{value}' is unknown; known: {', '.join(known)}")
     seen: set[frozenset[str]] = set()
     groups = []
     for index in range(n_groups):

@@ -31,14 +31,9 @@ def read_first_of(request: SourceRequest) -> Loaded:
     ``of`` lists the sources as task files write them, each with columns of its own if it needs them. OutOfReachError
     says for each why it is not at hand; DataError if the one that is at hand is wrong.
     """
-    return first_available(read_options(FirstOfOptions, request).of, request)
-
-
-def first_available(sources: Sequence[Mapping[str, object]], request: SourceRequest) -> Loaded:
-    """Reads sources in their order until one is at hand; arguments and errors as for `read_first_of`."""
     reasons: list[str] = []
     passed: list[str] = []
-    for source in sources:
+    for source in read_options(FirstOfOptions, request).of:
         try:
             loaded = request.read(*_with_columns(source, request))
         except OutOfReachError as error:
@@ -54,11 +49,7 @@ def first_available(sources: Sequence[Mapping[str, object]], request: SourceRequ
 
 def locate_first_of(request: SourceRequest) -> list[DataLocation]:
     """The places of several sources, one after the other."""
-    return locate_each(read_options(FirstOfOptions, request).of, request)
-
-
-def locate_each(sources: Sequence[Mapping[str, object]], request: SourceRequest) -> list[DataLocation]:
-    """The places of several sources, one after the other."""
+    sources = read_options(FirstOfOptions, request).of
     return [location for source in sources for location in request.locations(*_with_columns(source, request))]
 
 

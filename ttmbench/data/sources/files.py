@@ -15,7 +15,14 @@ from ttmbench._util.images import Colors
 from ttmbench.data.availability import DataLocation, LocalFile, count_of_images
 from ttmbench.data.download.files import DataFile
 from ttmbench.data.download.images import EachImage, ListedImages
-from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, read_hub_options, roots_of, snapshot
+from ttmbench.data.hub_datasets import (
+    HubOptions,
+    HubRepository,
+    commit_of,
+    locate_repository,
+    read_hub_options,
+    roots_of,
+)
 from ttmbench.data.image_files import FileOptions, missing_images, read_files
 from ttmbench.data.origin import Origin
 from ttmbench.data.paths import DATA_VARIABLE, Also, below, check_folder, data_folder, find, inside, read_options
@@ -80,11 +87,11 @@ def read_hub_files(request: SourceRequest) -> Loaded:
     """
     options = read_hub_options(HubFilesOptions, request)
     check_folder(options.path)
-    own = options.local_copy(request.data_dir or data_folder())
+    own = options.local_copy(data_folder(request.data_dir))
     if own is not None:
         loaded = read_files(own, options, request)
         return Loaded(loaded.groups, {"revision": None, "folder": str(own), **loaded.source})
-    folder = snapshot(options.path, options.revision, list(options.allow) or None, request.offline)
+    folder = options.snapshot(list(options.allow) or None, request.offline)
     try:
         hint = "; `ttmbench download` fetches it again"
         loaded = read_files(folder, options, request, roots_of(folder), hint=lambda name: hint)
@@ -97,7 +104,8 @@ def locate_hub_files(request: SourceRequest) -> list[DataLocation]:
     """Loose files of a repository of the Hub, or a local folder of them."""
     options = read_hub_options(HubFilesOptions, request)
 
-    def lacking(folder: Path, where: str = "the cache") -> str | None:
+    def lacking(folder: Path) -> str | None:
+        where = folder if commit_of(folder) is None else "the cache"
         absent = [file for file in options.row_files if not (folder / file).is_file()]
         if absent:
             return f"{absent[0]} is not in {where}"
@@ -107,10 +115,7 @@ def locate_hub_files(request: SourceRequest) -> list[DataLocation]:
             return str(error)
         return f"incomplete: {count_of_images(images)} not in {where}" if images else None
 
-    own = options.local_copy(request.data_dir or data_folder())
-    if own is not None:
-        return [DataLocation(str(own), [LocalFile(own / options.row_files[0], lambda: lacking(own, str(own)))])]
-    return [DataLocation(options.where, [HubRepository(options, list(options.allow) or None, lacking)])]
+    return locate_repository(HubRepository(options, list(options.allow) or None, lacking), request)
 
 
 class AnnotationsOptions(FileOptions):
@@ -178,7 +183,7 @@ def read_annotations(request: SourceRequest) -> Loaded:
     there, with where it comes from; DataError names file and group if the file or an image is not what it should be.
     """
     options = read_options(AnnotationsOptions, request)
-    base = request.data_dir or data_folder()
+    base = data_folder(request.data_dir)
     files = _find_annotations(base, options)
     if files.missing:
         verb = "is" if len(files.missing) == 1 else "are"
@@ -198,7 +203,7 @@ def read_annotations(request: SourceRequest) -> Loaded:
 def locate_annotations(request: SourceRequest) -> list[DataLocation]:
     """Files and folders of the data folder, and the images that the file of rows names."""
     options = read_options(AnnotationsOptions, request)
-    base = request.data_dir or data_folder()
+    base = data_folder(request.data_dir)
 
     def absent() -> dict[str, ImageCell]:
         """The images that the rows name and that do not exist at the time of the call."""
@@ -273,7 +278,7 @@ def read_class_folders(request: SourceRequest) -> Loaded:
     if request.kind != "classification":
         raise UsageError("source 'class_folders' gives an image and its class: it is for tasks of kind classification")
     options = read_options(ClassFoldersOptions, request)
-    base = request.data_dir or data_folder()
+    base = data_folder(request.data_dir)
     name = find(base, options.path, options.also)
     folder = below(base, name, "source.path")
     if not folder.is_dir():
@@ -291,7 +296,7 @@ def read_class_folders(request: SourceRequest) -> Loaded:
 def locate_class_folders(request: SourceRequest) -> list[DataLocation]:
     """The folder, in the data folder."""
     options = read_options(ClassFoldersOptions, request)
-    base = request.data_dir or data_folder()
+    base = data_folder(request.data_dir)
     name = find(base, options.path, options.also)
     origin = options.get.get(options.path) if name == options.path else None
     return [DataLocation("the data folder", [DataFile(base, name, origin)])]

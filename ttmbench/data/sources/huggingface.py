@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.images import open_image
-from ttmbench.data.availability import DataLocation, LocalFile
+from ttmbench.data.availability import DataLocation
 from ttmbench.data.cells import Row
-from ttmbench.data.hub_datasets import read_hub_options
+from ttmbench.data.hub_datasets import locate_repository, read_hub_options
 from ttmbench.data.hub_tables import HubTables, HuggingfaceOptions, incomplete, open_table
 from ttmbench.data.paths import data_folder
 from ttmbench.data.rows import ImageCell, groups_from_rows
@@ -36,7 +36,7 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     import datasets
 
     where = options.where
-    opened = open_table(options, request.data_dir or data_folder(), request.offline)
+    opened = open_table(options, data_folder(request.data_dir), request.offline)
     table, raw = opened.rows, datasets.Image(decode=False)
     listed = _image_columns(table.features, request.columns["images"])
     for column, is_list in listed.items():
@@ -65,15 +65,12 @@ def read_huggingface(request: SourceRequest) -> Loaded:
 def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
     """A dataset on the Hub, or a local folder of one."""
     options = read_hub_options(HuggingfaceOptions, request)
-    own = options.local_copy(request.data_dir or data_folder())
-    if own is None:
-        return [DataLocation(options.where, [HubTables(options)])]
 
-    def lacking() -> str | None:
-        absent = incomplete(options, own)
-        return f"incomplete: {absent[0]} is missing in {own}" if absent else None
+    def lacking(folder: Path) -> str | None:
+        absent = incomplete(options, folder)
+        return f"incomplete: {absent[0]} is missing in {folder}" if absent else None
 
-    return [DataLocation(str(own), [LocalFile(own, lacking)])]
+    return locate_repository(HubTables(options, lacking=lacking), request)
 
 
 def _without(groups: Iterator[Group], drop: Mapping[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:

@@ -25,18 +25,19 @@ class RenderedOptions(BaseModel):
 
 def read_rendered(request: SourceRequest) -> Iterable[Group]:
     """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`), the same on every machine."""
-    from ttmbench.data.rendered import drawing, scenes
+    from ttmbench.data.rendered import scenes
 
     options = read_options(RenderedOptions, request)
-    for what, value, known in (("scene", options.scene, scenes.KINDS), ("style", options.style, drawing.STYLES)):
-        if value not in known:
-            raise UsageError(f"source.{what} '{value}' is unknown; known: {', '.join(known)}")
     if request.n_groups is None:
         raise UsageError("a rendered task needs 'group.n_groups'")
     if request.n_groups > limit("rendered_groups"):
         raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
     wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
-    for group in scenes.make_groups(options.scene, wanted, options.seed, options.style):
+    try:
+        groups = scenes.make_groups(options.scene, wanted, options.seed, options.style)
+    except ValueError as error:
+        raise UsageError(f"source.{error}") from None
+    for group in groups:
         images = (
             ImageRef(f"{group.group_id}/{index}", partial(scenes.render, scene))
             for index, scene in enumerate(group.scenes)

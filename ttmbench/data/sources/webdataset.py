@@ -15,10 +15,10 @@ from typing import IO, cast
 from ttmbench._util.images import open_image
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.text import Unreadable, parse_json
-from ttmbench.data.availability import DataLocation, LocalFile
+from ttmbench.data.availability import DataLocation
 from ttmbench.data.cells import Row
 from ttmbench.data.download.archive import ShortReads, check_end
-from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, read_hub_options, snapshot
+from ttmbench.data.hub_datasets import HubOptions, HubRepository, commit_of, locate_repository, read_hub_options
 from ttmbench.data.paths import check_folder, data_folder
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.errors import DataError
@@ -103,8 +103,8 @@ def read_webdataset(request: SourceRequest) -> Loaded:
     """
     options = read_hub_options(WebdatasetOptions, request)
     check_folder(options.path)
-    own = options.local_copy(request.data_dir or data_folder())
-    folder = own or snapshot(options.path, options.revision, options.patterns, request.offline)
+    own = options.local_copy(data_folder(request.data_dir))
+    folder = own or options.snapshot(options.patterns, request.offline)
     lacking = options.incomplete(folder)
     if lacking is not None:
         raise DataError(f"{options.where}: {lacking} in {folder}; `ttmbench download` fetches it again")
@@ -127,11 +127,7 @@ def read_webdataset(request: SourceRequest) -> Loaded:
 def locate_webdataset(request: SourceRequest) -> list[DataLocation]:
     """Shards of a repository of the Hub, or a local folder of them."""
     options = read_hub_options(WebdatasetOptions, request)
-    own = options.local_copy(request.data_dir or data_folder())
-    if own is not None:
-        return [DataLocation(str(own), [LocalFile(own, lambda: options.unusable(own))])]
-    need = HubRepository(options, options.patterns, options.unusable, options.damaged)
-    return [DataLocation(options.where, [need])]
+    return locate_repository(HubRepository(options, options.patterns, options.unusable, options.damaged), request)
 
 
 def _rows(tars: Sequence[Path], lines: Sequence[str]) -> Iterator[Row]:

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
-from ttmbench.data.sources.combined import first_available, locate_each
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, SourceRequest
 
@@ -99,7 +98,7 @@ def read_whatsup(request: SourceRequest) -> Loaded:
     if request.shape != wanted:
         stated = f"a whatsup source {'with' if relations else 'without'} 'relations'"
         raise UsageError(f"{stated} makes {wanted} groups, but group.shape is {request.shape}")
-    raw = first_available(options.of, _photographs(request))
+    raw = request.read(*_photographs(options, request))
     scenes = _scenes(raw.groups)
     checks = _exchange(scenes, options.wrong_labels) if options.fix_labels else {}
     groups = _pairs(scenes, relations) if relations else _singles(scenes)
@@ -117,12 +116,13 @@ def read_whatsup(request: SourceRequest) -> Loaded:
 
 def locate_whatsup(request: SourceRequest) -> list[DataLocation]:
     """The locations of the photographs."""
-    return locate_each(read_options(WhatsupOptions, request).of, _photographs(request))
+    return request.locations(*_photographs(read_options(WhatsupOptions, request), request))
 
 
-def _photographs(request: SourceRequest) -> SourceRequest:
-    """The request for the single photographs."""
-    return replace(request, shape=GroupShape(1, OPTIONS), limit=None, n_groups=None)
+def _photographs(options: WhatsupOptions, request: SourceRequest) -> tuple[dict[str, object], SourceRequest]:
+    """The source of the single photographs, and the request for them."""
+    single = replace(request, shape=GroupShape(1, OPTIONS), limit=None, n_groups=None)
+    return {"kind": "first_of", "of": options.of}, single
 
 
 def told_by_captions(group: Group) -> tuple[str, str, str]:

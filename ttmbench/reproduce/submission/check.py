@@ -1,34 +1,33 @@
-"""A submission checked as a whole: document, files beside it, tasks, numbers and the records of adaptation."""
+"""A submission checked as a whole: each field against the document that its command, data and scores give."""
 
 from __future__ import annotations
 
-import hashlib
-import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import json
+import time
+from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 
-from ttmbench._util.console import one_line
-from ttmbench._util.files import file_digest
-from ttmbench._util.limits import limit, raised_by
-from ttmbench.data.catalog import find_task
-from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.score_task import load_data
-from ttmbench.plugins.registry import Registry
-from ttmbench.reproduce.submission.adaptation import check_adaptation
-from ttmbench.reproduce.submission.findings import Findings
-from ttmbench.reproduce.submission.numbers import check_numbers, check_transfer
-from ttmbench.reproduce.submission.settings import ReadCommand, check_key, check_means, check_settings, check_track
-from ttmbench.reproduce.submission.task import Artifacts, SubmittedTask, check_task
-from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import RAW
-from ttmbench.results.models import stated_model
-from ttmbench.results.reader import read_document
-from ttmbench.results.records import Artifact
-from ttmbench.types import Group
+import numpy as np
+from scipy.stats import rankdata
 
-KINDS = ("samples", "scores", "ranks", "ttm", "also_samples", "also_scores")
+from ttmbench._util.text import read_json
+from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.run_key import stated_key
+from ttmbench.evaluator.settings import also_tasks, task_settings, tasks_of
+from ttmbench.plugins.registry import Registry
+from ttmbench.reproduce.submission.files import Files
+from ttmbench.reproduce.submission.findings import Findings
+from ttmbench.reproduce.submission.rebuild import Submission
+from ttmbench.reproduce.submission.recorded import check_recorded, check_texts, check_value
+from ttmbench.reproduce.submission.settings import ReadCommand, check_model, resolve
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.models import checkpoint_of
+from ttmbench.results.reader import read_document
+from ttmbench.results.records import RECOMPUTED, Check, Part
+
+NEAR_RANKS, NEAR_SCORES = 0.999, 1e-3
+"""Two arrays are of one model from this rank correlation on, or up to this difference relative to their range."""
 
 
 def check_submission(
@@ -55,103 +54,113 @@ def check_submission(
         DataError: the file is no results document.
     """
     document = read_document(path)
-    findings = Findings(model=stated_model(document).fingerprint)
-    config = check_settings(document, registry, read_command, findings)
-    artifacts = _sound_files(path.parent, document, findings)
-    check_track(document, findings)
-    check_means(document, registry, findings)
+    findings = Findings(checkpoint=checkpoint_of(document.fingerprint))
+    _check_form(read_json(path), document, findings)
+    config = resolve(document, registry, read_command, findings)
+    check_recorded(document, findings, time.time())
     if config is None:
         return findings
-    check_key(document, config, registry, findings)
-    for name in (name for name in document.results if name in registry.task_files):
-        file = find_task(registry, name)
-        task = SubmittedTask(document, file.spec, config, registry, artifacts, findings)
-        if check_task(task):
-            if with_data and document.config.get("samples") is None and "features_sha256" not in document.fingerprint:
-                task = replace(task, groups=_data_at_hand(task, file, data_dir))
-            _check_content(task)
+    check_model(document, config, registry, findings)
+    try:
+        tasks = tasks_of(registry, config)
+        settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
+        also = also_tasks(registry, config, tasks)
+        key = stated_key(document, config, tasks, settings, also)
+    except TtmbenchError as error:
+        findings.refuse("command", f"{error}; results are compared on tasks that everybody has")
+        return findings
+    except ValueError as why:
+        findings.refuse("run_key", f"cannot be computed again: {why}")
+        return findings
+    files = Files.of(path, document, config)
+    place = None if data_dir is None else str(data_dir)
+    submission = Submission(document, config, registry, tasks, settings, also, key, files, findings, with_data, place)
+    try:
+        expected = submission.expected()
+    except TtmbenchError as error:
+        findings.refuse("results", str(error))
+        return findings
+    _compare(document, expected, "", RECOMPUTED, findings)
     return findings
 
 
-def _check_content(task: SubmittedTask) -> None:
-    stored = check_numbers(task)
-    if stored is not None:
-        raw = stored.scores[RAW][0].groups
-        digest = hashlib.sha256(f"{raw.shape}".encode() + raw.tobytes()).hexdigest()
-        task.findings.raw_scores[task.name] = digest
-    if task.spec.kind == "groups":
-        check_adaptation(task, stored)
-        check_transfer(task)
+def _check_form(raw: dict[str, object], document: ResultsDocument, findings: Findings) -> None:
+    """The file is what a run of this version writes: no key that is unknown here, and no value in another form."""
+    written = document.to_dict()
+    for key in dict.fromkeys([*raw, *written]):
+        if key not in written:
+            findings.refuse(key, "is a key that no run of this version writes")
+        elif key not in raw or json.dumps(raw[key], sort_keys=True) != json.dumps(written[key], sort_keys=True):
+            findings.refuse(key, "is not as a run writes it: an unknown key, or another form of a value (-0.0)")
+    check_texts(raw, "", findings)
+    if document.status != "done" or not document.results:
+        findings.refuse("status", f"is {document.status}, a submission is of a run that is done and has numbers")
+    for place, error in enumerate(document.errors):
+        findings.refuse(f"errors.{place}", f"task {error.task} failed: {error.message:.200}")
+
+
+def _compare(found: object, expected: object, place: str, check: Check, findings: Findings) -> None:
+    """Walks both documents: recomputed fields are equal, recorded and free ones are of reasonable form and size."""
+    if isinstance(found, Part) and isinstance(expected, Part):
+        for name, about in type(found).model_fields.items():
+            key = f"{place}.{about.alias or name}" if place else (about.alias or name)
+            kind = next(one for one in about.metadata if isinstance(one, Check))
+            if (name in found.model_fields_set) != (name in expected.model_fields_set):
+                present = name in found.model_fields_set
+                findings.refuse(key, "is there, and the run does not write it" if present else "is missing")
+            _compare(getattr(found, name), getattr(expected, name), key, kind, findings)
+        extra = found.model_extra, expected.model_extra
+        findings.same(place, extra[0] or {}, extra[1] or {}, "the run writes")
+    elif check != RECOMPUTED and not _has_parts(found):
+        check_value(place, found, findings)
+    elif isinstance(found, Mapping) and isinstance(expected, Mapping):
+        for key in dict.fromkeys([*expected, *found]):
+            at = f"{place}.{key}"
+            if key not in found:
+                findings.refuse(at, "is missing, the command, data and scores give it")
+            elif key not in expected:
+                findings.refuse(at, "is there, the command, data and scores give no such thing")
+            else:
+                _compare(found[key], expected[key], at, check, findings)
+    elif isinstance(found, list) and isinstance(expected, list) and _has_parts(found) and len(found) == len(expected):
+        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+            _compare(one, other, f"{place}.{number}", check, findings)
+    else:
+        findings.same(place, found, expected, _BY.get(place.partition(".")[0], "command, data and scores give"))
+
+
+_BY = {"config": "the command gives", "configs": "the task has", "model_name": "the command gives"}
+
+
+def _has_parts(value: object) -> bool:
+    """Whether a value consists of parts, which have fields with checks of their own."""
+    if isinstance(value, Mapping):
+        return any(map(_has_parts, value.values()))
+    return isinstance(value, Part) or (isinstance(value, list) and any(map(_has_parts, value)))
 
 
 def refuse_copies(checked: Mapping[str, Findings]) -> None:
-    """Refuses submissions of two models that have the very same scores: one of them is a copy.
+    """Refuses submissions of two checkpoints with (nearly) the same scores; of one checkpoint, the later reproduces it.
 
     Takes the findings by the name of the document, and adds to them.
     """
-    first: dict[tuple[str, str], str] = {}
-    for name, findings in checked.items():
-        for task, digest in findings.raw_scores.items():
-            other = first.setdefault((task, digest), name)
-            if checked[other].model != findings.model:
-                words = "holds bit for bit the raw scores of {}, which is of another model"
-                findings.refuse(f"results.{task}", words.format(other))
-                checked[other].refuse(f"results.{task}", words.format(name))
+    for (name, one), (other, two) in combinations(checked.items(), 2):
+        for task in one.raw_scores.keys() & two.raw_scores.keys():
+            if not _nearly_equal(one.raw_scores[task], two.raw_scores[task]):
+                continue
+            if one.checkpoint == two.checkpoint:
+                two.notes.append(f"{task}: reproduces the raw scores of {name}, which names the same checkpoint")
+                continue
+            words = "has (nearly) the raw scores of {}, which names another checkpoint: one of them is a copy"
+            one.refuse(f"results.{task}", words.format(other))
+            two.refuse(f"results.{task}", words.format(name))
 
 
-def _sound_files(folder: Path, document: ResultsDocument, findings: Findings) -> Artifacts:
-    """The files beside a document that may be read: there, beside it and nowhere else, and as its digests say."""
-    files: dict[tuple[str, str, str | None], Path] = {}
-    for name, about in document.artifacts.items():
-        kind, task, other = about.kind, about.task, (about.model_extra or {}).get("measured_on")
-        if kind not in KINDS or task not in document.results or not isinstance(other, str | None):
-            why: str | None = f"is of kind {kind!s:.40} and task {task!s:.100}, which the run does not have"
-        elif (kind, task, other) in files:
-            why = f"is a second file of {kind} of task {task}"
-        else:
-            why = _why_not(folder, name, about)
-        if why is not None:
-            findings.refuse(f"artifacts.{one_line(name, 120)}", why)
-        elif task is not None:
-            files[kind, task, other] = folder / name
-    return files
-
-
-def _why_not(folder: Path, name: str, about: Artifact) -> str | None:
-    """Why a file is not read; None if nothing is wrong with it."""
-    if Path(name).name != name or name in ("", ".", "..") or "\\" in name or "\0" in name:
-        return "is no plain name of a file beside the document"
-    path = folder / name
-    try:
-        found = path.lstat()
-        if not stat.S_ISREG(found.st_mode):
-            return "is no regular file (links are not followed)"
-        if found.st_size != about.bytes:
-            return f"has {found.st_size} bytes, the document says {about.bytes}"
-        most = "array_bytes" if name.endswith(".safetensors") else "text_bytes"
-        if found.st_size > limit(most):
-            return f"is too large: {found.st_size} bytes, at most {limit(most)} are read; {raised_by(most)}"
-        digest = file_digest(path)
-    except (OSError, ValueError) as error:
-        return f"cannot be read ({getattr(error, 'strerror', None) or error})"
-    if digest != about.sha256:
-        return f"has sha256 {digest[:16]}..., the document says {about.sha256[:16]}..., so it is another file"
-    return None
-
-
-def _data_at_hand(task: SubmittedTask, file: TaskFile, data_dir: str | Path | None) -> Sequence[Group] | None:
-    """The task's groups, read without the network, if their digest is the stated one; None if they are not here."""
-    from ttmbench.scoring.fingerprint import Fingerprint  # with torch, which no `--help` should wait for
-
-    name, place = task.name, None if data_dir is None else str(data_dir)
-    here = task.config.model_copy(update={"offline": True, "data_dir": place})
-    try:
-        groups = load_data(task.registry, here, file, None).groups
-    except TtmbenchError as error:
-        why = f"{name}: its data are not at hand, so their digest is not compared ({str(error)[:200]})"
-        task.findings.notes.append(why)
-        return None
-    digest = Fingerprint(groups, None)
-    digest.add_remaining()
-    stated, place_of = task.document.datasets[name].fingerprint, f"task_hashes.{name}"
-    return groups if task.findings.same(place_of, stated, digest.hexdigest(), "the data at hand give") else None
+def _nearly_equal(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays are one model's scores: equal up to rounding, or in nearly the same order."""
+    if one.shape != other.shape or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return False
+    if np.abs(one - other).max() <= NEAR_SCORES * np.ptp(one):
+        return True
+    ranks = np.corrcoef(rankdata(one), rankdata(other))[0, 1]
+    return bool(ranks >= NEAR_RANKS)

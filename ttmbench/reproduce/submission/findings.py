@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+import numpy as np
 
 from ttmbench._util.console import one_line
 
@@ -44,15 +45,15 @@ class Findings:
         found: in the order of the checks.
         compared: how many values were computed again and compared.
         notes: what a reader should know and nothing is wrong with.
-        model: fingerprint of the model.
-        raw_scores: task -> digest of the raw model's scores, by which copies are known.
+        checkpoint: what the document says of the model's weights.
+        raw_scores: task -> the raw model's scores, by which copies are recognised.
     """
 
     found: list[SubmissionFinding] = field(default_factory=list)
     compared: int = 0
     notes: list[str] = field(default_factory=list)
-    model: str | None = None
-    raw_scores: dict[str, str] = field(default_factory=dict)
+    checkpoint: str = ""
+    raw_scores: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def wrong(self) -> list[SubmissionFinding]:
@@ -74,7 +75,7 @@ class Findings:
         """Adds what cannot be checked."""
         self.refuse(place, words, unchecked=True)
 
-    def same(self, place: str, found: Any, expected: Any, by: str) -> bool:
+    def same(self, place: str, found: object, expected: object, by: str) -> bool:
         """Compares a value with what it should be.
 
         Args:
@@ -104,22 +105,22 @@ class Findings:
         return False
 
 
-def agree(found: Any, expected: Any) -> bool:
-    """Whether two JSON values are the same, floats within `TOLERANCE`.
+def agree(found: object, expected: object) -> bool:
+    """Whether two JSON values are the same: of one type, floats within `TOLERANCE`.
 
-    >>> agree(0.1 + 0.2, 0.3), agree(0.95, 0.925), agree(None, 0.0), agree([1, 2.0], [1, 2])
-    (True, False, False, True)
+    >>> agree(0.1 + 0.2, 0.3), agree(0.95, 0.925), agree(None, 0.0), agree([1, 2.0], [1, 2]), agree(True, 1)
+    (True, False, False, False, False)
     """
-    if isinstance(found, bool) or isinstance(expected, bool):
-        return found is expected
-    if isinstance(found, int | float) and isinstance(expected, int | float):
-        return math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
         return len(found) == len(expected) and all(map(agree, found, expected))
     if isinstance(found, Mapping) and isinstance(expected, Mapping):
         return found.keys() == expected.keys() and all(agree(found[key], expected[key]) for key in found)
-    return bool(found == expected)
+    if type(found) is not type(expected):
+        return False
+    if isinstance(found, float) and isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return found == expected
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return one_line("null" if value is None else str(value), _SHOWN)

@@ -23,6 +23,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.scoring.forced_choice.arrays import Choices
 from ttmbench.types import GroupShape
 
+Entry = dict[str, Any]  # of a JSON document
 COLORSWAP, SUGARCREPE = "colorswap answers", "sugarcrepe answers"
 _FUNCTION_WORDS = (" a ", " an ", " the ", " with ", " and ")
 _ARTICLES = ("a ", "an ", "the ")
@@ -85,7 +86,7 @@ def read_answers(paths: Sequence[Path], shape: GroupShape) -> ReleasedAnswers:
     return _colorswap(contents)
 
 
-def _format_of(content: Any) -> str | None:
+def _format_of(content: object) -> str | None:
     if isinstance(content, list) and content and isinstance(content[0], dict):
         return COLORSWAP if {"log_1", "log_2", "id"} <= set(content[0]) else None
     if isinstance(content, dict):
@@ -126,7 +127,7 @@ def _colorswap(contents: Sequence[tuple[Path, Any]]) -> ReleasedAnswers:
 
 
 def _colorswap_right(
-    path: Path, group: str, entry: dict[str, Any], side: str, number: int, unread: list[tuple[str, str, str]]
+    path: Path, group: str, entry: Entry, side: str, number: int, unread: list[tuple[str, str, str]]
 ) -> bool:
     """Whether one answer is correct. The options were shuffled, so the correct one is what the log says."""
     subject = "image" if side == "text" else "caption"
@@ -147,7 +148,7 @@ def _colorswap_right(
     return choice == correct
 
 
-def _sugarcrepe(path: Path, content: dict[str, Any]) -> ReleasedAnswers:
+def _sugarcrepe(path: Path, content: Entry) -> ReleasedAnswers:
     """Items whose chosen caption is stored; where it is empty, the release found no choice in the answer."""
     right, ids, notes = [], [], []
     unread: list[tuple[str, str, str]] = []

@@ -1,0 +1,135 @@
+"""What a submission records and nothing computes again: is it of the right form, in range, and consistent?"""
+
+from __future__ import annotations
+
+import json
+import math
+import unicodedata
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from ttmbench.reproduce.submission.findings import Findings
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import COLUMNS
+from ttmbench.results.records import Control, Holdout, Iteration, TtmRecord
+
+EARLIEST = datetime(2026, 11, 1, tzinfo=UTC)
+"""Runs of this package are not older."""
+CLOCKS = 300.0
+"""Seconds by which two clocks may differ."""
+MOST_LOSS = 1e4
+"""No mean cross entropy of logits that models have is larger."""
+LONGEST_TEXT, LARGEST_VALUE, LARGEST_NUMBER = 2_000, 100_000, 1e15
+_STAGES = {"load", "look_up", "prepare", "score", "count", "devices", *(column.filter for column in COLUMNS)}
+_TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+def check_texts(value: object, place: str, findings: Findings) -> None:
+    """Refuses texts with control characters, and with those that change the direction of what is shown."""
+    if isinstance(value, str):
+        controls = [one for one in value if unicodedata.category(one) in ("Cc", "Cs", "Co") and one not in "\t\n\r"]
+        if controls or any(one in _TURNING for one in value):
+            findings.refuse(place, "has control characters, or such as turn the direction of text")
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            check_texts(str(key), f"{place}, a key", findings)
+            check_texts(one, f"{place}.{key}" if place else str(key), findings)
+    elif isinstance(value, list):
+        for at, one in enumerate(value):
+            check_texts(one, f"{place}.{at}", findings)
+
+
+def check_value(place: str, value: object, findings: Findings) -> None:
+    """A recorded or free value: bounded in size, its numbers in range."""
+    findings.compared += 1
+    for text_or_number in _leaves(value):
+        if isinstance(text_or_number, str) and len(text_or_number) > LONGEST_TEXT:
+            findings.refuse(place, f"has a text of {len(text_or_number)} characters, at most {LONGEST_TEXT} are taken")
+            return
+        if isinstance(text_or_number, int | float) and not abs(text_or_number) <= LARGEST_NUMBER:
+            findings.refuse(place, "has a number that is out of range")
+            return
+    try:
+        size = len(json.dumps(value, default=str))
+    except (RecursionError, ValueError):
+        size = LARGEST_VALUE + 1
+    if size > LARGEST_VALUE:
+        findings.refuse(place, f"has {size} characters as JSON, at most {LARGEST_VALUE} are taken")
+
+
+def check_recorded(document: ResultsDocument, findings: Findings, now: float) -> None:
+    """Dates, times and losses: possible, and not longer than the run.
+
+    Args:
+        document: of results.
+        findings: takes what is wrong.
+        now: seconds since 1970.
+    """
+    total = document.total_evaluation_time_seconds
+    _check_seconds("total_evaluation_time_seconds", total, math.inf, findings)
+    if document.date < EARLIEST.timestamp():
+        findings.refuse("date", f"is {document.started}, runs are not older than {EARLIEST:%Y-%m-%d}")
+    if not document.date + total <= now + CLOCKS:
+        findings.refuse("date", f"is {document.started}, so the run of {total:.0f} s ended in the future")
+    for task, stages in document.timing.items():
+        if not stages and task in document.results:
+            findings.refuse(f"timing.{task}", "has no stage")
+        for stage, seconds in stages.items():
+            if stage not in _STAGES:
+                findings.refuse(f"timing.{task}.{stage}", "is a stage that no run has")
+            _check_seconds(f"timing.{task}.{stage}", seconds, total, findings)
+    for task in document.results.keys() - document.timing.keys():
+        findings.refuse(f"timing.{task}", "is missing")
+    for place, line in _iterations(document):
+        _check_seconds(f"{place}.seconds", line.seconds, total, findings)
+        if any(not 0 <= loss <= MOST_LOSS for loss in line.loss):
+            words = f"is {line.loss!s:.100}; a loss is a mean cross entropy, from 0 to {MOST_LOSS:g}"
+            findings.refuse(f"{place}.loss", words)
+    for task, others in document.ttm_also.items():
+        for other, record in others.items():
+            _check_seconds(f"ttm_also.{task}.{other}.seconds", record.seconds, total, findings)
+    for task, cut in document.truncated.items():
+        if cut.captions > cut.of or bool(cut.captions) != bool(cut.groups) or cut.groups > _groups(document, task):
+            findings.refuse(f"truncated.{task}", f"is {cut.captions} of {cut.of} captions in {cut.groups} groups")
+    for task, left in document.undecided.items():
+        if not 0 < left.pairs <= left.of:
+            findings.refuse(f"undecided.{task}", f"is {left.pairs} of {left.of} pairs")
+    if "ttmbench" not in document.code:
+        findings.refuse("code.ttmbench", "is missing; it is the digest of the source that ran")
+
+
+def _groups(document: ResultsDocument, task: str) -> int:
+    return document.n_samples[task].effective if task in document.n_samples else 0
+
+
+def _check_seconds(place: str, seconds: float, most: float, findings: Findings) -> None:
+    if not 0 <= seconds <= most:
+        what = "negative" if seconds < 0 else "longer than the run"
+        findings.refuse(place, f"is {seconds}, a time that is {what}")
+
+
+def _iterations(document: ResultsDocument) -> Iterator[tuple[str, Iteration]]:
+    """Every iteration of training, and where it stands."""
+    for task, ttm in document.ttm.items():
+        records: dict[str, TtmRecord | Control | Holdout] = {"": ttm}
+        records |= {f".controls.{name}": one for name, one in ttm.controls.items()}
+        if ttm.holdout is not None:
+            records[".holdout"] = ttm.holdout
+        for name, record in records.items():
+            for at, line in enumerate(record.iterations):
+                yield f"ttm.{task}{name}.iterations.{at}", line
+    for task, oracle in document.oracle.items():
+        for at, line in enumerate(oracle.iterations):
+            yield f"oracle.{task}.iterations.{at}", line
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield str(key)
+            yield from _leaves(one)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _leaves(one)
+    else:
+        yield value
