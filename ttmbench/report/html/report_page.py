@@ -22,6 +22,7 @@ from ttmbench.results.breakdown import MOST_VALUES
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
 from ttmbench.results.numbers import Number
+from ttmbench.results.settings import command_of
 from ttmbench.results.transfer_deltas import transfers_of
 
 STATUS = {
@@ -178,6 +179,7 @@ def _run(run: ReportedRun) -> dict[str, object]:
         "date": datetime.fromtimestamp(document.date, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "notes": document.notes | document.group_notes,
         "facts": dict(_facts(document)),
+        "command": command_of(document),
     }
 
 

@@ -25,11 +25,16 @@ from ttmbench.report.leaderboard import (
     to_csv,
 )
 from ttmbench.report.text_table import transfer_table
-from ttmbench.results.labels import NO_MODEL, ORACLE, TRACK_ORDER, TRACK_TITLES
+from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import NO_MODEL, ORACLE, RAW, TRACK_ORDER, TRACK_TITLES, split_key
+from ttmbench.results.models import checkpoint_of
 from ttmbench.results.numbers import Number
+from ttmbench.results.settings import command_of
 
 _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")
+_MACHINE = ("machine", "cpu_capability", "accelerator")
+_NEARLY = 0.005  # fractions; between machines a group or two may differ
 _OWN = {"tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
 """Folders of a site, and the files that it writes there."""
 
@@ -294,7 +299,28 @@ class SitePages:
             "seeds": sorted({seed for record in document.ttm.values() for seed in record.seeds}),
             "audited": [task for task, record in document.ttm.items() if record.audit_labels],
             "tasks": list(dict.fromkeys(row.task for row in run.rows)),
+            "command": command_of(document),
+            "machine": ", ".join(str(part) for key in _MACHINE if (part := document.hardware.get(key)) is not None),
+            "reproduces": [
+                self.numbers[other.file] for other in self.by_model[run.model] if _reproduces(document, other.document)
+            ],
         }
+
+
+def _reproduces(later: ResultsDocument, earlier: ResultsDocument) -> bool:
+    """Whether a run repeats an earlier one of the same checkpoint: the raw numbers of tasks of both nearly agree."""
+    if later.date <= earlier.date or checkpoint_of(later.fingerprint) != checkpoint_of(earlier.fingerprint):
+        return False
+    pairs = [
+        (value, earlier.results[task].get(key))
+        for task, numbers in later.results.items()
+        if task in earlier.results and later.task_hashes[task] == earlier.task_hashes[task]
+        for key, value in numbers.items()
+        if split_key(key)[1] == RAW
+    ]
+    return bool(pairs) and all(
+        one == other or (one is not None and other is not None and abs(one - other) <= _NEARLY) for one, other in pairs
+    )
 
 
 def _order(row: Number) -> tuple[object, ...]:
