@@ -124,16 +124,16 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 
 def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
     given: dict[str, object] = {} if options.executor_args is None else parse_pairs(options.executor_args)
-    from ttmbench.sweep.executor_options import LocalOptions, RayOptions, read_options
+    from ttmbench.sweep.executor_options import LocalOptions, RayOptions
 
     if options.executor == "ray":
         from ttmbench.sweep.ray_executor import RayExecutor
 
-        ray_options = read_options(RayOptions, {"workers": options.workers, **given})
+        ray_options = RayOptions.read({"workers": options.workers, **given})
         return RayExecutor(root, ray_options, [one.cell for one in planned], units)
     from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, worker_slots
 
-    stall = read_options(LocalOptions, given).stall
+    stall = LocalOptions.read(given).stall
     # A cell with a numbered device has to see all devices.
     any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
     return LocalExecutor(root, worker_slots(options.workers, accelerators() if any_device else (), units), stall)
