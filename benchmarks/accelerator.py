@@ -31,7 +31,7 @@ from ttmbench.ttm.algorithm import adapt
 from ttmbench.types import Group, ScheduleSpec
 
 
-def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Namespace) -> dict[str, Any]:
+def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Namespace) -> dict:
     """One TTM run: seconds by stage, images a second, share of the peak."""
     if options.device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats()
@@ -123,7 +123,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    report: dict[str, Any] = {
+    report: dict = {
         "settings": {name: value for name, value in vars(options).items() if name != "output"},
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU",

@@ -11,12 +11,11 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from straightforward import Settings
 
 
-def compare_processes(model: Path, task: Path, settings: Settings, options: argparse.Namespace) -> dict[str, Any]:
+def compare_processes(model: Path, task: Path, settings: Settings, options: argparse.Namespace) -> dict:
     """Runs both as they are started from a shell, in turns; the fastest of each counts.
 
     Args:

@@ -173,7 +173,7 @@ def exponent(sizes: list[int], values: list[float]) -> float:
 
 def main_of_parent(options: argparse.Namespace) -> None:
     """Makes the material, measures each size in a child, prints a table a kind."""
-    report: dict[str, Any] = {}
+    report: dict = {}
     for name in options.only.split(","):
         kind = KINDS[name]
         sizes = sorted(int(size) for size in options.sizes.split(",")) if options.sizes else list(kind.sizes)

@@ -17,7 +17,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -90,7 +89,7 @@ def run_straightforward(model: Path, groups: list[Group], settings: Settings) ->
     return history, straight.clock, time.perf_counter() - started
 
 
-def compare(one: list[Iteration], other: list[Iteration]) -> dict[str, Any]:
+def compare(one: list[Iteration], other: list[Iteration]) -> dict:
     """How far apart two runs are: equal choices, and the largest differences of numbers."""
     return {
         "selected_equal": all(a.selected == b.selected for a, b in zip(one, other, strict=True)),
@@ -103,7 +102,7 @@ def compare(one: list[Iteration], other: list[Iteration]) -> dict[str, Any]:
     }
 
 
-def compare_stages(model: Path, groups: list[Group], settings: Settings, dtype: str, repeats: int) -> dict[str, Any]:
+def compare_stages(model: Path, groups: list[Group], settings: Settings, dtype: str, repeats: int) -> dict:
     """Runs both versions in this process, prints the table of stages and returns what it shows."""
     # In turns, and the fastest of each: another program on the machine slows down whatever runs just then.
     turns = [
@@ -147,7 +146,7 @@ def main() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     settings = Settings(options.iterations, options.epochs, options.batch, learning_rate=1e-4, seed=0)
-    report: dict[str, Any] = {
+    report: dict = {
         "settings": {name: value for name, value in vars(options).items() if name != "output"},
         "torch": torch.__version__,
     }

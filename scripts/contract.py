@@ -14,7 +14,6 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 CONTRACT = Path(__file__).resolve().parents[1] / "tests" / "project" / "contract.json"
 
@@ -33,7 +32,7 @@ def found() -> dict[str, list[str]]:
     }
 
 
-def _keys(part: Mapping[str, Any], whole: Mapping[str, Any], inside: tuple[str, ...], place: str = "") -> Iterator[str]:
+def _keys(part: Mapping, whole: Mapping, inside: tuple[str, ...], place: str = "") -> Iterator[str]:
     """Every key that a JSON Schema names, with those around it; a part that refers to itself is entered once."""
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]

@@ -126,7 +126,7 @@ def other(value: object) -> Iterator[tuple[str, object]]:
     yield "gone", ...
 
 
-def _of_entry(value: Any, key: Any) -> Iterator[tuple[str, object]]:
+def _of_entry(value: object, key: object) -> Iterator[tuple[str, object]]:
     """The first entry of a list or mapping is another."""
     if len(value) and not isinstance(value[key], dict | list):
         for words, entry in other(value[key]):
@@ -136,7 +136,7 @@ def _of_entry(value: Any, key: Any) -> Iterator[tuple[str, object]]:
                 yield f"first entry {words}", changed
 
 
-def forged(document: dict[str, Any], field: Field, value: object) -> dict[str, Any]:
+def forged(document: dict, field: Field, value: object) -> dict:
     """A copy of a document with another value at a place; ``...`` takes it out."""
     made = copy.deepcopy(document)
     here: Any = made
@@ -157,9 +157,9 @@ def is_refused(path: Path, registry: Registry) -> bool:
         return True
 
 
-def forgeries(document: dict[str, Any], field: Field) -> Iterator[tuple[str, dict[str, Any], bool]]:
+def forgeries(document: dict, field: Field) -> Iterator[tuple[str, dict, bool]]:
     """What is forged, the document, and whether it has to be refused."""
-    value: Any = document
+    value: object = document
     for key in field.place:
         value = value[key]
     for words, changed in impossible(value):

@@ -22,7 +22,6 @@ import ast
 import copy
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
 
 _COMPARED: dict[type, type] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -123,7 +122,7 @@ class _Collector:
         if place and _droppable(node, bound):
             self._add("statement", place, node, ast.Pass())
 
-    def _add(self, operator: str, place: str, node: Any, changed: ast.AST) -> None:
+    def _add(self, operator: str, place: str, node: object, changed: ast.AST) -> None:
         breaks = "\n" * (node.end_lineno - node.lineno)
         text = ast.unparse(changed)
         code = f"{text}{breaks}" if isinstance(node, ast.stmt | ast.Constant) else f"({text}{breaks})"

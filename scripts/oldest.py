@@ -18,14 +18,13 @@ import tomllib
 import venv
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_TESTED = {"dev", "docs"}  # formatters, type checkers and the site's, whose newest version is the one that counts
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[a-z0-9,_-]+\])?(?:>=(?P<bound>[0-9.]+))?")
 
 
-def lower_bounds(project: dict[str, Any], without: Collection[str] = ()) -> dict[str, str]:
+def lower_bounds(project: dict, without: Collection[str] = ()) -> dict[str, str]:
     """The oldest version that a project allows of each plain dependency and of those of all but some extras.
 
     ValueError for a dependency without a lower bound, or written in another way than ``name>=version``.
@@ -45,13 +44,13 @@ def lower_bounds(project: dict[str, Any], without: Collection[str] = ()) -> dict
     return bounds
 
 
-def read_project() -> dict[str, Any]:
+def read_project() -> dict:
     """The table ``project`` of our pyproject.toml."""
-    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project: dict = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return project
 
 
-def constraints(project: dict[str, Any], only: Collection[str] | None = None) -> list[str]:
+def constraints(project: dict, only: Collection[str] | None = None) -> list[str]:
     """What pip is held to, a line a package: all, or ``only`` some; SystemExit if one of these is no dependency."""
     bounds = lower_bounds(project, NOT_TESTED)
     unknown = set(only or ()) - set(bounds)
@@ -60,7 +59,7 @@ def constraints(project: dict[str, Any], only: Collection[str] | None = None) ->
     return [f"{name}=={version}" for name, version in bounds.items() if only is None or name in only]
 
 
-def make_environment(folder: Path, project: dict[str, Any], only: Collection[str] | None = None) -> Path:
+def make_environment(folder: Path, project: dict, only: Collection[str] | None = None) -> Path:
     """Installs the project with everything, or ``only`` some, at its lower bound; returns the environment's python.
 
     An environment that is in the folder is brought to the bounds of today. SystemExit if the versions cannot be

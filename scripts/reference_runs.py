@@ -118,7 +118,7 @@ def contradictions(documents: Mapping[str, ResultsDocument]) -> list[str]:
     """
     made = {f"commit {one.git_hash}, version {one.packages.get('ttmbench')}": where for where, one in documents.items()}
     lines = [f"{where} is of {what}" for what, where in made.items()] if len(made) > 1 else []
-    known: dict[tuple[object, ...], tuple[Any, str]] = {}
+    known: dict[tuple[object, ...], tuple[object, str]] = {}
     for where, document in documents.items():
         for key, value in _numbers(document):
             before, first = known.setdefault(key, (value, where))

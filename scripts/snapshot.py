@@ -225,7 +225,7 @@ def _as_text(path: Path) -> str:
     )
 
 
-def _without_volatile(value: Any) -> Any:
+def _without_volatile(value: object) -> Any:
     if isinstance(value, dict):
         return {key: "VARIES" if key in VOLATILE_KEYS else _without_volatile(one) for key, one in value.items()}
     return [_without_volatile(one) for one in value] if isinstance(value, list) else value

@@ -19,7 +19,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = (str(ROOT / "ttmbench"), str(ROOT / "model_adapters"), str(ROOT / "tasks"))
@@ -35,7 +34,7 @@ class Trace:
         self.built: Counter[str] = Counter()
         self.held: defaultdict[str, set[str]] = defaultdict(set)
 
-    def __call__(self, frame: FrameType, event: str, value: Any) -> None:
+    def __call__(self, frame: FrameType, event: str, value: object) -> None:
         """Called by the interpreter on every call and return of a Python function."""
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(OURS) and code.co_flags & inspect.CO_OPTIMIZED:
@@ -48,7 +47,7 @@ class Trace:
         elif event == "return" and code.co_name == "__new__" and hasattr(value, "_fields"):
             self._built(value)
 
-    def _built(self, thing: Any) -> None:
+    def _built(self, thing: object) -> None:
         kind = type(thing)
         if not kind.__module__.startswith("ttmbench"):
             return
@@ -58,7 +57,7 @@ class Trace:
             self.held[name] |= _kinds(values)
 
 
-def _fields(thing: Any) -> list[Any] | None:
+def _fields(thing: object) -> list | None:
     """The values of a dataclass, named tuple or pydantic model; None for anything else."""
     if dataclasses.is_dataclass(thing):
         return [getattr(thing, field.name, None) for field in dataclasses.fields(thing)]
@@ -67,7 +66,7 @@ def _fields(thing: Any) -> list[Any] | None:
     return [getattr(thing, name, None) for name in getattr(type(thing), "model_fields", ())] or None
 
 
-def _kinds(values: Iterable[Any], depth: int = 3) -> set[str]:
+def _kinds(values: Iterable[object], depth: int = 3) -> set[str]:
     """What of scores, groups and results is among the values, or inside those that are carriers, lists or mappings."""
     kinds = set()
     for value in values:

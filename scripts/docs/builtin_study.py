@@ -12,7 +12,6 @@ import argparse
 import json
 import statistics
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "results" / "reference"
@@ -31,7 +30,7 @@ def run(model: str, tasks: tuple[str, ...]) -> None:
     from ttmbench import simple_evaluate
 
     file = study_file(model)
-    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    rows: list[dict] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     done = {(row["task"], row["data_seed"]) for row in rows}
     for task in tasks:
         for data_seed in DATA_SEEDS:

@@ -6,7 +6,6 @@ import csv
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import yaml
 
@@ -59,7 +58,7 @@ def _is_shown(one: Number) -> bool:
     return any(one.filter == column.filter for column in COLUMNS) and one.value is not None
 
 
-def _model(config: Mapping[str, Any]) -> dict[str, Any]:
+def _model(config: Mapping) -> dict:
     arguments = {"model_args": config["model_args"]} if config["model_args"] else {}
     return {"track": "zero_shot", "model": config["model"], **arguments}
 

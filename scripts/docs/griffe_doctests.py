@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import griffe
 
@@ -18,7 +17,7 @@ def fenced(text: str) -> str:
 class Doctests(griffe.Extension):
     """Changes docstrings before they are parsed."""
 
-    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+    def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
         """Called for every module, class and function."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)

@@ -19,7 +19,6 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 LESSONS = Path(__file__).resolve().parents[2] / "docs" / "lessons"
 END = "-- end of block --"
@@ -107,13 +106,13 @@ def _trimmed(text: str) -> str:
     return "".join(f"{line}\n" for line in lines).strip("\n") + "\n" if text.strip() else ""
 
 
-def notebook(page: Path) -> dict[str, Any]:
+def notebook(page: Path) -> dict:
     """The notebook of a page, with the outputs and figures that the page has."""
     text, cells, place = page.read_text(encoding="utf-8"), [], 0
     for block in blocks(page):
         cells.append(_prose(text[place : block.span[0]]))
         source = block.source if block.kind == "python" else "".join(f"!{one}\n" for one in block.commands)
-        outputs: list[dict[str, Any]] = []
+        outputs: list[dict] = []
         if block.output:
             outputs.append({"name": "stdout", "output_type": "stream", "text": _lines(block.output)})
         if block.figure is not None:
@@ -139,7 +138,7 @@ def notebook_text(page: Path) -> str:
     return json.dumps(notebook(page), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-def _prose(text: str) -> dict[str, Any]:
+def _prose(text: str) -> dict:
     text = re.sub(r" The\s+same lesson is \[a notebook\]\([^)]*\)\.", "", text)
     return {"cell_type": "markdown", "metadata": {}, "source": _lines(text.strip())}
 

@@ -25,7 +25,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import builtin_study
 import builtin_table
@@ -97,8 +96,8 @@ def transfer_table() -> str:
     return "\n".join(lines)
 
 
-def _transfer() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(TRANSFER.read_text(encoding="utf-8"))
+def _transfer() -> dict:
+    document: dict = json.loads(TRANSFER.read_text(encoding="utf-8"))
     return document
 
 
@@ -119,7 +118,7 @@ def texts() -> dict[Path, str]:
     }
 
 
-def charts() -> dict[str, tuple[str, Any]]:
+def charts() -> dict[str, tuple[str, object]]:
     """Name of a chart -> digest of what it shows, and what draws it."""
     document = read_document(MAIN)
     columns, curves, model = figures.columns(document), figures.curves(document), document.model_name
@@ -130,7 +129,7 @@ def charts() -> dict[str, tuple[str, Any]]:
     }
 
 
-def digest(data: Any) -> str:
+def digest(data: object) -> str:
     """Of plain data, independent of the order of keys."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 

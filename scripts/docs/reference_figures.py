@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -23,7 +22,7 @@ COLUMNS = ((RAW_COLUMN, 0), (SIMPLE_MATCH_COLUMN, 1), (OVERFITTED_COLUMN, 0), (T
 METRICS = ("group score", "group match")
 
 
-def columns(document: ResultsDocument) -> dict[str, dict[str, Any]]:
+def columns(document: ResultsDocument) -> dict[str, dict]:
     """The columns of the result table, as the document has them.
 
     Args:
@@ -53,7 +52,7 @@ def _headline(document: ResultsDocument, task: str, keys: Iterable[tuple[str, st
     return headline(metrics, document.configs[task]["matching"] == "global")
 
 
-def curves(document: ResultsDocument) -> dict[str, dict[str, Any]]:
+def curves(document: ResultsDocument) -> dict[str, dict]:
     """The match metric over the iterations of TTM: task -> title, level and a line a seed, in percent."""
     found = {}
     keys = [(one.task, one.metric, one.filter) for one in numbers_of(document)]
@@ -66,7 +65,7 @@ def curves(document: ResultsDocument) -> dict[str, dict[str, Any]]:
     return found
 
 
-def draw_columns(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
+def draw_columns(data: Mapping[str, Mapping], model: str) -> Figure:
     """A row a task, a mark a column; the standard deviation over seeds as a bar."""
     figure = Figure(figsize=(7.6, 0.62 * len(data) + 1.3), layout="constrained")
     axes = figure.add_subplot()
@@ -97,7 +96,7 @@ def draw_columns(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
     return figure
 
 
-def draw_curves(data: Mapping[str, Mapping[str, Any]], model: str) -> Figure:
+def draw_curves(data: Mapping[str, Mapping], model: str) -> Figure:
     """A small chart a task, a line a seed."""
     figure = Figure(figsize=(8.7, 4.4), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
@@ -119,5 +118,5 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
 
 
-def _label(task: str, one: Mapping[str, Any]) -> str:
+def _label(task: str, one: Mapping) -> str:
     return task if one["metrics"][1] == "group_match" else f"{task}\n(match: all pairs)"

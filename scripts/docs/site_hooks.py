@@ -15,7 +15,13 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = "TTMBENCH_REPOSITORY"
@@ -156,7 +162,7 @@ def slug(text: str, separator: str) -> str:
 # What mkdocs calls, by name.
 
 
-def on_config(config: Any) -> Any:
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Anchors as on GitHub, and a line in the navigation for each decision."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
     names = sorted(path.name for path in (ROOT / "docs" / "adr").glob("*.md"))
@@ -170,7 +176,7 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_files(files: Any, config: Any) -> Any:
+def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that no file of docs/ is."""
     from mkdocs.structure.files import File
 
@@ -179,6 +185,6 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """A page as the site shows it."""
     return plain_tables(turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, "")))

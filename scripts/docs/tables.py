@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.task_file import TaskSpec
@@ -96,7 +95,7 @@ def _shape(spec: TaskSpec) -> str:
     return spec.extent if spec.kind == "groups" else f"{spec.extent}, {spec.kind}"
 
 
-def _places(source: Mapping[str, Any]) -> Iterator[str]:
+def _places(source: Mapping) -> Iterator[str]:
     """Where the data come from, in the order in which the places are tried."""
     if "of" in source:
         for one in source["of"]:
@@ -111,7 +110,7 @@ def _places(source: Mapping[str, Any]) -> Iterator[str]:
         yield "the data folder"
 
 
-def _files(source: Mapping[str, Any], tag_files: Mapping[str, Any]) -> list[str]:
+def _files(source: Mapping, tag_files: Mapping) -> list[str]:
     """What a user may put into the data folder."""
     files: list[str] = []
     for one in source.get("of", [source]):

@@ -172,7 +172,7 @@ def test_tasks_that_share_a_file_fetch_it_once(site, source, download, tmp_path)
 def test_the_environment_names_the_folder(source, tmp_path, data, capsys, monkeypatch):
     monkeypatch.setenv("TTMBENCH_DATA", str(data))
     assert run(capsys, "download", task_file(tmp_path, source))[0] == 0
-    assert (data / "mine" / "rows.json").is_file()
+    assert (data / "mine" / "rows.json").is_file() and len(load(tmp_path / "mine.yaml").groups) == 4
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------

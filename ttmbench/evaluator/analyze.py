@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ttmbench._util import digests
 from ttmbench._util.console import warn
@@ -25,10 +25,11 @@ from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import sweep
 from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
+from ttmbench.types import Record
 
 SCHEMA_VERSION = "1.0"
 TRANSFER = "transfer"
-Document: TypeAlias = dict[str, Any]
+Document: TypeAlias = Record
 """Of an analysis, for JSON."""
 _READS = {"lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none"}
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
 from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, ReleasedAnswers, read_answers
-from ttmbench.types import Group, GroupShape, MetricSpec
+from ttmbench.types import Group, GroupShape, MetricSpec, Record
 
 _Answer = TypeVar("_Answer")
 
@@ -91,7 +91,7 @@ def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1
     )
 
 
-def scored_task(spec: TaskSpec, stored: StoredScores, metrics: Sequence[MetricSpec], source: dict[str, Any]) -> Scored:
+def scored_task(spec: TaskSpec, stored: StoredScores, metrics: Sequence[MetricSpec], source: Record) -> Scored:
     """Scores that were read, as a task with these metrics; ``source`` is the record of where they come from."""
     tags = stored.tags or [{}] * len(stored.group_ids)
     groups = [Group(name, (), (), of) for name, of in zip(stored.group_ids, tags, strict=True)]
