@@ -15,8 +15,7 @@ from ttmbench._util.limits import limit
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import Condition, PathPart, Where
-from ttmbench.data.origin import TagFile
-from ttmbench.data.paths import HUB_KINDS, local_path
+from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
