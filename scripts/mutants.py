@@ -47,9 +47,9 @@ AREAS: tuple[tuple[str, Stages], ...] = (
     ("ttmbench/matching.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
     ("ttmbench/chance.py", [_tests("array_api", "bounds", "metrics", "several_true", "more_images")]),
     ("ttmbench/schedules.py", [_tests("array_api", "bounds", "schedules")]),
-    ("ttmbench/stats.py", [_tests("array_api", "stats_by_hand", "stats", "clustered_stats")]),
+    ("ttmbench/stats.py", [_tests("array_api", "stats", "clustered_stats")]),
     ("ttmbench/_arrays/*.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
-    ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "restoring", "ties")]),
+    ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")]),
     ("ttmbench/evaluator/run_key*.py", [_tests("evaluator", "run_key")]),
     ("ttmbench/cache/key*.py", [_tests("cache", "key")]),
 )

@@ -156,7 +156,7 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
         raise ValueError(f"scores must be [images, captions] with images <= captions, got shape {scores.shape}")
     if not np.isfinite(scores).all():
         row = int(np.argmin(np.isfinite(scores).all(axis=1)))
-        raise ValueError(f"image {row} has a score that is not a finite number")
+        raise ValueError(f"image {row} has a score that is NaN or infinite")
     if len(scores) * true_captions > scores.shape[1]:
         raise ValueError(f"{true_captions} captions for each of {len(scores)} images are more than {scores.shape[1]}")
     content = hashlib.sha256(f"{scores.shape}{scores.dtype.str}{true_captions}".encode())

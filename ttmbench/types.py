@@ -22,6 +22,10 @@ Exif = Literal["apply", "ignore"]
 """Whether an image is turned upright by its EXIF orientation, or left as its pixels are stored."""
 
 
+Record = dict[str, Any]
+"""A JSON object: a part of results, of a configuration, or of what a file says of itself."""
+
+
 @dataclass(frozen=True)
 class GroupShape:
     """Number of images (m) and captions (k) in each group of a task, and of true captions for each image (t).

@@ -1,14 +1,16 @@
-"""Statistics against independent restatements, on a grid, and by simulation."""
+"""Statistics against numbers counted or written out here, against scipy, and by simulation."""
 
 from __future__ import annotations
 
+import itertools
+import math
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
+from scipy.stats import binom, binomtest, norm, t
 
 from ttmbench import stats
 
@@ -156,3 +158,207 @@ def test_the_smallest_difference_is_the_fewest_flips_that_count(n):
     found = stats.smallest_difference(n)
     significant = [k for k in range(1, n + 1) if stats.mcnemar(np.zeros(k, bool), np.ones(k, bool)) <= 0.05]
     assert found == (significant[0] / n if significant else None)
+
+
+# --- by hand ------------------------------------------------------------------------------------------------------
+
+# Three clusters of one, two and three groups: the two groups of cluster 4 lie apart.
+VALUES = np.array([1.0, 0.0, 1.0, 1.0, 0.0, 0.5])
+CLUSTERS = np.array([4, 9, 4, 2, 9, 9])
+
+
+def loops(values, clusters):
+    """Clusters as lists, the sums of squared residuals between and within them: the definitions, one loop each."""
+    groups = [[float(v) for v, c in zip(values, clusters, strict=True) if c == one] for one in sorted(set(clusters))]
+    mean = sum(values) / len(values)
+    between = sum(sum(v - mean for v in group) ** 2 for group in groups)
+    within = sum((v - mean) ** 2 for v in values)
+    return groups, mean, between, within
+
+
+def naive_effect(values, clusters):
+    """Variance of the mean by clusters over that by groups, a weight of 0.4 p (1 - p) added."""
+    groups, mean, between, within = loops(values, clusters)
+    n, count = len(values), len(groups)
+    p = (min(1.0, max(0.0, mean)) * n + 0.2) / (n + 0.4)
+    weight = 0.4 * p * (1 - p)
+    alike = sum(len(group) ** 2 for group in groups) / n
+    return max(1.0, (between * count / (count - 1) + weight * alike) / (within * n / (n - 1) + weight))
+
+
+def naive_score_interval(values, level=0.95, clusters=None):
+    """Wilson's formula with the effective number of groups, without the care for 0 and 1 at the ends."""
+    n, mean = len(values), sum(values) / len(values)
+    p = (mean * n + 0.2) / (n + 0.4)
+    variance = (sum(v * v for v in values) + 0.2) / (n + 0.4) - p * p
+    size, quantile = n * p * (1 - p) / variance, norm.ppf((1 + level) / 2)
+    if clusters is not None:
+        size, quantile = size / naive_effect(values, clusters), t.ppf((1 + level) / 2, len(set(clusters)) - 1)
+    z2 = quantile**2
+    middle, half = mean + z2 / (2 * size), math.sqrt(z2 * (mean * (1 - mean) / size + z2 / (4 * size**2)))
+    return (middle - half) / (1 + z2 / size), (middle + half) / (1 + z2 / size)
+
+
+def drawn(seed, clusters):
+    rng = np.random.default_rng(seed)
+    own = rng.random(clusters)
+    codes = rng.permutation(np.concatenate([np.arange(clusters), rng.integers(0, clusters, 20)]))
+    return np.round((rng.random(len(codes)) + own[codes]) / 2 * 4) / 4, codes * 7 - 3
+
+
+def test_the_clustered_standard_error_of_six_groups():
+    """Mean 3.5 / 6; residuals by cluster 4: 10/12 (two groups), 9: -15/12, 2: 5/12; 3 clusters."""
+    expected = math.sqrt(3 / 2 * (100 + 225 + 25) / 144) / 6
+    assert stats.standard_error(VALUES, CLUSTERS) == pytest.approx(expected, rel=1e-12)
+    assert stats.standard_error(np.array([1.0, 0.0]), np.array([5, 5])) is None, "one cluster"
+    assert stats.standard_error(np.array([1.0])) is None
+    assert stats.standard_error(np.array([0.0, 1.0, 1.0]), np.array([5, 5, 6])) == pytest.approx(
+        math.sqrt(2 * (1 / 3) ** 2 * 2) / 3, rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(("seed", "clusters"), [(0, 2), (1, 3), (2, 8), (3, 15), (4, 20)])
+def test_clustered_numbers_equal_their_definitions(seed, clusters):
+    values, ids = drawn(seed, clusters)
+    groups, _, between, _ = loops(values, ids)
+    error = math.sqrt(between * len(groups) / (len(groups) - 1)) / len(values)
+    assert stats.standard_error(values, ids) == pytest.approx(error, rel=1e-9)
+    assert stats.design_effect(values, ids) == pytest.approx(naive_effect(values, ids), rel=1e-9)
+    for level in (0.5, 0.95):
+        expected = naive_score_interval(values, level, ids)
+        assert stats.score_interval(values, level, ids) == pytest.approx(expected, rel=1e-9)
+        assert stats.score_interval(values, level) == pytest.approx(naive_score_interval(values, level), rel=1e-9)
+
+
+def test_the_design_effect_of_values_outside_0_to_1():
+    for values in (np.array([2.0, 3.0, 2.5, 1.0]), np.array([-2.0, -3.0, -2.5, 0.0])):
+        ids = np.array([0, 0, 1, 1])
+        assert stats.design_effect(values, ids) == pytest.approx(naive_effect(values, ids), rel=1e-9)
+    assert stats.design_effect(np.array([0.0, 1.0, 0.0, 1.0]), np.array([0, 0, 1, 1])) == 1.0, "unlike groups"
+
+
+def test_the_ends_of_equal_values_are_exact():
+    for n in range(2, 120):
+        for clusters in (None, np.arange(n) // 2 if n > 3 else None):
+            assert stats.score_interval(np.zeros(n), clusters=clusters)[0] == 0.0
+            assert stats.score_interval(np.ones(n), clusters=clusters)[1] == 1.0
+    for n in range(3, 60):  # one success: the lower end is above 0, but rounding may not take it below
+        low, high = stats.score_interval(np.array([1.0] + [0.0] * (n - 1)))
+        assert 0 < low < 1 / n < high < 1
+
+
+def exact_bootstrap(values, clusters):
+    """The mean of every resample of whole clusters, all equally likely, in rising order."""
+    groups = loops(values, clusters)[0]
+    means = []
+    for chosen in itertools.product(groups, repeat=len(groups)):
+        together = [v for group in chosen for v in group]
+        means.append(sum(together) / len(together))
+    return np.sort(means)
+
+
+def near_quantile(found, means, share):
+    """Whether a number is the quantile of all resamples, give or take 1.5 % of them."""
+    ends = [means[int(np.clip(share + off, 0, 1) * (len(means) - 1))] for off in (-0.015, 0.015)]
+    return ends[0] - 1e-12 <= found <= ends[1] + 1e-12
+
+
+@pytest.mark.parametrize("level", [0.4, 0.8, 0.95])
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_bootstrap_is_that_of_every_resample(level, alone):
+    rng = np.random.default_rng(5)
+    clusters = np.arange(5) if alone else np.array([0, 0, 0, 1, 2, 2, 3, 4, 4, 4])
+    values = rng.integers(0, 5, len(clusters)) / 4
+    means = exact_bootstrap(values, clusters)
+    ids = None if alone else clusters
+    low, high = stats.bootstrap_interval(values, 20_000, 0, level, clusters=ids)
+    assert near_quantile(low, means, (1 - level) / 2) and near_quantile(high, means, (1 + level) / 2)
+    other = rng.integers(0, 5, len(clusters)) / 4
+    difference, ends = stats.paired_difference(values - other, values * 2 - other, 20_000, 0, level, ids)
+    assert difference == pytest.approx(values.mean(), rel=1e-12) and ends == pytest.approx((low, high), abs=1e-12)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_bca_is_efrons_formula(alone):
+    """Bias from all resamples, acceleration from the means without one cluster (Efron 1987)."""
+    rng = np.random.default_rng(8)
+    clusters = np.arange(6) if alone else np.array([0, 0, 1, 2, 2, 2, 3, 4, 5, 5])
+    values = rng.integers(0, 5, len(clusters)) / 4 + 0.75
+    means, mean = exact_bootstrap(values, clusters), values.mean()
+    below = (np.mean(means < mean - 1e-12) + np.mean(means <= mean + 1e-12)) / 2
+    left_out = np.array([values[clusters != one].mean() for one in np.unique(clusters)])
+    skew = left_out.mean() - left_out
+    acceleration = np.sum(skew**3) / (6 * np.sum(skew**2) ** 1.5)
+    assert 0 <= values.min() and 1 < values.max() < 2
+    found = stats.interval(values, "bca", 20_000, 0, 0.8, None if alone else clusters)
+    for end, side in zip(found, (0.1, 0.9), strict=True):
+        z = norm.ppf(below) + norm.ppf(side)
+        share = norm.cdf(norm.ppf(below) + z / (1 - acceleration * z))
+        assert near_quantile(end, means, share)
+    assert stats.interval(values, "wilson", 20_000, 0, 0.8, None if alone else clusters) == found, "outside 0 to 1"
+
+
+def test_few_values_and_few_resamples():
+    two = np.array([0.0, 1.0])
+    with pytest.warns(RuntimeWarning):  # scipy also computes a standard error of the one resample
+        assert stats.bootstrap_interval(two, 1, 0) == stats.interval(two, "percentile", 1, 0) is not None
+    assert stats.interval(two, "wilson", 1, 0) == stats.score_interval(two) is not None
+    assert stats.bootstrap_interval(two[:1], 9, 0) is None and stats.bootstrap_interval(two, 0, 0) is None
+    assert stats.interval(two[:1], "wilson", 9, 0) is None and stats.interval(two, "wilson", 0, 0) is None
+    assert stats.score_interval(two[:1]) is None and stats.seed_std(two[:1]) is None
+    assert stats.seed_std(two) == pytest.approx(math.sqrt(0.5))
+    assert stats.bootstrap_interval(np.full(2, 0.25), 9, 0) == (0.25, 0.25)
+    for values in (np.array([0.0, 1, 1]), np.ones(3)):  # one cluster says nothing of others
+        one = {"clusters": np.array([3, 3, 3])}
+        assert stats.bootstrap_interval(values, 9, 0, **one) is stats.score_interval(values, **one) is None
+        assert stats.interval(values, "bca", 9, 0, **one) is stats.interval(values, "wilson", 9, 0, **one) is None
+    alike = np.array([0.0, 1.0, 1.0, 0.0])
+    for method in ("percentile", "BCa"):
+        found = stats.bootstrap_interval(alike, 50, 0, method=method, clusters=np.array([0, 0, 1, 1]))
+        assert found == (0.5, 0.5), "every cluster has the same mean"
+
+
+def test_without_values_or_flips_nothing_is_shown():
+    nothing, ids = np.zeros(0, bool), np.zeros(0, int)
+    assert stats.mcnemar(nothing, nothing) == 1.0 and stats.mcnemar(nothing, nothing, ids) == 1.0
+    assert stats.sign_flip(nothing.astype(float), nothing.astype(float), 9, 0, ids) == 1.0
+    same = np.array([True, False, True])
+    assert stats.mcnemar(same, same) == 1.0 and stats.mcnemar(same, same, np.array([0, 0, 1])) == 1.0
+    assert stats.mcnemar(np.array([True, False]), np.array([False, True]), np.array([0, 0])) == 1.0, "they cancel out"
+    assert stats.relative_gain(0.0, 0.5) is None and stats.error_reduction(1.0, 1.0) is None
+    assert stats.relative_gain(0.25, 0.2) == pytest.approx(-0.2) and stats.error_reduction(0.75, 0.5) == -1.0
+    assert stats.mean(np.array([])) is None and stats.mean(np.array([0.25])) == 0.25
+
+
+def test_p_values_of_many_clusters_are_at_most_one():
+    for seed in range(40):
+        sizes = np.random.default_rng(seed).integers(1, 9, 70)
+        net = np.concatenate([sizes, -sizes])
+        assert stats._exchanged(net) <= 1.0
+
+
+def test_every_exchange_is_drawn_once():
+    """600 draws in parts of 256: where each of them is as extreme as what was found, all of them count."""
+    for iterations in (1, 255, 256, 257, 600):
+        assert stats.sign_flip(np.zeros(1), np.ones(1), iterations, 0) == 1.0
+    found = stats.sign_flip(np.zeros(64), np.ones(64), 600, 0)
+    assert found == 1 / 601, "none of 2^64 exchanges but two is as extreme"
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(0.6e-9, 1.0), (1.5e-9, 0.5)])
+def test_sums_that_differ_by_rounding_are_equal(gap, expected):
+    """Two values: half of the exchanges lose ``gap``, which counts as a tie up to 1e-9 and not beyond."""
+    found = stats.sign_flip(np.zeros(2), np.array([1.0, gap / 2]), 4000, 0)
+    assert found == pytest.approx(expected, abs=0.05)
+    assert stats.sign_flip(np.zeros(2), np.full(2, 0.5e-9), 99, 0) == 1.0, "1e-9 itself is rounding"
+
+
+def test_holm_is_rounded_to_twelve_digits():
+    assert stats.holm([1 / 3]) == [0.333333333333] and stats.holm([0.5, 1e-3, 0.02]) == [0.5, 0.003, 0.04]
+
+
+def test_the_smallest_difference_forgives_rounding_alone():
+    """Sixteen equally likely outcomes of four flips: p = 2 / 16 at the least."""
+    assert stats.smallest_difference(100, 0.875) == 0.04
+    assert stats.smallest_difference(100, 1 - 2 / 2 ** (4 + 1.5e-9)) == 0.05
+    assert stats.smallest_difference(400, clusters=6) == 6 / 400 and stats.smallest_difference(400, clusters=5) is None

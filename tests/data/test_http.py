@@ -15,7 +15,7 @@ import pytest
 from ttmbench.data.download import drive as download_drive
 from ttmbench.data.download import http as download_web
 from ttmbench.data.download.http import Web
-from ttmbench.data.origin import Origin
+from ttmbench.data.paths import Origin
 from ttmbench.errors import DataError, OutOfReachError
 
 BODY = bytes(range(256)) * 40
@@ -328,6 +328,9 @@ def test_drive_says_why_it_refuses(drive, web, part, page, words):
         ({"url": "http://a/b", "sha256": "abc"}, "pattern"),
         ({"url": "http://a/b", "bytes": -1}, "greater than or equal"),
         ({"url": "http://a/b", "md5": "x"}, "Extra inputs"),
+        ({"page": "https://a/b", "each": True}, "'each' needs a 'url'"),
+        ({"url": "https://a/b", "each": True, "unpack": True}, "'each' needs a 'url'"),
+        ({"url": "https://a/b", "each": True, "bytes": 3}, "'each' needs a 'url'"),
     ],
 )
 def test_what_a_task_file_may_not_say_of_an_address(value, message):

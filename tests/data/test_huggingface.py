@@ -520,18 +520,6 @@ def test_mmvp_vlm_out_of_reach():
 RUN = ["--model", "tiny-clip", "--device", "cpu", "--offline", "--bootstrap_iters", "0"]
 
 
-def test_a_run_of_winoground_from_a_local_folder(tmp_path, capsys):
-    path = parquet(tmp_path / "copy", pairs("winoground", 400))
-    words = ["--tasks", "winoground", "--task_args", f"path={path}", "-o", tmp_path / "x.json"]
-    assert run(capsys, *RUN, *words)[0] == 0
-    document = json.loads((tmp_path / "x.json").read_text())
-    assert document["n-samples"]["winoground"] == {"original": 400, "effective": 400, "clusters": 400}
-    rows = document["breakdowns"]["winoground"]["secondary_tag"]
-    assert {value: row["groups"] for value, row in rows.items()} == {"(none)": 200, "Pragmatics": 200, "Series": 200}
-    about = document["datasets"]["winoground"]
-    assert about["revision"] is None and about["source"]["revision"] is None, "a folder never has the Hub's commit"
-
-
 def test_a_run_of_mmvp_vlm_from_the_hubs_cache(tmp_path, cached_mmvp, capsys):
     blob = (cached_mmvp / "MLLM_VLM Images" / "Color" / "151.jpg").resolve()
     Image.new("CMYK", (224, 30), (10, 90, 0, 20)).save(blob, format="JPEG")
@@ -611,6 +599,7 @@ def test_a_path_of_the_command_line_starts_from_the_working_directory(tmp_path, 
     assert run(capsys, *words, "path=./own", "--output_path", "x.json", "--log_samples")[0] == 0
     document = json.loads((tmp_path / "here" / "x.json").read_text(encoding="utf-8"))
     assert document["datasets"]["mine"]["source"]["folder"] == str(tmp_path / "here" / "own")
+    assert document["datasets"]["mine"]["revision"] is None, "a folder never has the Hub's commit"
     assert document["configs"]["mine"]["source"]["path"] == str(tmp_path / "here" / "own")
     code, _, err = run(capsys, *words, "path=own")
     assert code == 2 and "write './own' for the folder" in err

@@ -51,31 +51,23 @@ def test_arrays_images_and_paths_are_the_same_data(tmp_path):
     for row, files in zip(pillow, paths, strict=True):
         for image, file in zip(row, files, strict=True):
             image.save(file)
-    found = [
-        run(Task.from_groups(given, captions, name="walls"))
-        for given in (images, pillow, paths, [[str(file) for file in row] for row in paths])
-    ]
-    assert len({one["task_hashes"]["walls"] for one in found}) == 1
-    for one in found:
-        assert one.results["walls"]["group_score,none"] == 1.0
-        assert one["datasets"]["walls"]["source"] == {"kind": "memory"}
-        assert one["configs"]["walls"]["metrics"] == METRICS
+    texts = [[str(file) for file in row] for row in paths]
+    results = [run(Task.from_groups(given, captions, name="walls")) for given in (images, pillow, paths, texts)]
+    assert len({result["task_hashes"]["walls"] for result in results}) == 1
+    for result in results:
+        assert result.results["walls"]["group_score,none"] == 1.0
+        assert result["datasets"]["walls"]["source"] == {"kind": "memory"}
+        assert result["configs"]["walls"]["metrics"] == METRICS
     other = run(Task.from_groups(images[::-1], captions, name="walls"))
-    assert other["task_hashes"] != found[0]["task_hashes"] and other.results["walls"]["group_score,none"] < 1
+    assert other["task_hashes"] != result["task_hashes"] and other.results["walls"]["group_score,none"] < 1
 
 
 def test_names_ids_tags_and_the_rest_reach_the_results(tmp_path):
     images, captions = walls()
-    task = Task.from_groups(
-        images,
-        captions,
-        name="walls",
-        ids=["a", "b", 7],
-        tags={"light": ["day", "night", "day"]},
-        metrics=["group_match"],
-        version=3,
-        license="CC0-1.0",
-    )
+    fields = {"ids": ["a", "b", 7], "tags": {"light": ["day", "night", "day"]}, "metrics": ["group_match"]}
+    task = Task.from_groups(images, captions, name="walls", **fields, version=3, license="CC0-1.0")
+    with pytest.raises(TypeError, match="unknown argument 'source'; known: metrics, matching"):
+        Task.from_groups(images, captions, name="walls", source={})
     assert repr(task) == "Task('walls', 3 groups of 2x2)" and len(task) == 3
     result = run(task, log_samples=True, output_path=str(tmp_path))
     assert result["versions"] == {"walls": 3} and result["datasets"]["walls"]["license"] == "CC0-1.0"
@@ -182,14 +174,13 @@ def test_the_store_and_resume_know_the_data_by_what_they_show(tmp_path, capsys):
 def test_a_task_in_memory_stands_beside_a_named_one_and_ttm_adapts_to_it(tmp_path):
     images, captions = walls()
     task = Task.from_groups(images, captions, name="walls")
-    result = ttmbench.simple_evaluate(
-        "tiny-clip",
-        [task, "shapes_color"],
-        limit=3,
-        ttm={"iterations": 1, "epochs": 1},
-        log_samples=True,
-        output_path=str(tmp_path / "runs"),
-    )
+    how = {
+        "limit": 3,
+        "ttm": {"iterations": 1, "epochs": 1},
+        "log_samples": True,
+        "output_path": str(tmp_path / "runs"),
+    }
+    result = ttmbench.simple_evaluate("tiny-clip", [task, "shapes_color"], **how)
     assert list(result.results) == ["walls", "shapes_color"] and result["config"]["tasks"] == list(result.results)
     assert result.results["walls"]["group_match,ttm"] is not None
     page = tmp_path / "page.html"

@@ -206,13 +206,6 @@ def test_hub_sources_are_pinned_or_say_why_not(specs):
                 assert len(value.partition(" ")[0]) == 40 or value.startswith("null  # "), (name, line)
 
 
-def test_ls_lists_every_file(capsys):
-    assert main(["ls", "tasks", "--json"]) == 0
-    listed = {row["task"] for row in json.loads(capsys.readouterr().out)}
-    assert listed == {path.stem for path in TASKS.glob("*.yaml")} and set(SIZES) <= listed
-    assert main(["validate", *SIZES, "--schema_only"]) == 0
-
-
 def test_the_docs_name_every_file_of_the_data_folder(specs):
     page = (TASKS.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
     layout = page.partition("## The data folder")[2]

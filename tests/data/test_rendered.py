@@ -17,7 +17,6 @@ from ttmbench.data.rendered.scenes import (
     STYLES,
     Look,
     Scene,
-    SceneGroup,
     make_groups,
     random_stream,
     render,
@@ -63,12 +62,8 @@ def is_true(caption: str, scene: Scene) -> bool:
     if len(things) == 1:
         ((name, thing),) = things.items()
         middle = SIZE * UNIT // 2
-        where = {
-            "left": thing.x < middle,
-            "right": thing.x > middle,
-            "above": thing.y < middle,
-            "below": thing.y > middle,
-        }
+        where = {"left": thing.x < middle, "right": thing.x > middle}
+        where |= {"above": thing.y < middle, "below": thing.y > middle}
         return caption == name or any(caption == f"{name} {PLACES[place]}" and holds for place, holds in where.items())
     if " and " in caption:
         return set(caption.split(" and ")) == set(things)
@@ -82,12 +77,8 @@ def is_true(caption: str, scene: Scene) -> bool:
 def holds(relation: str, first: Thing, second: Thing) -> bool:
     """Whether the two are apart along the relation's axis, the right way round, and nearer along the other."""
     across, down = second.x - first.x, second.y - first.y
-    gap, drift = {
-        "left": (across, down),
-        "right": (-across, down),
-        "above": (down, across),
-        "below": (-down, across),
-    }[relation]
+    sides = {"left": (across, down), "right": (-across, down), "above": (down, across), "below": (-down, across)}
+    gap, drift = sides[relation]
     return gap > first.radius + second.radius and abs(drift) < gap
 
 
@@ -110,16 +101,9 @@ def test_random_streams_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_groups_have_the_shape_of_their_kind(kind: str) -> None:
-    for group in make_groups(kind, 50, 1000):
-        assert (len(group.scenes), len(group.captions)) == GROUP_SHAPES[kind]
-        assert len(set(group.captions)) == len(group.captions)
-        assert group.tags
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_caption_i_is_true_for_scene_i_and_for_no_other(kind: str) -> None:
     for group in make_groups(kind, 100, 1001):
+        assert group.tags
         truth = [[is_true(caption, scene) for caption in group.captions] for scene in group.scenes]
         assert truth == ([[True, True]] if kind == "describe" else np.eye(*GROUP_SHAPES[kind], dtype=bool).tolist())
 
@@ -135,9 +119,8 @@ def test_color_groups_exchange_colors_only() -> None:
     for group in make_groups("color", 50, 1000):
         first, second = (sorted(caption.split()) for caption in group.captions)
         assert [w for w in first if w not in ("a", "an")] == [w for w in second if w not in ("a", "an")]
-        assert [w for w in group.captions[0].split() if w in SHAPES] == [
-            w for w in group.captions[1].split() if w in SHAPES
-        ]
+        shapes = [[word for word in caption.split() if word in SHAPES] for caption in group.captions]
+        assert shapes[0] == shapes[1]
 
 
 def test_spatial_captions_differ_in_the_relation_only() -> None:
@@ -231,10 +214,3 @@ def test_unknown_scenes_and_styles_are_named() -> None:
         make_groups("colour", 1, 0)
     with pytest.raises(ValueError, match="style 'dusk' is unknown; known: clean, "):
         make_groups("color", 1, 0, "dusk")
-
-
-def test_groups_are_frozen() -> None:
-    group = make_groups("color", 1, 0)[0]
-    assert isinstance(group, SceneGroup)
-    with pytest.raises(AttributeError):
-        group.group_id = "other"  # type: ignore[misc]

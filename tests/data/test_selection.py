@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PIL import Image
-from pydantic import ValidationError
 from support.task_data import find, load, task_file, write
 
 from ttmbench.cache.images import reading_digest
 from ttmbench.cli import main
 from ttmbench.data.cells import Row, kept_rows
-from ttmbench.data.origin import Origin
 from ttmbench.data.row_files import rows_of_files
 from ttmbench.data.rows import box_of, cropped
 from ttmbench.errors import DataError, UsageError
@@ -64,6 +62,21 @@ def test_what_is_no_id_is_refused(value, word):
 def test_numbers_and_texts_are_ids(value, name):
     assert Row("0", {"id": value}, 0).group_id("id") == name
     assert Row("0", {"id": value}, 0, file="x").group_id("id") == f"x/{name}"
+
+
+@pytest.mark.parametrize(
+    ("template", "error", "message"),
+    [
+        ("{one:03d}.png", DataError, "'one' of row 7 is 'alone', not a whole number"),
+        ("{id.__class__}", DataError, "has no column 'id.__class__'"),
+        ("{id!r}", UsageError, "only digits and 'd' may stand"),
+        ("{id:>999999}", UsageError, "only digits and 'd' may stand"),
+        ("{id", UsageError, "is no template"),
+    ],
+)
+def test_a_template_is_of_columns_and_nothing_else(template, error, message):
+    with pytest.raises(error, match=message):
+        ROW.value(template)
 
 
 def test_templates_and_tags_reach_inner_cells():
@@ -244,6 +257,7 @@ def test_an_image_that_is_in_no_folder_is_told(tmp_path, data):
         ({"kind": "annotations"}, "needs either 'file' or 'files'"),
         ({"kind": "annotations", "file": "a.json", "files": {"x": "b.json"}}, "needs either 'file' or 'files'"),
         ({"kind": "annotations", "file": "a.json", "images": []}, "should name a folder"),
+        ({"kind": "annotations", "files": {"a": "a.json"}, "join": {"b": "b.json"}}, "'join' goes with 'file'"),
     ],
 )
 def test_wrong_options_are_told(tmp_path, data, source, message):
@@ -310,36 +324,3 @@ def test_images_may_be_arrays(tmp_path, data, order, first):
 def test_an_array_that_is_no_image_is_told(tmp_path, data, shape, kind):
     with pytest.raises(DataError, match=r"expected uint8 \[height, width, 3\]"):
         array_image(tmp_path, data, np.zeros(shape, kind))
-
-
-@pytest.mark.parametrize(
-    ("group", "more", "message"),
-    [
-        ({"where": {"n": {"at_lest": 2}}}, {}, "unknown key 'group.where.n.at_lest'; did you mean 'at_least'?"),
-        ({"where": {"n": {}}}, {}, "a condition states one of: any_of, none_of, not_null"),
-        ({"where": {"n": []}}, {}, "group.where.n.any_of"),
-        ({"first_rows": 0}, {}, "'group.first_rows': input should be greater than or equal to 1"),
-        ({"crop": ["x", "y", "w"]}, {}, "'group.crop': list should have at least 4 items"),
-        ({"known_defects": ["equal_texts"]}, {}, "'group.known_defects.0': input should be 'equal_captions'"),
-        ({}, {"means": {"m": {"by": ["t"], "lest": 2}}}, "unknown key 'means.m.lest'; did you mean 'at_least'?"),
-        ({}, {"means": {"m": {"by": []}}}, "'means.m.by': list should have at least 1 item"),
-        ({}, {"evidence": {"groups": "seen"}}, "'evidence.groups': input should be 'file', 'scores', 'stated'"),
-    ],
-)
-def test_wrong_keys_are_told(tmp_path, group, more, message):
-    with pytest.raises(UsageError) as caught:
-        task_of(tmp_path, FILES, {**PAIR, **group}, **more)
-    assert message in str(caught.value) and "mine.yaml" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "origin",
-    [
-        {"page": "https://example.org/", "each": True},
-        {"url": "https://example.org/", "each": True, "unpack": True},
-        {"url": "https://example.org/", "each": True, "bytes": 3},
-    ],
-)
-def test_images_one_by_one_need_an_address_and_nothing_else(origin):
-    with pytest.raises(ValidationError, match="'each' needs a 'url'"):
-        Origin(**origin)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.task_data import find, load, rewritten, run, write, zip_of
+from support.task_data import find, load, rewritten, write, zip_of
 
 import ttmbench
 from ttmbench.cli import main
@@ -362,42 +362,10 @@ def test_crepe_reads_lists_in_tables_and_pads_with_black(tmp_path, kind, capsys)
     crepe(data, kind)
     path = reduced(tmp_path, f"crepe_{kind}", n_groups=18)
     said = validated(path, data, capsys)
-    assert "18 groups, all images decode" in said and "2 crop boxes reach beyond the image" in said
+    assert "18 groups, all images decode" in said and "2 crop boxes extend beyond the image" in said
     groups = load(path, data).groups
     first, second = groups[0], groups[1]
     assert first.captions[:2] == ("Caption 4 0", "it's not 4, 0 0") and len(first.captions) == 6
     assert first.group_id == "complexity_4/0" and second.tags == {"complexity": "4"}
     pixels = np.asarray(open_upright(second.images[0], "1"))
     assert pixels.shape == (4, 6, 3) and not pixels[0].any() and not pixels[:, 4:].any() and pixels[1:, :4].any()
-
-
-def fetched(site, tmp_path: Path, name: str, made: Path, archives: dict[str, tuple[str, str]], capsys, **group) -> Path:
-    """Downloads a task of archives; path of the data folder -> folder of the copy, and its name in the archive."""
-
-    def here(spec):
-        for path, (folder, top) in archives.items():
-            address = f"/{top.replace('/', '-')}.zip"
-            site.put(address, archive_of(made / folder, top))
-            spec["source"]["get"][path]["url"] = f"{site.url}{address}"
-
-    task = reduced(tmp_path, name, here, **group)
-    code, out, _ = run(capsys, "download", task, "--data_dir", tmp_path / "data")
-    assert code == 0 and " ready " in out, out
-    return task
-
-
-VISUAL_GENOME = {f"visual_genome/{one}": (f"visual_genome/{one}", one) for one in ("VG_100K", "VG_100K_2")}
-
-
-def test_vl_checklist_comes_in_the_archives_of_its_owners(site, tmp_path, capsys):
-    vl_checklist(tmp_path / "made", "vl_checklist_vg_relation")
-    draw(tmp_path / "made" / "visual_genome" / "VG_100K_2" / "7.jpg", 7)
-    # One folder of the repository is wanted, which has others beside it.
-    whole = tmp_path / "made" / "repository"
-    shutil.copytree(tmp_path / "made" / "vl_checklist" / "data", whole / "data")
-    write(whole / "corpus" / "v1.json", [])
-    archives = {"vl_checklist/data": ("repository", "VL-CheckList-main"), **VISUAL_GENOME}
-    name = "vl_checklist_vg_relation"
-    path = fetched(site, tmp_path, name, tmp_path / "made", archives, capsys, n_groups=4, first_rows=2)
-    assert "4 groups, all images decode" in validated(path, tmp_path / "data", capsys)
-    assert not (tmp_path / "data" / "vl_checklist" / "corpus").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.damaged_tars import DAMAGE, damaged, end, end_as, offset
+from support.damaged_tars import DAMAGE, damaged, end, offset
 from support.task_data import encoded, load, rewritten, tar_of, task_file, write, zip_of
 
 from ttmbench.cli import main
@@ -105,17 +105,11 @@ def test_a_shard_that_is_none_is_told(tmp_path, content, words):
             group.images[0].open()
 
 
-@pytest.fixture
-def six(tmp_path) -> Path:
-    """The path of a shard of six samples of two files each."""
-    files = {f"{n}.{ending}": photo(n) if ending == "jpg" else b"one" for n in range(6) for ending in ("jpg", "txt")}
-    return shard(tmp_path / "shards" / "test" / "0.tar", files)
-
-
 @pytest.mark.parametrize("how", DAMAGE)
-def test_no_group_is_lost_to_damage_that_looks_like_the_end(tmp_path, six, capsys, how):
-    whole = six.read_bytes()
-    six.write_bytes(damaged(whole, how, member=4))
+def test_no_group_is_lost_to_damage_that_looks_like_the_end(tmp_path, capsys, how):
+    files = {f"{n}.{ending}": photo(n) if ending == "jpg" else b"one" for n in range(6) for ending in ("jpg", "txt")}
+    whole = tar_of(files, "w")
+    write(tmp_path / "shards" / "test" / "0.tar", damaged(whole, how, member=4))
     at = end(whole) if how in ("cut in the marker", "joined") else offset(whole, 4)
     path = task(tmp_path, {"lines": ["txt"]})
     with pytest.raises(DataError, match=rf"0\.tar .*at byte {at}, .*download it again"):
@@ -124,15 +118,6 @@ def test_no_group_is_lost_to_damage_that_looks_like_the_end(tmp_path, six, capsy
     assert main(["download", str(path)]) != 0
     out = capsys.readouterr().out
     assert "ready" not in out and "present" not in out and f"at byte {at}, " in out
-
-
-@pytest.mark.parametrize("padding", [0, 1, 18, 2000])
-def test_the_ends_that_writers_of_tars_make(tmp_path, six, padding):
-    """Two blocks of zeros (Go, Rust), filled up to 20 blocks (GNU tar, Python), or to more (``tar -b``)."""
-    end_as(six, padding)
-    path = task(tmp_path, {"lines": ["txt"]})
-    assert len(load(path).groups) == 6
-    assert main(["download", str(path)]) == 0
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,7 @@ def write(folder, name, model="m", date=1, value=0.5, task="t", filters=("none",
         ttm={task: trained(audit_labels={"passed": True, "seeds": [0, 1], "iterations": 1})},
         configs={task: {"metrics": ["group_score", "group_match"], "description": "of <b>things</b>"}},
         packages={"ttmbench": "0.9.9", "numpy": "2"},
-        command=f"ttmbench --model {model} --tasks {task}",
-        **more,
+        **{"config": {"model": model, "tasks": [task]}, "command": "rm -rf /", **more},
     )
 
 
@@ -147,6 +146,14 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded(site):
             target = (page.parent / name).resolve() if name else page
             assert target.is_file() and target.is_relative_to(site.resolve()), (page.name, link)
             assert not place or place in found[target].ids, (page.name, link)
+
+
+def test_a_run_that_repeats_another_of_the_same_checkpoint_is_a_reproduction(tmp_path):
+    for name, date, value in (("one", 1, 0.5), ("again", 2, 0.501), ("unlike", 3, 0.9)):
+        write(tmp_path / "runs", f"{name}.json", date=date, value=value)
+    page = (build(tmp_path / "runs", tmp_path / "site") / "models" / "m.html").read_text()
+    assert page.count("reproduces the raw numbers") == 1 and '<a href="#run-3">run 3</a>: both name' in page
+    assert "running it again can, which took 0 s" in page and "rm -rf" not in page
 
 
 def test_downloads(site):

@@ -8,15 +8,17 @@ import json
 import re
 
 import pytest
-from support.documents import trained, write_run
+from support.documents import trained, whole_document, write_run
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.config import RunConfig
 from ttmbench.report.leaderboard import merge
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.numbers import newest, read_runs
-from ttmbench.results.settings import names_of_runs
+from ttmbench.results.settings import command_of, names_of_runs
 
 RATES = {"std": 1e-5, "lr3": 3e-3, "cov": 1e-5}
 MODELS, TASKS = ("clip", "other"), ("shapes_color", "shapes_place")
@@ -153,3 +155,15 @@ def test_latex_has_the_chosen_columns_with_the_best_in_bold(board, capsys):
 def test_a_model_card_of_several_settings_is_refused(board, capsys):
     assert main(["export", str(board), "--to", "model-index"]) == 2
     assert "clip [cov]" in capsys.readouterr().err
+
+
+def test_a_command_is_made_of_the_configuration_and_quoted():
+    settings = {"model": "hf", "model_args": {"pretrained": "a/b"}, "tasks": ["t", "u"], "ttm": True, "seeds": [0, 1]}
+    of_the_sender = {"output_path": "$(curl${IFS}x)", "data_dir": "/home/me", "save_scores": True}
+    config = RunConfig(**settings, model_name="$(curl${IFS}x)", **of_the_sender).model_dump(mode="json")
+    document = ResultsDocument.of(whole_document({}, config=config, command="rm -rf /"))
+    shown = "ttmbench --model hf --model_args pretrained=a/b --name '$(curl${IFS}x)' --tasks t,u --ttm --seeds 0,1"
+    assert command_of(document) == shown
+    scored = ResultsDocument.of(whole_document({}, config={"scores": "a b.npz", "task": "t", "limit": None}))
+    assert command_of(scored) == "ttmbench score 'a b.npz' --task t"
+    assert command_of(ResultsDocument.of(whole_document({}, command="rm -rf /"))) == ""

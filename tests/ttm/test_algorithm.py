@@ -20,11 +20,11 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import DivergedError, UsageError
-from ttmbench.model_adapters import hf, tiny_clip
+from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import PreparedTask, prepare
-from ttmbench.ttm.algorithm import ShuffledTask, adapt, overfit
-from ttmbench.ttm.finetune import restore, snapshot
+from ttmbench.ttm.algorithm import ShuffledTask, Step, adapt
+from ttmbench.ttm.finetune import snapshot
 from ttmbench.ttm.selection import Selection, select
 from ttmbench.types import ScheduleSpec, Scores
 
@@ -34,24 +34,6 @@ LINEAR = ScheduleSpec("linear", schedules.linear)
 def load(name: str, n: int) -> list:
     registry = build_registry()
     return load_task_data(registry, find_task(registry, name), limit=n).groups
-
-
-def phase_of(adapter, groups, is_global=False) -> tuple[PreparedTask, Scores]:
-    prepared, _ = prepare(adapter, groups, 32)
-    stage = PreparedTask(adapter, prepared, 32, is_global, is_global)
-    return stage, stage.score()
-
-
-@pytest.fixture(scope="module")
-def model():
-    return tiny_clip.load(device="cpu")
-
-
-@pytest.fixture(autouse=True)
-def _model_stays(model):
-    before = snapshot(model)
-    yield
-    restore(model, before)
 
 
 def naive_ttm(folder, loss_kind, groups, given, taus_of, epochs, batch, lr, seed, dtype=torch.float32):
@@ -122,7 +104,8 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_s
     folder = tiny_siglip if kind == "sigmoid" else tiny_hf_clip
     groups = load(task, n)
     adapter = hf.load(pretrained=str(folder), device="cpu")
-    stage, raw = phase_of(adapter, groups)
+    stage = PreparedTask(adapter, prepare(adapter, groups, 32)[0], 32, False, False)
+    raw = stage.score()
     config = TTMConfig(iterations=3, epochs=2, batch_groups=batch)
     steps = list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-3, seed=5))
 
@@ -144,52 +127,41 @@ def test_every_iteration_equals_a_naive_algorithm_1(kind, task, n, batch, tiny_s
         np.testing.assert_allclose(step.loss, losses, atol=of_losses.after(single[3], losses), rtol=0)
 
 
-def test_the_seed_of_the_shuffle_steers_nothing(model):
+def adapted(stage, config, learning_rate=1e-4, seed=0) -> list[Step]:
+    return list(adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=learning_rate, seed=seed))
+
+
+def test_the_seed_of_the_shuffle_steers_nothing():
     """With another order of captions inside every group, the same groups and captions are selected."""
-    groups = load("shapes_spatial", 40)
-    stage, raw = phase_of(model, groups)
     config = TTMConfig(iterations=1, epochs=1)
-    before = snapshot(model)
-    found = []
-    for seed in (0, 1):
-        step = next(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-9, seed=seed))
-        found.append(step)
-        restore(model, before)
-    assert np.array_equal(found[0].selected, found[1].selected)
-    assert np.array_equal(found[0].captions, found[1].captions)
-    assert found[0].threshold == found[1].threshold
+    (one,), (other,) = (adapted(stage_of(40, 1, 4), config, 1e-9, seed) for seed in (0, 1))
+    assert np.array_equal(one.selected, other.selected) and np.array_equal(one.captions, other.captions)
+    assert one.threshold == other.threshold and 0 < one.selected.sum() < 40
 
 
-def test_moving_the_truth_moves_every_choice_with_it(model):
-    """TTM sees captions, not positions: with captions rotated in every group, its choices rotate too."""
-    groups = load("shapes_color", 12)
-    turned = [replace(group, captions=group.captions[::-1]) for group in groups]
-    config = TTMConfig(iterations=2, epochs=2)
-    before = snapshot(model)
-    results = []
-    for some in (groups, turned):
-        stage, raw = phase_of(model, some)
-        results.append(list(adapt(stage, raw, config=config, schedule=LINEAR, learning_rate=1e-4, seed=0)))
-        restore(model, before)
-    for one, other in zip(*results, strict=True):
+def test_moving_the_truth_moves_every_choice_with_it():
+    """TTM sees captions, not positions: with captions turned around in every group, its choices turn too."""
+    config, stage, turned = TTMConfig(iterations=2, epochs=2), stage_of(12), stage_of(12)
+    rows = replace(turned.prepared.rows, captions=turned.prepared.rows.captions[:, ::-1].copy())
+    turned = replace(turned, prepared=replace(turned.prepared, rows=rows))
+    for one, other in zip(adapted(stage, config), adapted(turned, config), strict=True):
         assert np.array_equal(one.selected, other.selected)
         assert np.array_equal(one.captions, 1 - other.captions)
         assert one.loss == pytest.approx(other.loss, abs=1e-4)
 
 
 @pytest.mark.parametrize("is_global", [False, True])
-def test_a_constant_scorer_selects_nothing_and_is_not_trained(model, is_global):
-    groups = load("shapes_color", 12)
-    stage, raw = phase_of(model, groups, is_global)
-    flat = Scores(np.ones_like(raw.groups), np.ones_like(raw.all_pairs) if is_global else None)
-    before = snapshot(model)
+def test_a_constant_scorer_selects_nothing_and_is_not_trained(is_global):
+    stage = stage_of(12, is_global=is_global)
+    before = snapshot(stage.adapter)
+    flat = Scores(np.ones((12, 2, 2)), np.ones((24, 24)) if is_global else None)
     config = TTMConfig(iterations=1, epochs=1, tau_start=0.0)
     step = next(adapt(stage, flat, config=config, schedule=LINEAR, learning_rate=1e-2, seed=0))
     assert step.tie.all() and not step.selected.any() and step.loss == ()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in stage.adapter.state_dict().items())
 
 
-def test_a_share_above_one_is_refused(model):
+def test_a_share_above_one_is_refused():
     for name in ("tau_start", "tau_end"):
         with pytest.raises(UsageError, match=rf"{name} must be a fraction between 0 and 1 for threshold=share"):
             TTMConfig().with_changes({"threshold": "share", name: 2}, "--ttm_args")
@@ -197,9 +169,8 @@ def test_a_share_above_one_is_refused(model):
             TTMConfig().with_changes({"threshold": "share", name: -0.5}, "--ttm_args")
     assert TTMConfig(threshold="share", tau_start=1, tau_end=0).by_share(is_global=False)
     assert TTMConfig(threshold="absolute", tau_start=2).by_share(is_global=True) is False
-    stage, raw = phase_of(model, load("shapes_color", 4), is_global=True)
     with pytest.raises(UsageError, match=r"tau_start must be .*share \(the default of the global variant\).*got 2"):
-        next(adapt(stage, raw, config=TTMConfig(tau_start=2), schedule=LINEAR, learning_rate=1e-4, seed=0))
+        adapted(stage_of(4, is_global=True), TTMConfig(tau_start=2))
 
 
 def test_a_run_refuses_such_a_share_before_the_model_is_loaded():
@@ -221,25 +192,10 @@ def test_the_loss_of_an_epoch_weighs_batches_by_their_units():
 
     stage.adapter.matching_loss = watched
     config = TTMConfig(iterations=1, epochs=1, batch_groups=5, tau_start=0.0)
-    (step,) = adapt(stage, stage.score(), config=config, schedule=LINEAR, learning_rate=1e-2, seed=0)
+    (step,) = adapted(stage, config)
     (loss,) = step.loss
     assert [size for _, size in seen] == [10, 4]
     assert loss == pytest.approx((5 * seen[0][0] + 2 * seen[1][0]) / 7) != pytest.approx((seen[0][0] + seen[1][0]) / 2)
-
-
-def test_simple_match_step_reaches_its_pseudo_labels_and_stops(model):
-    groups = load("shapes_color", 8)
-    stage, raw = phase_of(model, groups)
-    steps = list(overfit(stage, raw, config=TTMConfig(epochs=15), learning_rate=1e-3, seed=0))
-    last = steps[-1]
-    assert all(np.array_equal(step.captions, steps[0].captions) for step in steps)
-    order = np.argsort(last.captions, axis=1)
-    from ttmbench.metrics import group_match, group_score
-
-    as_if_true = np.take_along_axis(last.scores.groups, np.argsort(order, axis=1)[:, None, :], axis=2)
-    assert group_score(as_if_true).all(), "every group has the group score under its own pseudo-label"
-    assert len(steps) < 10, "it ends as soon as that is reached"
-    assert group_score(last.scores.groups).mean() == group_match(raw.groups).mean()
 
 
 def suggested(words, capsys) -> str:
@@ -265,10 +221,10 @@ def test_below_the_usual_rate_a_tenth_is_suggested():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_captions_choose_where_there_are_more_images(model, seed):
+def test_captions_choose_where_there_are_more_images(seed):
     """What TTM trains on is each caption with its better image, whatever the order of images in the group."""
-    groups = [replace(group, captions=group.captions[:1]) for group in load("shapes_color", 6)]
-    stage, scores = phase_of(model, groups)
+    stage = stage_of(6, 2, 1)
+    scores = stage.score()
     rows, better = stage.prepared.rows, scores.groups[:, :, 0].argmax(axis=1)
     blind = ShuffledTask(stage, seed)
     labels = blind.propose(scores)

@@ -14,6 +14,7 @@ from support.two_layers import Towers, stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench.metrics import group_match, group_score
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm import algorithm, trainer
 from ttmbench.ttm.algorithm import Selection, ShuffledTask, Step, adapt, overfit
@@ -320,9 +321,11 @@ def test_overfitting_ends_once_nothing_is_left_to_learn():
     assert len(steps) == 3 and steps[0].selected.all(), "pairs of one assignment have no group score"
     stage = stage_of(3)
     long = TTMConfig(iterations=30, epochs=20)
+    raw = stage.score()
     steps, states = recorded(overfit, stage, long)
-    assert 1 <= len(steps) < 30
-    again = overfit(stage_of(3), stage.score(), config=long, learning_rate=3e-2, seed=1, resume=states[-1])
+    assert 1 <= len(steps) < 30 and all(np.array_equal(step.captions, steps[0].captions) for step in steps)
+    assert group_score(steps[-1].scores.groups).tolist() == group_match(raw.groups).tolist(), "SimpleMatch's claim"
+    again = overfit(stage_of(3), raw, config=long, learning_rate=3e-2, seed=1, resume=states[-1])
     assert list(again) == [], "it had ended"
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from support.two_layers import stage_of
+from support.two_layers import Towers, stage_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
-from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError
 from ttmbench.metrics import METRICS, group_match
 from ttmbench.results.clusters import held_out
+from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm import algorithm, variants
 from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.checkpoint import TaskCheckpoint
+from ttmbench.ttm.checkpoint import SeedCheckpoint, TaskCheckpoint
+from ttmbench.ttm.trainer import Original
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
@@ -230,3 +233,123 @@ def test_the_audit_permutes_what_is_chosen_from(shape, adaptation, monkeypatch):
     expected = np.take_along_axis(options, order, axis=1)
     assert np.array_equal(turned.images, expected if shape[0] > shape[1] else images)
     assert np.array_equal(turned.captions, captions if shape[0] > shape[1] else expected)
+
+
+# --- a model that is not restored ---------------------------------------------------------------------------------
+
+
+class Forgetful(Towers):
+    """Loads only some of its tensors, by their numbers."""
+
+    def __init__(self, loads=()):
+        super().__init__()
+        self.loads = loads
+
+    def load_state_dict(self, state):
+        own = self.state_dict()
+        loaded = {name: state[name] if place in self.loads else own[name] for place, name in enumerate(state)}
+        super().load_state_dict(loaded)
+
+
+def forgetful(one, loads=(), **more):
+    stage = stage_of(20, model=Forgetful(loads))
+    return replace(one, stage=stage, raw=stage.score(), **more)
+
+
+@pytest.mark.parametrize("loads", [(), (0, 2)], ids=["nothing", "every second tensor"])
+@pytest.mark.parametrize(
+    ("variant", "settings"),
+    [("ttm", ()), ("simple_match", ()), ("oracle", ()), ("control", ("placebo",)), ("holdout", (0.5,))],
+)
+def test_a_load_state_dict_that_does_not_load_is_an_error_that_names_the_adapter(variant, settings, loads, adaptation):
+    why = "model adapter Forgetful does not give the same scores .* must load every tensor that its state_dict returns"
+    with pytest.raises(TtmbenchError, match=why):
+        getattr(forgetful(adaptation[0], loads), variant)(*settings)
+
+
+def test_a_model_that_was_not_trained_is_not_accused(adaptation):
+    """Nothing is selected at this threshold, so nothing changes and nothing has to be loaded."""
+    one, _ = adaptation
+    settings = one.settings.model_copy(update={"tau_start": 1e6, "tau_end": 1e6})
+    lines = forgetful(one, settings=settings).ttm().record["iterations"]
+    assert [line["selected"] for line in lines] == [0] * 4
+
+
+def test_one_batch_of_at_most_sixteen_groups_is_scored_before_and_after_each_seed(adaptation, monkeypatch):
+    one, scored, score = forgetful(adaptation[0], range(4)), [], PreparedTask.score
+
+    def counted(self, blocks=None):
+        scored.append(len(self.prepared.rows.images))
+        return score(self, blocks)
+
+    monkeypatch.setattr(PreparedTask, "score", counted)
+    one.ttm()
+    assert scored == [16, 20, 20, 16, 20, 20, 16], "before; then each seed's two iterations and the check"
+
+
+class Restless:
+    """Scores that differ a little each time, of a model that is restored well or not."""
+
+    def __init__(self, noise: float, moves: float) -> None:
+        self.weight, self.noise, self.moves, self.calls = torch.zeros(1), noise, moves, 0
+
+    def state_dict(self):
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state):
+        self.weight = state["weight"] + self.moves
+
+    def score(self):
+        self.calls += 1
+        return Scores(np.full((2, 2, 2), float(self.weight) + self.noise * (self.calls % 3), dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("noise", "moves", "accused"),
+    [
+        (0.0, 0.0, False),
+        (0.0, 1e-5, False),
+        (0.0, 1.5e-4, True),
+        (0.0, 1e-3, True),
+        (0.25, 0.75, False),  # exactly twice what two looks differ by
+        (0.01, 0.04, True),
+        (0.01, 0.0, False),
+        (0.01, 1.0, True),
+        (0.0, np.nan, True),
+    ],
+)
+def test_what_a_second_look_differs_by_is_no_reason(noise, moves, accused):
+    model, original = Restless(noise, moves), Original.__new__(Original)
+    vars(original).update(_adapter=model, _weights=model.state_dict(), _batch=model, _scores=None)
+    expected = pytest.raises(TtmbenchError, match="Restless does not give the same scores")
+    with expected if accused else nullcontext(), original.adapted():
+        pass
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, ZeroDivisionError])
+def test_the_weights_are_restored_whatever_ends_training(error):
+    model = Towers()
+    before = weights(model)
+    with pytest.raises(error), Original(stage_of(4, model=model)).adapted():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1.0)
+        raise error
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_stopped_run_whose_weights_are_not_loaded_is_an_error(adaptation, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    keep, kept = SeedCheckpoint.keep, TaskCheckpoint(tmp_path, "data", "run")
+
+    def killed(self, step, state):
+        keep(self, step, state)
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(SeedCheckpoint, "keep", killed)
+        forgetful(adaptation[0], checkpoint=kept).ttm()
+    with pytest.raises(TtmbenchError, match="model adapter Forgetful did not load the weights of a stopped run: '"):
+        forgetful(adaptation[0], checkpoint=kept).ttm()

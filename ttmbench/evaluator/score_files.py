@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskFile
@@ -20,6 +19,7 @@ from ttmbench.evaluator.task_result import Resampling, TaskResult
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.forced_choice.stored_answers import is_answers
 from ttmbench.stats import IntervalMethod
+from ttmbench.types import Record
 
 
 def score_files(
@@ -65,7 +65,7 @@ def score_files(
     if spec is not None and limit is not None and spec.group.n_groups is not None and limit >= spec.group.n_groups:
         limit = None  # the whole task
     names, tasks = [path.name for path in paths], list[TaskResult]()
-    config: dict[str, Any] = {"scores": "+".join(names), "task": task}
+    config: Record = {"scores": "+".join(names), "task": task}
     if spec is not None and spec.kind != "groups":
         tasks += [stored_ranks(paths, spec, registry, limit, logit_scale)]
     elif all(is_answers(path) for path in paths):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import means_of_rows, tag_means
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_values, summarise_choices
 from ttmbench.stats import IntervalMethod
-from ttmbench.types import Group, MetricSpec, Scores
+from ttmbench.types import Group, MetricSpec, Record, Scores
 
 if TYPE_CHECKING:  # both import torch, which `ttmbench score` does without
     from ttmbench.scoring.debiasing import Likelihoods
@@ -39,7 +39,7 @@ class Data:
     """
 
     groups: list[Group]
-    source: dict[str, Any]
+    source: Record
     fingerprint: str
     clusters: Clusters | None = None
 
@@ -75,10 +75,10 @@ class TaskResult:
     data: Data
     notes: Sequence[str] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
-    from_store: dict[str, Any] | None = None
+    from_store: Record | None = None
     undecided: dict[str, int] | None = None
     summary: Summary = field(default_factory=Summary)
-    tag_means: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    tag_means: Mapping[str, Record] = field(default_factory=dict)
 
     @property
     def n_groups(self) -> int:
@@ -94,7 +94,7 @@ class TaskResult:
         """The result with every metric, its interval and the means over tags."""
         raise NotImplementedError
 
-    def records(self) -> dict[str, Any]:
+    def records(self) -> Record:
         """The document's records of this task: ``ttm``, ``simple_match``, ``oracle``, ``ranking`` or ``choice``."""
         raise NotImplementedError
 
@@ -158,9 +158,9 @@ class Scored(TaskResult):
             means = tag_means(groups, scores, self.metrics, self.subsets, self.spec.means, clusters, resampling)
         return replace(self, summary=summary, tag_means=means)
 
-    def records(self) -> dict[str, Any]:
+    def records(self) -> Record:
         """The document's records of the methods: controls and held-out groups are part of TTM's."""
-        records: dict[str, Any] = {}
+        records: Record = {}
         for column in self.columns:
             if column.name in (SIMPLE_MATCH, TTM, ORACLE) and column.record:
                 records[column.name] = dict(column.record)
@@ -187,7 +187,7 @@ class Ranked(TaskResult):
     ranks: Mapping[str, Ranks]
     of_query: Mapping[str, np.ndarray]
     pool: tuple[int, int]
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, object] = field(default_factory=dict)
     units: Mapping[str, np.ndarray] | None = None
 
     @property
@@ -208,7 +208,7 @@ class Ranked(TaskResult):
         summary = summarise_ranks(self.ranks, self.metrics, *resampling, among)
         return replace(self, summary=summary, seconds={**self.seconds, "count": time.perf_counter() - clock})
 
-    def records(self) -> dict[str, Any]:
+    def records(self) -> Record:
         """The document's ``ranking``."""
         return {"ranking": ranking_record(self.spec.kind, self.ranks, self.about)}
 
@@ -224,8 +224,8 @@ class Answered(TaskResult):
     """
 
     choices: Choices
-    record: dict[str, Any]
-    answers: Sequence[list[dict[str, Any]]] | None = None
+    record: Record
+    answers: Sequence[list[Record]] | None = None
 
     @property
     def n_groups(self) -> int:
@@ -240,7 +240,7 @@ class Answered(TaskResult):
         means = means_of_rows(data.groups, rows, self.spec.means, data.clusters, resampling)
         return replace(self, summary=summary, tag_means=means)
 
-    def records(self) -> dict[str, Any]:
+    def records(self) -> Record:
         """The document's ``choice``."""
         return {CHOICE: self.record}
 
@@ -258,10 +258,10 @@ class TransferResult:
 
     result: TaskResult
     seeds: Sequence[int]
-    differences: Mapping[str, Any]
+    differences: Mapping[str, object]
     seconds: float
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         """The document's record. There is no track: it ranks nowhere."""
         result, summary = self.result, self.result.summary
         return {

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import one_line
+from ttmbench.config import RunConfig
 from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.models import stated_model, tell_apart
 
 SWEEP_FILE = "sweep.json"
 _NO_ARGUMENTS = frozenset({"lr_note"})
+_OF_THE_SENDER = frozenset(
+    {
+        *("output_path", "data_dir", "include_path", "use_cache", "offline", "overwrite", "on_error", "assertions"),
+        *("baseline", "track", "track_args", "save_adapted", "log_samples", "save_scores", "samples"),
+    }
+)
+"""Settings that change no number, or name files of whoever ran the command."""
 _LONGEST = 120  # characters of a setting in a table
 
 
@@ -69,6 +78,34 @@ def setting_in_sweep(path: Path) -> str:
     if len(above) < 4 or (above[2] / SWEEP_FILE).is_file() or not (above[3] / SWEEP_FILE).is_file():
         return ""
     return above[2].name
+
+
+def command_of(document: ResultsDocument) -> str:
+    """The command that repeats a run, made of its configuration and never of the text in the document.
+
+    It is quoted for a shell and leaves out where results, data and caches were. Empty where no command makes the run.
+    """
+    stated = document.config
+    files = stated.get("scores") or stated.get("answers")
+    if files and "model" not in stated:
+        names = str(files).split("+") if isinstance(files, str) else map(str, files)
+        given = [word for key in ("task", "limit") if stated.get(key) for word in (f"--{key}", str(stated[key]))]
+        return shlex.join(["ttmbench", "score", *names, *given])
+    words = (
+        ["ttmbench"] if isinstance(stated.get("model"), str) and stated.keys() <= RunConfig.model_fields.keys() else []
+    )
+    for name, field in RunConfig.model_fields.items() if words else ():
+        value = stated.get(name)
+        if (
+            name in _OF_THE_SENDER
+            or value in (None, field.get_default())
+            or (name, value) == ("model_name", stated["model"])
+        ):
+            continue
+        parts = [f"{key}={_text(part)}" for key, part in value.items()] if isinstance(value, Mapping) else value
+        text = ",".join(map(_text, parts)) if isinstance(parts, list) else _text(value)
+        words += ["--name" if name == "model_name" else f"--{name}", *([] if value is True else [text])]
+    return shlex.join(words)
 
 
 def _arguments(document: ResultsDocument, task: str) -> dict[str, str]:
