@@ -34,7 +34,7 @@ from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.reproduce.submission.files import Files, MissingError
 from ttmbench.reproduce.submission.findings import Findings, agree
-from ttmbench.reproduce.submission.replay import equal_seeds, replayed_columns
+from ttmbench.reproduce.submission.replay import check_pairs, equal_seeds, replayed_columns
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.results.document import ResultsDocument
@@ -190,7 +190,9 @@ class Submission:
 
     def _stored(self, kind: str, task: TaskFile, adapted_on: str | None = None) -> StoredScores:
         path = self.files.path(kind, adapted_on or task.spec.task, task.spec.task if adapted_on else None)
-        return read_scores(path, task.spec.shape)
+        stored = read_scores(path, task.spec.shape)
+        check_pairs(stored)
+        return stored
 
     def _scored(self, task: TaskFile, can: set[str]) -> TaskResult:
         spec, document, config = task.spec, self.document, self.config
