@@ -142,14 +142,14 @@ def test_what_cannot_be_divided_is_one_line(tasks, how, line):
 
 def test_processes_that_cannot_be_replaced_leave_their_part_to_the_first(tmp_path, capsys):
     def wait(timeout):
-        raise TtmbenchError("worker processes end before they begin")
+        raise TtmbenchError("worker processes fail to start")
 
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "device": "cpu,cpu"})
     devices, done = Devices(config, ["cpu", "cpu"], tmp_path, 1, None), []
     devices._workers["worker-1"], devices.executor = "cpu", SimpleNamespace(submit=lambda *_: None, wait=wait)
     others = devices._ahead("groups", "shapes_color", lambda part, of: done.append((part, of)))
     assert done == [(0, 2)] and others == [1] and not devices._workers
-    assert "did not do their part (worker processes end before they begin); cpu does it" in capsys.readouterr().err
+    assert "did not do their part (worker processes fail to start); cpu does it" in capsys.readouterr().err
 
 
 def test_other_commands_take_one_device(tmp_path, capsys):

@@ -317,7 +317,7 @@ def test_the_number_of_candidates_is_the_tasks_where_none_is_given(monkeypatch):
     ],
 )
 def test_what_cannot_be_ranked_is_said_in_a_line(model, task, rerank, message, monkeypatch):
-    monkeypatch.setattr("ttmbench.evaluator.reranking.MAX_GLOBAL_PAIRS", 100)
+    monkeypatch.setattr("ttmbench.evaluator.ranking_task.MAX_GLOBAL_PAIRS", 100)
 
     class Plugin:
         @hookimpl

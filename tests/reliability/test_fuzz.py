@@ -44,66 +44,34 @@ def test_the_same_seed_breaks_the_same_files():
         assert len({draw(one, random.Random(str(n)))[0] for n in range(8)}) > 4, one.name
 
 
-def planted(put):
-    """A format whose files do something that the fuzzer has to see."""
-    one, outcome = ROWS, fuzz_formats.Outcome
+def connect():
+    with socket.socket() as client:
+        client.connect_ex(("127.0.0.1", 9))
+
+
+PLANTED = {
+    "opens": ("touched outside", lambda base: (base / "sentinel" / "secret.txt").read_text()),
+    "writes": ("touched outside", lambda base: (base / "new.txt").write_text("x")),
+    "starts": ("touched outside", lambda base: subprocess.run([sys.executable, "-c", ""], check=True)),
+    "connects": ("touched outside", lambda base: connect()),
+    "never ends": ("too long or large", lambda base: [None for _ in iter(int, 1)]),
+    "takes memory": ("too long or large", lambda base: np.ones(1 << 28)),
+    "raises": ("tracebacks", lambda base: {"tracebacks": ["x"]}),
+    "miscounts": ("wrong numbers", lambda base: {"wrong": ["x"]}),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_the_fuzzer_sees_what_it_looks_for(monkeypatch, what):
+    column, act = PLANTED[what]
     calls = iter(range(10**6))
 
-    def act(folder: Path, content: bytes):
-        return (
-            put(outcome, folder) if next(calls) >= 2 else outcome(accepted=True)
-        )  # the two valid files that come first
+    def put(folder: Path, content: bytes):
+        result = act(folder.parents[1]) if next(calls) >= 2 else None  # the two valid files come first
+        return fuzz_formats.Outcome(accepted=True, **(result if isinstance(result, dict) else {}))
 
-    return replace(one, put=act, neutral=None)
-
-
-def opened_outside(outcome, folder):
-    (folder.parents[1] / "sentinel" / "secret.txt").read_text()
-    return outcome(accepted=True)
-
-
-def written_outside(outcome, folder):
-    (folder.parents[1] / "new.txt").write_text("x")
-    return outcome(accepted=True)
-
-
-def started(outcome, folder):
-    subprocess.run([sys.executable, "-c", ""], check=True)
-    return outcome(accepted=True)
-
-
-def connected(outcome, folder):
-    with socket.socket() as one:
-        one.connect_ex(("127.0.0.1", 9))
-    return outcome(accepted=True)
-
-
-def slow(outcome, folder):
-    while True:
-        pass
-
-
-def large(outcome, folder):
-    np.ones(1 << 28)
-    return outcome(accepted=True)
-
-
-@pytest.mark.parametrize(
-    ("put", "column"),
-    [
-        (opened_outside, "touched outside"),
-        (written_outside, "touched outside"),
-        (started, "touched outside"),
-        (connected, "touched outside"),
-        (slow, "too long or large"),
-        (large, "too long or large"),
-        (lambda outcome, folder: outcome(tracebacks=["x"]), "tracebacks"),
-        (lambda outcome, folder: outcome(accepted=True, wrong=["x"]), "wrong numbers"),
-    ],
-)
-def test_the_fuzzer_sees_what_it_looks_for(monkeypatch, put, column):
     monkeypatch.setattr(fuzzing, "SECONDS", 0.3)
-    row = fuzzing.fuzz(planted(put), 2, 0)
+    row = fuzzing.fuzz(replace(ROWS, put=put, neutral=None), 2, 0)
     assert row[column] == 2 and row["files"] == 2 and row["faults"]
 
 
@@ -126,21 +94,17 @@ def test_naive_metrics_are_those_of_the_package():
         assert float(value) == getattr(metrics, name)(table).mean(), name
 
 
-FOUND = {
-    "a filter beside none alone": ("scores safetensors", "scores.nome.0"),
-    "a whole number beyond floats": ("compared JSONL", "1" + "0" * 400),
-}
+FOUND = [  # format, and what in a valid file is replaced by what
+    ("scores safetensors", b"scores.none.0", b"scores.nome.0"),
+    ("compared JSONL", b'"text_score": 1.0', b'"text_score": 1' + b"0" * 400),
+]
 
 
-def test_files_on_which_something_was_found_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "old", "new"), FOUND, ids=["a filter beside none", "a number beyond floats"])
+def test_files_on_which_something_was_found_once(name, old, new, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    formats = {one.name: one for one in fuzz_formats.FORMATS}
-    for number, (what, (name, text)) in enumerate(FOUND.items()):
-        good = formats[name].make(random.Random(0))
-        old = b"scores.none.0" if name == "scores safetensors" else b'"text_score": 1.0'
-        assert old in good, what
-        new = text.encode() if name == "scores safetensors" else b'"text_score": ' + text.encode()
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        outcome = formats[name].put(folder, good.replace(old, new))
-        assert not outcome.accepted and not outcome.tracebacks and outcome.said.count("\n") == 1, (what, outcome)
+    (one,) = (one for one in fuzz_formats.FORMATS if one.name == name)
+    good = one.make(random.Random(0))
+    assert old in good
+    outcome = one.put(tmp_path, good.replace(old, new))
+    assert not outcome.accepted and not outcome.tracebacks and outcome.said.count("\n") == 1, outcome

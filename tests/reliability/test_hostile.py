@@ -208,16 +208,13 @@ GOOD = np.array([[[2.0, 1.0], [0.5, 3.0]], [[1.0, 2.0], [0.0, 1.0]]])
     ("text", "message"),
     [
         (score_lines(GOOD).replace("2.0", '"2.0"'), "which is no number"),
-        (score_lines(GOOD).replace("2.0", "true"), "which is no number"),
         (score_lines(GOOD).replace("2.0", "null"), "which is no number"),
-        (score_lines(GOOD).replace("2.0", "NaN"), "group g0 has a score that is nan"),
         (score_lines(GOOD).replace("2.0", "1e999"), "group g0 has a score that is inf"),
         (score_lines(GOOD).replace("2.0", "1e308"), "larger than any logit"),
         (score_lines(GOOD).replace("2.0", "9007199254740993"), "beyond 2"),
         (score_lines(GOOD).replace("[2.0, 1.0]", "[2.0]"), "differ in length"),
         (score_lines(GOOD, seed_index="0"), "seed_index"),
         (score_lines(GOOD, filter="../x"), "filter"),
-        (score_lines(GOOD).replace('"g1"', '"g0"'), "there twice"),
         ('{"label": "1_c0_i0", "score": 1, "score": 2}\n', "given twice"),
     ],
 )
@@ -762,8 +759,8 @@ class Scorer:
         (lambda n: [None] * n, "type object"),
         (lambda n: np.zeros(n, dtype=complex), "type complex128"),
         (lambda n: np.zeros(n, dtype=bool), "type bool"),
-        (lambda n: np.full(n, np.nan), "not a finite number"),
-        (lambda n: np.full(n, 1e300), "not a finite number"),
+        (lambda n: np.full(n, np.nan), "NaN or infinite"),
+        (lambda n: np.full(n, 1e300), "NaN or infinite"),
         (lambda n: None, "scores of shape"),
         (raising(RuntimeError("out\nof \x1b[2J memory " + "x" * 10**6)), "task 'mine' with model 'Scorer' failed"),
         (raising(SystemExit(0)), "SystemExit"),
@@ -814,7 +811,7 @@ class Wide:
     [
         ("features", r"features of shape \[\d+, 3\] for \d+ inputs"),
         ("logits", r"logits have shape \[1, 1\]"),
-        ("nan", "not a finite number"),
+        ("nan", "NaN or infinite"),
     ],
 )
 def test_a_dual_encoder_with_wrong_shapes(folder_task, wrong, message):

@@ -96,16 +96,14 @@ def test_a_cell_beside_a_sweep_is_refused_and_beside_other_cells_is_not(plan, ca
     with one_driver(Path("board")):
         assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 2
     said = capsys.readouterr()
-    assert said.err == (
-        "ttmbench: a sweep is writing to board, and does this cell too; wait until it is done, or leave --cell to it\n"
-    )
+    assert said.err == ("ttmbench: a sweep is writing to board and runs this cell too; wait until it is done\n")
     assert not said.out and [one.name for one in Path("board").iterdir()] == [".sweep"]
     with beside_other_cells(Path("board")):
         assert main(["sweep", plan, "-o", "board", "--cell", "1"]) == 0
         capsys.readouterr()
         assert main(["sweep", plan, "-o", "board"]) == 2
     said = capsys.readouterr().err
-    assert said == "ttmbench: cells of board are being run by themselves (--cell); wait until they are done\n"
+    assert said == "ttmbench: cells of board are being run with --cell; wait until they are done\n"
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_cells_share_the_folder_that_a_driver_has_alone(tmp_path):
     with beside_other_cells(tmp_path):
         with beside_other_cells(tmp_path):
             pass
-        with pytest.raises(UsageError, match="are being run by themselves"), one_driver(tmp_path):
+        with pytest.raises(UsageError, match="are being run with --cell"), one_driver(tmp_path):
             pass
     with one_driver(tmp_path):
         with pytest.raises(UsageError, match="a sweep is writing"), beside_other_cells(tmp_path):
@@ -200,16 +200,16 @@ def test_a_folder_that_was_removed_while_its_lock_was_opened_is_locked_anew(tmp_
     monkeypatch.setattr(fcntl, "flock", late)
     with beside_other_cells(tmp_path):
         assert opened[0].closed and (tmp_path / ".sweep" / "lock").exists()
-        with pytest.raises(UsageError, match="by themselves"), one_driver(tmp_path):
+        with pytest.raises(UsageError, match="with --cell"), one_driver(tmp_path):
             pass
 
 
 def test_without_workers_the_state_is_written_and_the_error_goes_on(tmp_path):
     class Nobody(Inline):
         def wait(self, timeout):
-            raise TtmbenchError("worker processes end before they begin: no")
+            raise TtmbenchError("worker processes fail to start: no")
 
-    with pytest.raises(TtmbenchError, match="before they begin"):
+    with pytest.raises(TtmbenchError, match="fail to start"):
         swept(cells_of(tmp_path, **PLAN)[:1], tmp_path, Nobody({}))
     assert read_summary(tmp_path / "sweep.json").status == "interrupted"
 
@@ -228,7 +228,7 @@ def test_a_summary_that_is_none_is_refused_by_readers_and_replaced_by_sweeps(tmp
     with pytest.raises(DataError, match=message):
         read_summary(tmp_path / "sweep.json")
     swept(cells_of(tmp_path, **PLAN)[:1], tmp_path, Inline({"a": Pretends()}))
-    assert states(tmp_path) == ["done"] and "made anew" in capsys.readouterr().err
+    assert states(tmp_path) == ["done"] and "rebuilt" in capsys.readouterr().err
 
 
 def test_the_summary_is_as_the_docs_say(board):

@@ -171,7 +171,7 @@ def test_processes_that_cannot_begin_end_the_sweep_with_their_last_line(tmp_path
     monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "raise SystemExit('no such thing')")
     executor = LocalExecutor(tmp_path, worker_slots(1, (), 1))
     executor.start()
-    with pytest.raises(TtmbenchError, match="end before they begin: its process ended with exit code 1: no such thing"):
+    with pytest.raises(TtmbenchError, match="fail to start: its process ended with exit code 1: no such thing"):
         events_until(executor, Finished)
     executor.stop(True)
 

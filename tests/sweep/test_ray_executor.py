@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +22,7 @@ from ttmbench.evaluator.executor import WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.sweep import ray_cluster, ray_executor
-from ttmbench.sweep.executor_options import RayOptions, read_options
+from ttmbench.sweep.executor_options import RayOptions
 from ttmbench.sweep.payload import Payload, gather, missing_plugins, relocated
 from ttmbench.sweep.ray_cluster import BoardPauses, board_class
 from ttmbench.sweep.ray_executor import RayExecutor
@@ -41,17 +45,21 @@ class LostError(RayError):
     pass
 
 
-class Answer:
-    """A reference to what comes."""
+@dataclass(eq=False)
+class Reference:
+    """To what comes."""
 
-    def __init__(self, answer):
-        self.answer = answer
+    answer: object
+
+
+class Refused(Exception):
+    """Raised when something is sent, in place of an answer."""
 
 
 class Method:
     """A method of an actor: what it was called with, and what it will answer."""
 
-    def __init__(self, answers):
+    def __init__(self, answers=()):
         self.answers, self.given = answers, []
 
     def options(self, **_):
@@ -61,15 +69,8 @@ class Method:
         self.given.append(given)
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Refused):
-            raise answer.error
-        return Answer(answer)
-
-
-class Refused:
-    """What is refused before it is sent."""
-
-    def __init__(self, error):
-        self.error = error
+            raise answer.args[0]
+        return Reference(answer)
 
 
 class FakeRay:
@@ -80,18 +81,15 @@ class FakeRay:
         hello: likewise, to a greeting.
     """
 
-    def __init__(self, does=(), hello=()):
-        self.exceptions = SimpleNamespace(
-            RayError=RayError, RayActorError=RayActorError, OutOfMemoryError=OutOfMemoryError
-        )
-        self.does, self.greeted = list(does), list(hello)
-        self.there = {"n1": 1}
-        self.killed, self.actors, self.placed = [], [], []
-        self.util = SimpleNamespace(scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=self.stays))
-        self.cloudpickle = SimpleNamespace(dumps=lambda value: value)
+    exceptions = SimpleNamespace(RayError=RayError, RayActorError=RayActorError, OutOfMemoryError=OutOfMemoryError)
+    cloudpickle = SimpleNamespace(dumps=lambda value: value)
+    strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
+    util = SimpleNamespace(scheduling_strategies=strategies)
 
-    def stays(self, node, soft):
-        return node
+    def __init__(self, does=(), hello=()):
+        self.does, self.greeted, self.there = list(does), list(hello), {"n1": 1}
+        self.killed, self.actors, self.placed = [], [], []
+        self.kill = self.killed.append
 
     def get_runtime_context(self):
         return SimpleNamespace(get_node_id=lambda: "n1")
@@ -103,27 +101,18 @@ class FakeRay:
         ]
 
     def remote(self, *classes, **_):
-        if classes:
-            return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self.board))
-        return lambda made: SimpleNamespace(options=self.actor_options)
+        make = self.board if classes else self.actor
+        return SimpleNamespace(options=make) if classes else lambda made: SimpleNamespace(options=make)
 
-    def board(self):
-        return SimpleNamespace(take=Method([{}] * 99))
+    def board(self, **_):
+        return SimpleNamespace(remote=lambda: SimpleNamespace(take=Method([{}] * 99)))
 
-    def actor_options(self, *, scheduling_strategy, **_):
+    def actor(self, *, scheduling_strategy, **_):
         self.placed.append(scheduling_strategy)
-        return SimpleNamespace(remote=self.actor)
-
-    def actor(self):
-        hello = self.greeted.pop(0) if self.greeted else ([], True, 1)
-        made = SimpleNamespace(
-            hello=Method([hello]),
-            do=Method(self.does),
-            leave=Method([]),
-            interrupt=Method([]),
-        )
+        hello = Method([self.greeted.pop(0) if self.greeted else ([], True, 1)])
+        made = SimpleNamespace(hello=hello, do=Method(self.does), leave=Method(), interrupt=Method())
         self.actors.append(made)
-        return made
+        return SimpleNamespace(remote=lambda: made)
 
     def wait(self, answers, num_returns=1, timeout=0.0):
         return list(answers)[:num_returns], []
@@ -132,9 +121,6 @@ class FakeRay:
         if isinstance(answer.answer, Exception):
             raise answer.answer
         return answer.answer
-
-    def kill(self, actor):
-        self.killed.append(actor)
 
 
 def done(unit=None, state="done", error=None):
@@ -157,7 +143,7 @@ def begun(tmp_path, monkeypatch):
 
     def begin(ray, **given):
         monkeypatch.setattr(ray_executor, "import_ray", lambda: ray)
-        executor = RayExecutor(tmp_path / "out", read_options(RayOptions, given), [one.cell], 9)
+        executor = RayExecutor(tmp_path / "out", RayOptions.read(given), [one.cell], 9)
         executor.start()
         joined, executor._queued = executor._queued, []
         return executor, joined
@@ -253,7 +239,7 @@ def test_a_node_that_lacks_something_is_left_alone(begun, capsys):
 
 
 def test_workers_that_end_before_they_begin_end_the_sweep(begun):
-    with pytest.raises(TtmbenchError, match="no node of the cluster can be used: node at-n1: workers end there before"):
+    with pytest.raises(TtmbenchError, match="no node of the cluster can be used: node at-n1: workers fail to start"):
         begun.begin(FakeRay(hello=[RayActorError("x")] * 9))
 
 
@@ -292,7 +278,7 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
 )
 def test_wrong_arguments_are_one_line(given, said):
     with pytest.raises(UsageError) as error:
-        read_options(RayOptions, given)
+        RayOptions.read(given)
     assert said in str(error.value)
 
 
@@ -308,13 +294,13 @@ def test_no_cluster_is_started(monkeypatch, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        with pytest.raises(TtmbenchError, match=f"nobody answers at 127.0.0.1:{port}"):
+        with pytest.raises(TtmbenchError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
             ray_cluster.connect(ray, f"127.0.0.1:{port}", {})
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     with pytest.raises(TtmbenchError, match="no Ray cluster is known on this machine"):
         ray_cluster.connect(ray, "auto", {})
-    with pytest.raises(UsageError, match="is no HOST:PORT"):
+    with pytest.raises(UsageError, match="must be HOST:PORT"):
         ray_cluster.connect(ray, "head", {})
 
 
@@ -411,7 +397,7 @@ def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
     given, _ = greeting
     worker = RayWorker(Greeting(**{**given, "packages": {**digests.packages(), "torch": "1.0"}}))
     assert not worker.common and worker._cache == tmp_path / "node"
-    assert [line.startswith("it has torch ") and line.endswith("and 1.0 is asked for") for line in worker.lacks] == [
+    assert [line.startswith("it has torch ") and line.endswith(", the driver has 1.0") for line in worker.lacks] == [
         True
     ]
     (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
@@ -459,23 +445,16 @@ def test_a_worker_that_is_interrupted_stops_its_unit():
     worker = RayWorker.__new__(RayWorker)
     worker._thread = None
     worker.interrupt()  # nothing is under way
-    import threading
-    import time
-
-    stopped = []
 
     def work():
         worker._thread = threading.get_ident()
-        try:
+        with pytest.raises(KeyboardInterrupt):
             while True:
                 time.sleep(0.01)
-        except KeyboardInterrupt:
-            stopped.append(True)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    while worker._thread is None:
-        time.sleep(0.01)
-    worker.interrupt()
-    thread.join(5)
-    assert stopped == [True]
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(work)
+        while worker._thread is None:
+            time.sleep(0.01)
+        worker.interrupt()
+        stopped.result(5)

@@ -11,7 +11,7 @@ from support.sweeps import SMALL, Told, cells_of
 from ttmbench._util.console import progress_iter, step_done, steps_told
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator import executor as module
-from ttmbench.evaluator.executor import REPORTED_AFTER, START, Signs, Watch
+from ttmbench.evaluator.executor import REPORTED_AFTER, START, Throttle, Watch
 from ttmbench.evaluator.local_executor import LocalExecutor, worker_slots
 from ttmbench.model_adapters.api import pool
 from ttmbench.scoring.batches import BatchSizer
@@ -123,7 +123,7 @@ def test_processes_that_hang_before_they_begin_end_the_sweep(tmp_path, forked, m
     monkeypatch.setattr("ttmbench.evaluator.local_executor._BEGIN", "import signal; signal.pause()")
     executor = LocalExecutor(tmp_path, worker_slots(1, (), 1), stall=0.05)
     executor.start()
-    with pytest.raises(TtmbenchError, match="end before they begin: it hung: no sign of progress"):
+    with pytest.raises(TtmbenchError, match="fail to start: it hung: no sign of progress"):
         for _ in range(200):
             executor.wait(0.05)
     executor.stop(True)
@@ -154,7 +154,7 @@ def test_a_wait_that_a_server_asked_for_gives_signs(monkeypatch):
 
 def test_signs_are_passed_on_now_and_then():
     found = []
-    often, seldom = Signs(lambda: found.append("often"), 0.0), Signs(lambda: found.append("seldom"), 1000.0)
+    often, seldom = Throttle(lambda: found.append("often"), 0.0), Throttle(lambda: found.append("seldom"), 1000.0)
     for _ in range(3):
         often()
         seldom()

@@ -15,7 +15,7 @@ from ttmbench.evaluator import worker as worker_module
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.unit import Unit, units_of
 from ttmbench.evaluator.worker import Worker
-from ttmbench.sweep.payload import Changes, files_of, put_files, take_in
+from ttmbench.sweep.payload import changed, files_of, put_files, stamps, take_in
 
 
 def cell(tmp_path, model="tiny-clip", **options):
@@ -75,9 +75,9 @@ def test_another_worker_takes_up_what_the_first_left(tmp_path, alone):
 def travelled(root, driver, unit, cache=None, report=lambda line: None):
     """Does a unit in a folder that is not the driver's; the files that it wrote."""
     put_files(root, unit.cell, files_of(driver, unit.cell), cache)
-    changes = Changes(root, unit.cell, cache)
+    before = stamps(root, unit.cell, cache)
     assert Worker(root, None if cache is None else str(cache)).do(unit, report).error is None
-    return changes.found()
+    return changed(before, stamps(root, unit.cell, cache))
 
 
 def test_without_a_common_folder_the_files_travel(tmp_path, alone):

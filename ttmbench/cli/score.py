@@ -34,9 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def score(options: argparse.Namespace) -> int:
     """Compute the metrics, print and write them, and check the assertions."""
+    from ttmbench.evaluator.eval_results import sample_lines
     from ttmbench.evaluator.resume import archive_existing
     from ttmbench.evaluator.score_files import score_files
-    from ttmbench.evaluator.single_groups import sample_lines
 
     assertions = options.assertions or []
     for assertion in assertions:

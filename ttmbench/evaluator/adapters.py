@@ -11,7 +11,6 @@ import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench._util.text import Unreadable, read_json
@@ -21,13 +20,15 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import Registry, arguments_of, load_target
 from ttmbench.protocols import ChoiceScorer, DualEncoder, PairScorer
 from ttmbench.scoring.capabilities import Capabilities, Model
-from ttmbench.types import ModelFiles
+from ttmbench.types import ModelFiles, Record
 
 RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
 
 
-def make_adapter(registry: Registry, name: str, model_args: Mapping[str, Any], settings: Mapping[str, Any]) -> Model:
+def make_adapter(
+    registry: Registry, name: str, model_args: Mapping[str, object], settings: Mapping[str, object]
+) -> Model:
     """Imports and calls a registered adapter.
 
     Args:
@@ -138,19 +139,19 @@ def _whose(registry: Registry, name: str) -> str:
     return f"model '{name}' of plugin '{registry.adapters[name][1]}'"
 
 
-def model_info(model: Capabilities) -> dict[str, Any]:
+def model_info(model: Capabilities) -> Record:
     """What an adapter states about itself, for the record."""
     adapter = model.adapter
     with foreign_errors(f"fingerprint() of {type(adapter).__name__}"):
         declared = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}
         shown = dict(declared) if isinstance(declared, Mapping) else {"fingerprint": str(declared)}
         json.dumps(shown, allow_nan=False)
-    info: dict[str, Any] = {"capabilities": model.names, "fingerprint": shown}
+    info: Record = {"capabilities": model.names, "fingerprint": shown}
     files = getattr(adapter, "files", None)
     return {**info, "source": files.provenance()} if isinstance(files, ModelFiles) else info
 
 
-def trained_on(registry: Registry, model: str, model_args: Mapping[str, Any], adapter: object) -> list[str] | None:
+def trained_on(registry: Registry, model: str, model_args: Mapping[str, object], adapter: object) -> list[str] | None:
     """The image collections that a model was trained on, as cards name them; None where that is unknown.
 
     Args:
@@ -193,13 +194,13 @@ def remarks(adapter: object) -> list[str]:
     ]
 
 
-def finetuned(adapter: object) -> dict[str, Any] | None:
+def finetuned(adapter: object) -> Record | None:
     """The record (`ttmbench.evaluator.finetune`) beside a model's weights; None if there is none."""
     files = getattr(adapter, "files", None)
     return read_record(files.folder) if isinstance(files, ModelFiles) else None
 
 
-def read_record(folder: Path) -> dict[str, Any] | None:
+def read_record(folder: Path) -> Record | None:
     """The record in a folder; None if there is none, DataError if it is damaged."""
     path = folder / RECORD
     if not path.is_file():
@@ -217,17 +218,17 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return dict(content)
 
 
-def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+def write_record(folder: Path, record: Mapping[str, object]) -> None:
     """Writes a record into a folder of weights, in one step."""
     write_atomically(folder / RECORD, lambda path: path.write_text(to_json(record), encoding="utf-8"))
 
 
-def finetuning_shown(record: Mapping[str, Any]) -> dict[str, Any]:
+def finetuning_shown(record: Mapping[str, object]) -> Record:
     """What results say of a finetuning (``model_info.finetuned``): on what, how, and from which weights."""
     return {key: record.get(key) for key in ("tasks", "loss", "hyperparameters", "preset", "seed", "base")}
 
 
-def loads_as(target: str, model: str, folder: str) -> tuple[str, dict[str, Any]]:
+def loads_as(target: str, model: str, folder: str) -> tuple[str, Record]:
     """The model and arguments by which a run loads the weights of a finetuning from ``folder``.
 
     Args:
@@ -240,7 +241,7 @@ def loads_as(target: str, model: str, folder: str) -> tuple[str, dict[str, Any]]
     return name, {"model": f"local-dir:{folder}"} if kind == "open_clip" else {"pretrained": folder}
 
 
-def fits_note(record: Mapping[str, Any] | None, task: str) -> list[str]:
+def fits_note(record: Record | None, task: str) -> list[str]:
     """A sentence for a task that the model was finetuned on; none for others."""
     for one in (record or {}).get("tasks", ()):
         if one["task"] == task:

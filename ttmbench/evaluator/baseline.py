@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.files import file_digest
 from ttmbench.data.task_file import TaskFile
@@ -15,6 +14,7 @@ from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of
 from ttmbench.results.stored_runs import StoredRun, TaskGroups, read_run
+from ttmbench.types import Record
 
 THIS = Path("this run")
 _ADVICE = "; `ttmbench compare --allow_different` compares those whose ids they share"
@@ -22,15 +22,10 @@ _ADVICE = "; `ttmbench compare --allow_different` compares those whose ids they 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The run to compare with, as it was when this one began.
+    """The run to compare with, as it was when this one began."""
 
-    Attributes:
-        run: its document, and the values of its groups for tasks that have samples.
-        sha256: of its document.
-    """
-
-    run: StoredRun
-    sha256: str
+    run: StoredRun  # its document, and the values of its groups for tasks that have samples
+    sha256: str  # of its document
 
     @classmethod
     def read(cls, path: Path, tasks: Mapping[str, TaskFile]) -> Baseline:
@@ -59,9 +54,7 @@ class Baseline:
                     f"same groups{_ADVICE}"
                 )
 
-    def entry(
-        self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int
-    ) -> dict[str, Any]:
+    def entry(self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int) -> Record:
         """The document's record of the comparison: file, sha256, model_name, rows, and why they were refused, or None.
 
         Args:
@@ -78,13 +71,13 @@ class Baseline:
             return {**about, "rows": [], "refused": f"--baseline: {error}"}
         return {**about, "rows": rows, "refused": None}
 
-    def _rows(self, this: StoredRun, iterations: int, seed: int) -> list[dict[str, Any]]:
+    def _rows(self, this: StoredRun, iterations: int, seed: int) -> list[Record]:
         before = {(one.task, one.key): one.value for one in numbers_of(self.run.document)}
         after = numbers_of(this.document)
         shared = [task for task in this.document.results if task in self.run.document.results]
         for task in shared:
             check_same(self.run, this, task, _ADVICE)
-        paired: dict[tuple[str, str], dict[str, Any]] = {}
+        paired: dict[tuple[str, str], Record] = {}
         mine, others = this.values, self.run.values
         if any(others.get(task, {}).keys() & mine.get(task, {}).keys() for task in shared):
             found = adjust_for_several(compare_runs(self.run, this, iterations=iterations, seed=seed))
@@ -97,8 +90,8 @@ class Baseline:
         return rows
 
 
-def _row(one: Number, old: float, new: float, paired: Mapping[str, Any] | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"task": one.task, "metric": one.metric, "filter": one.filter}
+def _row(one: Number, old: float, new: float, paired: Record | None) -> Record:
+    row: Record = {"task": one.task, "metric": one.metric, "filter": one.filter}
     row |= {"baseline": old, "value": new, "difference": new - old}
     if paired is None:
         return {**row, "paired": False, "ci": None, "p": None, "p_holm": None, "test": None, "won": None, "lost": None}

@@ -38,17 +38,14 @@ def several_devices(
     plugins: Sequence[object],
     cache: ScoreCache | None,
 ) -> Iterator[Devices]:
-    """The devices of a run, for as long as it lasts.
+    """The devices of a run, for as long as it lasts; UsageError if it cannot be divided.
 
     Args:
         config: the run.
-        adapter: a model that was given as an object.
-        in_memory: tasks that are no files.
-        plugins: plugins that were given as objects.
+        adapter: a model that was given as an object, as ``in_memory`` tasks and ``plugins`` were.
+        in_memory: see above.
+        plugins: see above.
         cache: the run's.
-
-    Raises:
-        UsageError: the run cannot be divided.
     """
     names = config.device.split(",")
     for is_given, what in ((adapter is not None, "a model"), (in_memory, "a task"), (plugins, "a plugin")):

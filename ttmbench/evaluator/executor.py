@@ -134,15 +134,15 @@ class Watch:
         return reasons
 
 
-class Signs:
-    """Calls ``send`` when a step of work ends, at most once in ``every`` seconds; used from any thread."""
+class Throttle:
+    """Calls ``send`` at most once in ``every`` seconds, and ignores calls in between; used from any thread."""
 
-    def __init__(self, send: Callable[[], object], every: float) -> None:
+    def __init__(self, send: Callable[..., object], every: float) -> None:
         self._send, self._every, self._sent = send, every, -1e9
 
-    def __call__(self) -> None:
-        """A step has ended."""
+    def __call__(self, *values: object) -> None:
+        """Passes the values on, or ignores them."""
         now = time.monotonic()
         if now - self._sent >= self._every:
             self._sent = now
-            self._send()
+            self._send(*values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from ttmbench.evaluator.plan import Run, TaskPlan
 from ttmbench.evaluator.score_task import load_data
@@ -12,6 +11,7 @@ from ttmbench.protocols import ChoiceStyle
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
 from ttmbench.scoring.forced_choice.ask import Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
+from ttmbench.types import Record
 
 
 def ask_task(plan: TaskPlan, run: Run) -> Answered:
@@ -25,7 +25,7 @@ def ask_task(plan: TaskPlan, run: Run) -> Answered:
     seconds = {"load": started - clock, "score": time.perf_counter() - started}
     orders = 1 if adapter.choice_style.order == "random" else 2
     record = {**_questions(plan, adapter.choice_style, orders, config.seed), "unread": []}
-    answers: list[list[dict[str, Any]]] = [[] for _ in groups]
+    answers: list[list[Record]] = [[] for _ in groups]
     for given in answered.given:
         asked = given.asked
         answers[asked.group].append(
@@ -60,7 +60,7 @@ def ask_task(plan: TaskPlan, run: Run) -> Answered:
     )
 
 
-def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> dict[str, Any]:
+def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> Record:
     """The results document's record of the questions."""
     shape = plan.spec.shape
     prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions)}

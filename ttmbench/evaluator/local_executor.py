@@ -209,7 +209,7 @@ class LocalExecutor:
         if not process.ready:
             self._failed_starts += 1
             if self._failed_starts >= _MAX_FAILED_STARTS:
-                raise TtmbenchError(f"worker processes end before they begin: {why}; see {process.log}")
+                raise TtmbenchError(f"worker processes fail to start: {why}; see {process.log}")
         self._begin(process.slot)
         return WorkerLost(process.name, process.unit, why, process.hung is not None) if process.ready else None
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.settings import names_of_runs, setting_in_sweep
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.stats import IntervalMethod
-from ttmbench.types import Scores
+from ttmbench.types import Record, Scores
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -80,7 +80,7 @@ def compare(
     allow_different: bool = False,
     bootstrap_iters: int = 1000,
     seed: int = 0,
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Compares two runs group by group, or what was adapted in one run with the model as it was.
 
     Args:
@@ -156,7 +156,7 @@ def score(
     >>> score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"]
     1.0
     """
-    common: dict[str, Any] = {"limit": limit, "bootstrap_iters": bootstrap_iters, "interval": interval, "seed": seed}
+    common: Record = {"limit": limit, "bootstrap_iters": bootstrap_iters, "interval": interval, "seed": seed}
     if isinstance(scores, str | os.PathLike):
         path = place_of(scores, "scores")
         return score_files(

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -34,6 +33,7 @@ from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import CHOICE, TRACK_ORDER, supervised_tracks
 from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.scoring.capabilities import Capabilities
+from ttmbench.types import Record
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
 _RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
@@ -57,7 +57,7 @@ class RunRecord:
     def __init__(
         self,
         model_name: str,
-        config: Mapping[str, Any],
+        config: Mapping[str, object],
         command: Sequence[str],
         started: datetime,
         tasks: Sequence[str] = (),
@@ -74,13 +74,13 @@ class RunRecord:
         self._clock = time.perf_counter() if clock is None else clock
         self._git_hash, self._packages = digests.git_hash(), digests.packages()
         self.results: dict[str, TaskResult] = {}
-        self.errors: list[dict[str, Any]] = []
-        self.model_info: dict[str, Any] = {}
-        self.baseline: dict[str, Any] | None = None
+        self.errors: list[Record] = []
+        self.model_info: Record = {}
+        self.baseline: Record | None = None
         self._reporting: Reporting | None = None
-        self._earlier: dict[str, dict[str, Any]] = {}
+        self._earlier: dict[str, Record] = {}
         self._earlier_seconds = 0.0
-        self._earlier_usage: dict[str, Any] = {}
+        self._earlier_usage: Record = {}
         self.is_new = place is None or place.previous is None  # else the document is still an earlier run's
         self._task: str | None = None  # under way
         self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
@@ -121,7 +121,7 @@ class RunRecord:
         self._save_running()
         return done
 
-    def take_over(self, document: Mapping[str, Any], tasks: Sequence[str]) -> None:
+    def take_over(self, document: Record, tasks: Sequence[str]) -> None:
         """Takes what an earlier document has of some tasks."""
         for task in tasks:
             known = (key for key in keys_by_task() if task in document.get(key, {}))
@@ -240,8 +240,8 @@ class RunRecord:
             {"task": task, "stage": stage, "type": type(cause).__name__, "message": one_line(secrets.redact([message]))}
         )
 
-    def _usage(self) -> dict[str, Any]:
-        """What the model has used; a model that cannot tell is no reason to lose a run."""
+    def _usage(self) -> Record:
+        """What the model has used; one that fails to report it does not end the run."""
         try:
             used = dict(self._reporting.usage()) if self._reporting else {}
             json.dumps(used, allow_nan=False)
@@ -251,15 +251,19 @@ class RunRecord:
 
     def document(self, status: str) -> ResultsDocument:
         """The results document as it is now."""
-        per_task = self._per_task()
+        per_task, failed = self._per_task(), {error["task"] for error in self.errors}
+        done = per_task["results"]
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
-        groups = aggregates(per_task["results"], self._datasets)
+        groups = aggregates(done, self._datasets)
         notes = {name: shared_images_note(per_task["configs"], self._datasets[name]) for name in groups}
         notes = {name: found for name, found in notes.items() if found}
         document = {
             "schema_version": SCHEMA_VERSION,
             "status": status,
-            "task_status": self._task_status(per_task["results"]),
+            "task_status": {
+                name: "failed" if name in failed else "done" if name in done else "pending"
+                for name in self._tasks or list(done)
+            },
             "track": next((track for track in reversed(TRACK_ORDER) if track in used), "zero_shot"),
             "groups": groups,
             "group_subtasks": {name: list(self._datasets[name]) for name in groups},
@@ -285,42 +289,42 @@ class RunRecord:
         except ValidationError as error:  # a plugin's metric or a mistake of ours: what no reader would take
             raise TtmbenchError(f"the results document is not as its schema says: {describe(error)}") from None
 
-    def _per_task(self) -> dict[str, dict[str, Any]]:
-        """What holds an entry a task, the tasks in the order of the run; some keys only where they are."""
+    def _per_task(self) -> dict[str, Record]:
+        """The keys with an entry for each task, the tasks in the order of the run; some keys only where they are."""
         collections = self.model_info.get("trained_on") or ()
         finetuning = self.model_info.get("finetuned")
         now = {name: _entries(result, collections, finetuning) for name, result in self.results.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
-        found: dict[str, dict[str, Any]] = {
+        found: dict[str, Record] = {
             key: {name: known[name][key] for name in order if name in known and key in known[name]}
             for key in keys_by_task()
         }
         return {key: entries for key, entries in found.items() if entries or key not in _RARE}
 
-    def _task_status(self, results: Mapping[str, Any]) -> dict[str, str]:
-        failed = {error["task"] for error in self.errors}
-        names = self._tasks or list(results)
-        return {name: "failed" if name in failed else "done" if name in results else "pending" for name in names}
 
-
-def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The results document's entries of one task, by key; the rest is what the model was trained and finetuned on."""
+def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record | None) -> Record:
+    """The document's entries of one task, by key."""
     summary, spec = result.summary, result.spec
     seen = [name for name in spec.images_from if name in trained_on]
-    notes = [*result.notes, *_notes_on_clusters(result), *_notes_on_training(seen)]
+    counts, coverage = result.counts(), result.data.source.get("coverage")
+    notes = list(result.notes)
+    if counts.get("clusters", result.n_groups) < result.n_groups:
+        notes.append(clusters_note(result.n_groups, counts["clusters"]))
+    if seen:
+        notes.append(f"the model was trained on images of {', '.join(seen)}, of which this task's are")
     notes += fits_note(finetuning, spec.task)
-    notes += _notes_on_coverage(result.data.source.get("coverage"))
+    if coverage is not None and coverage["missing"]:
+        notes.append(
+            f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are left out, so "
+            "numbers compare only with those of the same groups (datasets, coverage)"
+        )
     notes += _notes_on_hardware((result.from_store or {}).get("hardware", ()))
     only_some_have = {"tag_means": result.tag_means, **result.records()}
     if isinstance(result, Scored):
         only_some_have |= {"breakdowns": result.breakdowns, "truncated": result.truncated}
         only_some_have["ttm_also"] = {name: other.record() for name, other in result.elsewhere.items()}
-    only_some_have |= {
-        "seen_in_training": seen,
-        "undecided": result.undecided,
-        "notes": notes,
-    }
+    only_some_have |= {"seen_in_training": seen, "undecided": result.undecided, "notes": notes}
     return {
         "tracks": summary.tracks if finetuning is None else supervised_tracks(summary.tracks),
         "results": summary.results,
@@ -331,7 +335,7 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[
         "configs": spec.model_dump(mode="json"),
         "versions": spec.version,
         "n-shot": 0,
-        "n-samples": result.counts(),
+        "n-samples": counts,
         "higher_is_better": {metric.name: metric.higher_is_better for metric in result.metrics},
         "task_hashes": result.data.fingerprint,
         "datasets": _dataset(result),
@@ -339,8 +343,8 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Mapping[
     }
 
 
-def _with_earlier(used: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run has used in all its lives: counts added, lists joined; what a model calls otherwise is as it is now.
+def _with_earlier(used: Record, earlier: Mapping[str, object]) -> Record:
+    """What a run has used including earlier ones that it resumed: counts added, lists joined, the rest as it is now.
 
     >>> _with_earlier({"requests": 0, "cost": None, "served": []}, {"requests": 7, "cost": 0.5, "served": ["m"]})
     {'requests': 7, 'cost': 0.5, 'served': ['m']}
@@ -355,19 +359,10 @@ def _with_earlier(used: dict[str, Any], earlier: Mapping[str, Any]) -> dict[str,
     return total
 
 
-def _notes_on_coverage(coverage: Mapping[str, Any] | None) -> list[str]:
-    if coverage is None or not coverage["missing"]:
-        return []
-    return [
-        f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are left out, so numbers "
-        "compare only with those of the same groups (datasets, coverage)"
-    ]
+def _notes_on_hardware(earlier: Sequence[Mapping[str, object]]) -> list[str]:
+    """Where an earlier run computed scores on other hardware, which may round differently."""
 
-
-def _notes_on_hardware(earlier: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where an earlier run computed scores on other hardware, which may round in another way."""
-
-    def words(hardware: Mapping[str, Any]) -> str:
+    def words(hardware: Mapping[str, object]) -> str:
         parts = (hardware.get(name) for name in ("cpu_capability", "machine", "accelerator"))
         return " ".join(str(one) for one in parts if one is not None)
 
@@ -378,16 +373,7 @@ def _notes_on_hardware(earlier: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {own}"]
 
 
-def _notes_on_clusters(result: TaskResult) -> list[str]:
-    total, count = result.n_groups, result.counts().get("clusters", result.n_groups)
-    return [clusters_note(total, count)] if count < total else []
-
-
-def _notes_on_training(seen: Sequence[str]) -> list[str]:
-    return [f"the model was trained on images of {', '.join(seen)}, of which this task's are"] if seen else []
-
-
-def _dataset(result: TaskResult) -> dict[str, Any]:
+def _dataset(result: TaskResult) -> Record:
     spec, data = result.spec, result.data
     return {
         "source": {key: value for key, value in data.source.items() if key != "coverage"},

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import filelock
 
@@ -28,6 +27,7 @@ from ttmbench.evaluator.run_key import DataNow, RunKey
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles, probe
 from ttmbench.results.reader import read_document
+from ttmbench.types import Record
 
 LOCK = "lock"
 _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
@@ -35,24 +35,17 @@ _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
 
 @dataclass
 class RunDirectory:
-    """The files of a run, locked against other writers until it is left; a context manager.
+    """The files of a run, locked against other writers until it is left; a context manager."""
 
-    Attributes:
-        files: where the run writes.
-        previous: the document that an earlier run of the same command left; None if there is none.
-        address: what the folder stands for, as it may be shown; None if results stay on this machine.
-        publish: sends what was written there; does nothing if results stay on this machine.
-        unsent: why the address lacks what was written last; None if it lacks nothing.
-    """
-
-    files: RunFiles
-    previous: ResultsDocument | None
+    files: RunFiles  # where the run writes
+    previous: ResultsDocument | None  # the document that an earlier run of the same command left; None if there is none
     _lock: filelock.BaseFileLock
     _config: RunConfig
     _started: datetime
-    address: str | None = None
+    address: str | None = None  # what the folder stands for, as it may be shown; None if results stay on this machine
+    # sends what was written there; does nothing if results stay on this machine
     publish: Callable[[RunFiles], None] = lambda files: None
-    unsent: TtmbenchError | None = None
+    unsent: TtmbenchError | None = None  # why the address lacks what was written last; None if it lacks nothing
 
     @property
     def results(self) -> tuple[Path | None, str | None]:
@@ -75,7 +68,7 @@ class RunDirectory:
         self._lock.release()
 
     def keep_completed(
-        self, fingerprint: Mapping[str, Any], data_of: Callable[[str], DataNow | None] = lambda task: None
+        self, fingerprint: Mapping[str, object], data_of: Callable[[str], DataNow | None] = lambda task: None
     ) -> list[str]:
         """Tasks of the earlier run that need not be run again, now that the model is known.
 
@@ -228,7 +221,7 @@ def _earlier(folder: Path, key: RunKey) -> Path | None:
     return None
 
 
-def _report_changes(key: RunKey, document: Mapping[str, Any], path: Path) -> bool:
+def _report_changes(key: RunKey, document: Record, path: Path) -> bool:
     """Says why a document of the same command is not resumed, if it is one."""
     changed = key.changes_since(document)
     if changed is not None:
@@ -236,7 +229,7 @@ def _report_changes(key: RunKey, document: Mapping[str, Any], path: Path) -> boo
     return changed is not None
 
 
-def _document(path: Path, strict: bool) -> dict[str, Any] | None:
+def _document(path: Path, strict: bool) -> Record | None:
     """A results document; None if there is none. With ``strict``, UsageError for any other file."""
     if not path.exists():
         return None
@@ -254,7 +247,7 @@ def _document(path: Path, strict: bool) -> dict[str, Any] | None:
     return None
 
 
-def _sound(path: Path, document: dict[str, Any]) -> dict[str, Any] | None:
+def _sound(path: Path, document: Record) -> Record | None:
     """The document if it can be resumed; else None, after a warning, and the file gets another name."""
     try:
         read_document(path)
@@ -293,13 +286,13 @@ def _stamp(date: float) -> str:
     return datetime.fromtimestamp(date).strftime(_STAMP)
 
 
-def _aside(files: RunFiles, document: Mapping[str, Any]) -> RunFiles:
+def _aside(files: RunFiles, document: Record) -> RunFiles:
     """Where another run's files go: its time is part of the name, so that nothing is overwritten."""
     stem = f"{files.results.stem}.{_stamp(float(document.get('date', 0.0)))}"
     return RunFiles.of(str(files.results.with_name(f"{stem}.json")), "", "")
 
 
-def _move_aside(files: RunFiles, document: Mapping[str, Any]) -> None:
+def _move_aside(files: RunFiles, document: Record) -> None:
     """Gives another run's files a name with its time.
 
     The document with the new names comes first and the old one goes last: after a kill in between, both exist, and

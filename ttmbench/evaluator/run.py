@@ -23,7 +23,7 @@ from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trai
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
-from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.eval_results import EvalResults, sample_lines
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.remote_output import run_at_address
@@ -40,7 +40,6 @@ from ttmbench.evaluator.settings import (
     model_settings,
     read_samples,
 )
-from ttmbench.evaluator.single_groups import sample_lines
 from ttmbench.evaluator.task import Methods, run_task
 from ttmbench.evaluator.task_result import Ranked, Scored, TaskResult
 from ttmbench.results.assertions import check_names

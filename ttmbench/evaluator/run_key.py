@@ -18,7 +18,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import ResultsDocument
 from ttmbench.scoring.capabilities import Model
-from ttmbench.types import Group
+from ttmbench.types import Group, Record
 
 # What neither changes a number nor asks for another file.
 INDIFFERENT = frozenset(
@@ -32,15 +32,10 @@ INDIFFERENT = frozenset(
 
 @dataclass(frozen=True)
 class RunKey:
-    """A digest of everything that makes two commands the same but for the model's weights and the data.
+    """A digest of everything that makes two commands the same but for the model's weights and the data."""
 
-    Attributes:
-        content: what the digest is of, for JSON.
-        sha256: hexadecimal.
-    """
-
-    content: Mapping[str, Any]
-    sha256: str
+    content: Record  # what the digest is of, for JSON
+    sha256: str  # hexadecimal
 
     @classmethod
     def of(
@@ -75,7 +70,7 @@ class RunKey:
         """The source of the packages that the run uses."""
         return dict(self.content["code"])
 
-    def changes_since(self, document: Mapping[str, Any]) -> str | None:
+    def changes_since(self, document: Record) -> str | None:
         """What changed since a results document of the same command: source, or versions of packages.
 
         Returns:
@@ -99,7 +94,7 @@ class RunKey:
         changes += [f"{name} {packages.get(name)} became {now.get(name)}" for name in _differing(packages, now)]
         return " and ".join(changes) or None
 
-    def _asks_the_same(self, document: Mapping[str, Any]) -> bool:
+    def _asks_the_same(self, document: Record) -> bool:
         """Whether a document states the same settings and tasks."""
         stated, asked = document.get("config", {}), self.content["config"]
         settings = [name for name in asked if name not in ("tasks", "seeds")]
@@ -107,7 +102,7 @@ class RunKey:
         return tasks == asked["tasks"] and all(stated.get(name) == asked[name] for name in settings)
 
 
-def _differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     return [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
 
 
@@ -141,7 +136,7 @@ def stated_key(
     ):
         if is_so:
             raise ValueError(why)
-    hardware, bits = document.hardware, dict[str, Any]()
+    hardware, bits = document.hardware, Record()
     if config.deterministic:  # as `ttmbench.evaluator.determinism.conditions` has it
         processor = [hardware.get("machine"), hardware.get("cpu_capability")]
         bits = {"batch_size": config.batch_size, "processor": processor, "accelerator": hardware.get("accelerator")}
@@ -160,15 +155,15 @@ def stated_key(
 
 
 def _content(
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     seeds: Sequence[int],
-    tasks: Mapping[str, Any],
-    settings: Mapping[str, Any],
+    tasks: Mapping[str, object],
+    settings: Mapping[str, object],
     packages: Mapping[str, str],
-    also: Mapping[str, Any],
-    bits: Mapping[str, Any],
+    also: Mapping[str, object],
+    bits: Mapping[str, object],
     code: Mapping[str, str | None],
-) -> dict[str, Any]:
+) -> Record:
     asked = {key: value for key, value in config.items() if key not in INDIFFERENT and key != "ttm_also"}
     return {
         "config": {**asked, "tasks": sorted(tasks), "seeds": list(seeds)},
@@ -181,11 +176,11 @@ def _content(
     }
 
 
-def _sha256(content: Mapping[str, Any]) -> str:
+def _sha256(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _bits_depend_on(config: RunConfig) -> dict[str, Any]:
+def _bits_depend_on(config: RunConfig) -> Record:
     """What else a run is named by where bits count; nothing where they do not."""
     if not config.deterministic:
         return {}
@@ -203,17 +198,10 @@ def code_of(
 ) -> Digests:
     """The source of ttmbench and of every package that gives the run a model, a source, a metric or a schedule.
 
-    Args:
-        registry: where names are looked up.
-        config: the run.
-        tasks: its tasks, and the others that adapted models are measured on.
-        settings: of the test-time stage, by task.
-        adapter: a model that was given as an object.
-
-    Returns:
-        Package -> digest; None for code that cannot be read: a run of such code is never resumed.
+    An ``adapter`` counts that was given as an object. The digest is None for code that cannot be read: a run of such
+    code is never resumed.
     """
-    names: list[tuple[Mapping[str, Any], Any]]
+    names: list[tuple[Mapping[str, tuple[object, str]], Any]]
     names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
     for task in tasks:
         names += [(registry.sources, kind) for kind in kinds_of(task.spec.source)]
@@ -239,15 +227,10 @@ def kinds_of(source: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class DataNow:
-    """Digests of a task's data as they are now.
+    """Digests of a task's data as they are now."""
 
-    Attributes:
-        fingerprint: of pixels and captions, or of stored features.
-        groups: of ids and tags; None where groups have none of their own.
-    """
-
-    fingerprint: str
-    groups: str | None = None
+    fingerprint: str  # of pixels and captions, or of stored features
+    groups: str | None = None  # of ids and tags; None where groups have none of their own
 
 
 def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:

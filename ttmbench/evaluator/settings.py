@@ -20,6 +20,7 @@ from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
 from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, SLASH, TTM
 from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.types import Record
 
 if TYPE_CHECKING:
     from ttmbench.cache.scores import ScoreCache
@@ -27,25 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the names of a configuration stand for, looked up before anything heavy is imported.
+    """What the names of a configuration stand for, looked up before anything heavy is imported."""
 
-    Attributes:
-        registry: where they were looked up.
-        tasks: name -> task, in the order asked for.
-        settings: name of a task -> TTM's settings for it.
-        also: other tasks on which each adapted model is measured.
-        in_memory: the tasks that are no files.
-        plugins: those that were given as objects.
-        is_registered: whether the model is one that has a name here; else it was given as an object.
-    """
-
-    registry: Registry
-    tasks: Mapping[str, TaskFile]
-    settings: Mapping[str, TTMConfig]
-    also: Mapping[str, TaskFile]
-    in_memory: Sequence[Task] = ()
-    plugins: Sequence[tuple[str, Any]] = ()
-    is_registered: bool = True
+    registry: Registry  # where they were looked up
+    tasks: Mapping[str, TaskFile]  # name -> task, in the order asked for
+    settings: Mapping[str, TTMConfig]  # name of a task -> TTM's settings for it
+    also: Mapping[str, TaskFile]  # other tasks on which each adapted model is measured
+    in_memory: Sequence[Task] = ()  # the tasks that are no files
+    plugins: Sequence[tuple[str, Any]] = ()  # those that were given as objects
+    is_registered: bool = True  # whether the model is one that has a name here; else it was given as an object
 
     def key(self, config: RunConfig, adapter: Model | None = None) -> RunKey:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
@@ -153,7 +144,7 @@ def cache_of(config: RunConfig) -> ScoreCache | None:
     return None if folder is None else ScoreCache(folder, exact)
 
 
-def model_settings(config: RunConfig, first_device: bool = False) -> dict[str, Any]:
+def model_settings(config: RunConfig, first_device: bool = False) -> Record:
     """What adapters are given where they take it; ``compile`` only if asked for, so that one that cannot is rejected.
 
     With ``first_device`` the first of several devices, which adapters refuse: the others have processes of their own.
@@ -163,14 +154,14 @@ def model_settings(config: RunConfig, first_device: bool = False) -> dict[str, A
     return found | ({"device": config.device.partition(",")[0]} if first_device else {})
 
 
-def plan(config: RunConfig) -> dict[str, Any]:
+def plan(config: RunConfig) -> Record:
     """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
     chosen = choose(config)
     if config.baseline is not None:
         from ttmbench.evaluator.baseline import Baseline
 
         Baseline.read(Path(config.baseline), chosen.tasks)
-    steps: dict[str, Any] = {"model": config.model, "tasks": {}}
+    steps: Record = {"model": config.model, "tasks": {}}
     for name, task in chosen.tasks.items():
         spec = task.spec
         steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
@@ -31,7 +30,7 @@ from ttmbench.results.summary import MethodScores, Summary, differences, summari
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import GroupShape, MetricSpec
+from ttmbench.types import GroupShape, MetricSpec, Record
 
 
 def run_task(
@@ -157,7 +156,7 @@ class Methods:
         stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=frozenset(others))
         save = self._saver(scored)
 
-        def seed_finished(seed: int, about: dict[str, Any]) -> None:
+        def seed_finished(seed: int, about: Record) -> None:
             if save is not None:
                 save(seed, about)
             if transfers is not None:
@@ -213,7 +212,7 @@ class Methods:
         cache, config = self._images if is_adapted else self._run.cache, unadapted_config(self._run.config)
         return run_task(replace(self._run, config=config, samples=None, cache=cache), task, TTMConfig())
 
-    def _saver(self, scored: Scored) -> Callable[[int, Mapping[str, Any]], None] | None:
+    def _saver(self, scored: Scored) -> Callable[[int, Mapping[str, object]], None] | None:
         """Writes the adapted model of a seed; None if it is not saved."""
         run, spec, savable = self._run, scored.spec, self._run.capabilities.savable
         if not self._folders:
@@ -224,7 +223,7 @@ class Methods:
                 f"model {run.config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out"
             )
 
-        def save(seed: int, about: Mapping[str, Any]) -> None:
+        def save(seed: int, about: Mapping[str, object]) -> None:
             folder = self._folders[spec.task, seed]
             card = {
                 "model": run.config.model_name,

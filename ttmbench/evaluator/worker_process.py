@@ -52,13 +52,13 @@ def main() -> None:
         settings = json.loads(stream.readline())
         from ttmbench._util.console import steps_told
         from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
-        from ttmbench.evaluator.executor import Signs
+        from ttmbench.evaluator.executor import Throttle
         from ttmbench.evaluator.unit import UNIT
         from ttmbench.evaluator.worker import Worker
 
         root = Path(settings["root"])
         worker = Worker(root, device=settings["device"])
-        signs = Signs(lambda: answer(step=True), _SIGNS)
+        signs = Throttle(lambda: answer(step=True), _SIGNS)
         answer(ready=True)
         units: queue.SimpleQueue[object] = queue.SimpleQueue()
         threading.Thread(target=_read_orders, args=(stream, units), daemon=True).start()

@@ -51,14 +51,14 @@ class Driver:
         self._summary = new_summary(plan, [one.cell for one in planned], root)
         self._entries = {entry.number: entry for entry in self._summary.cells}
         stages, changed = [], Counter[str]()
-        for one, entry in zip(planned, self._summary.cells, strict=True):
-            left = stages_left(root, one)
+        for cell, entry in zip(planned, self._summary.cells, strict=True):
+            left = stages_left(root, cell)
             if not left:
                 entry.state = "done"
                 continue
             stages.append(left)
             entry.seconds, entry.worker, entry.attempts = None, None, 0
-            why = why_again(root, one)
+            why = why_again(root, cell)
             if why is not None:
                 changed[why] += 1
         for why, count in changed.items():

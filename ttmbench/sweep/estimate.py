@@ -34,7 +34,8 @@ class Rate:
 
 def work_of(planned: PlannedCell) -> Work:
     """What a cell does, by its plan."""
-    config, (spec, settings) = planned.cell.config, planned.of_task
+    config, chosen, task = planned.cell.config, planned.chosen, planned.cell.task
+    spec, settings = chosen.tasks[task].spec, chosen.settings[task]
     total, shape = spec.group.n_groups, spec.group.shape
     groups = groups_of(config.limit, total)
     if total is not None and (groups is None or groups > total):

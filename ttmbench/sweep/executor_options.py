@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeVar
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +22,20 @@ class LocalOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     stall: float | None = Field(None, ge=10, lt=1e6)
+
+    @classmethod
+    def read(cls, given: Mapping[str, object]) -> Self:
+        """Checks ``--executor_args``; UsageError for an unknown name, or a value that it cannot have."""
+        address = given.get("address")
+        if isinstance(address, str) and "://" in address:
+            raise UsageError(
+                f"--executor_args address={address}: Ray Client (ray://) is not used; give the command on a node of "
+                "the cluster, or join this machine to it: ray start --address=HOST:PORT"
+            )
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise UsageError(f"--executor_args: {describe(error, cls)}") from None
 
 
 class RayOptions(LocalOptions):
@@ -53,20 +67,3 @@ class RayOptions(LocalOptions):
         gpus = self.num_gpus if self.num_gpus is not None else float(cluster_has_gpus)
         wanted = {"CPU": self.num_cpus, "GPU": gpus, "memory": (self.memory or 0) * 1e9}
         return {name: amount for name, amount in wanted.items() if amount}
-
-
-Options = TypeVar("Options", bound=LocalOptions)
-
-
-def read_options(kind: type[Options], given: Mapping[str, object]) -> Options:
-    """Checks ``--executor_args``; UsageError for an unknown name, or a value that it cannot have."""
-    address = given.get("address")
-    if isinstance(address, str) and "://" in address:
-        raise UsageError(
-            f"--executor_args address={address}: Ray Client (ray://) is not used; give the command on a node of the "
-            "cluster, or join this machine to it: ray start --address=HOST:PORT"
-        )
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        raise UsageError(f"--executor_args: {describe(error, kind)}") from None

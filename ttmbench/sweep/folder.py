@@ -87,9 +87,7 @@ def beside_other_cells(root: Path) -> Iterator[None]:
     try:
         shared = share_lock(root / _LOCK)
     except BlockingIOError:
-        raise UsageError(
-            f"a sweep is writing to {root}, and does this cell too; wait until it is done, or leave --cell to it"
-        ) from None
+        raise UsageError(f"a sweep is writing to {root} and runs this cell too; wait until it is done") from None
     except OSError as error:
         raise _unwritable(root, error) from None
     with shared:
@@ -100,7 +98,7 @@ def _in_use(root: Path) -> str:
     """Why a driver cannot have the folder: if it can be shared, only single cells use it."""
     try:
         with share_lock(root / _LOCK):
-            return f"cells of {root} are being run by themselves (--cell); wait until they are done"
+            return f"cells of {root} are being run with --cell; wait until they are done"
     except OSError:
         return f"another sweep is writing to {root}; wait until it is done, or name another --output_path"
 

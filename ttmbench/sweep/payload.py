@@ -96,7 +96,7 @@ def missing_plugins(payload: Payload, folder: Path) -> Iterator[str]:
         if name not in here:
             yield f"the plugin {name} {version} is not installed there"
         elif here[name] != version:
-            yield f"it has the plugin {name} {here[name]}, and {version} is asked for"
+            yield f"it has the plugin {name} {here[name]}, the driver has {version}"
 
 
 def files_of(root: Path, cell: Cell) -> dict[str, bytes]:
@@ -128,36 +128,27 @@ def put_files(root: Path, cell: Cell, files: Mapping[str, bytes], cache: Path | 
             raise TtmbenchError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-class Changes:
-    """Files of a cell and of the cache that are new or changed since this was made.
+Stamp = tuple[Path, int, int]
+"""A file, when it was changed, and its size."""
 
-    Args:
-        root: the worker's folder.
-        cell: of the unit.
-        cache: of raw scores; None for none that travels.
-    """
 
-    def __init__(self, root: Path, cell: Cell, cache: Path | None) -> None:
-        self._root, self._cell, self._cache = root, cell, cache
-        self._before = self._stamps()
+def stamps(root: Path, cell: Cell, cache: Path | None) -> dict[str, Stamp]:
+    """The files of a cell below a worker's folder, and of the cache of raw scores: path below the driver's -> stamp."""
+    paths = {path.relative_to(root).as_posix(): path for path in _files(root / cell.folder)}
+    if cache is not None:
+        scores, target = cache / SCORES, _cache_of(cell)
+        paths |= {f"{target}/{SCORES}/{path.relative_to(scores).as_posix()}": path for path in _files(scores)}
+    stamps = {}
+    for name, path in paths.items():
+        with suppress(FileNotFoundError):
+            about = path.stat()
+            stamps[name] = (path, about.st_mtime_ns, about.st_size)
+    return stamps
 
-    def found(self) -> dict[str, bytes]:
-        """Path below the driver's folder -> content."""
-        stamps = self._stamps()
-        changed = {name: stamp[0] for name, stamp in stamps.items() if self._before.get(name) != stamp}
-        return {name: path.read_bytes() for name, path in changed.items() if path.exists()}
 
-    def _stamps(self) -> dict[str, tuple[Path, int, int]]:
-        paths = {path.relative_to(self._root).as_posix(): path for path in _files(self._root / self._cell.folder)}
-        if self._cache is not None:
-            scores, target = self._cache / SCORES, _cache_of(self._cell)
-            paths |= {f"{target}/{SCORES}/{path.relative_to(scores).as_posix()}": path for path in _files(scores)}
-        stamps = {}
-        for name, path in paths.items():
-            with suppress(FileNotFoundError):
-                about = path.stat()
-                stamps[name] = (path, about.st_mtime_ns, about.st_size)
-        return stamps
+def changed(before: Mapping[str, Stamp], now: Mapping[str, Stamp]) -> dict[str, bytes]:
+    """The content of files that are new or changed, by their path below the driver's folder."""
+    return {name: stamp[0].read_bytes() for name, stamp in now.items() if before.get(name) != stamp}
 
 
 def _cache_of(cell: Cell) -> str:

@@ -17,7 +17,7 @@ from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, parse_pairs, split_names
 from ttmbench.data.catalog import select_tasks
-from ttmbench.data.task_file import TaskFile, TaskSpec
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, also_tasks, check_config, task_settings
 from ttmbench.evaluator.unit import Cell
@@ -124,11 +124,6 @@ class SweepPlan(_Strict):
             return value
         return [{"model": entry} if isinstance(entry, str) else entry for entry in value]
 
-    def wants(self, model: Sequence[str], task: Sequence[str], setting: str) -> bool:
-        """Whether a cell is selected by ``include`` and ``exclude``."""
-        included = not self.include or any(match.fits(model, task, setting) for match in self.include)
-        return included and not any(match.fits(model, task, setting) for match in self.exclude)
-
 
 @dataclass(frozen=True)
 class PlannedCell:
@@ -136,11 +131,6 @@ class PlannedCell:
 
     cell: Cell
     chosen: Chosen
-
-    @property
-    def of_task(self) -> tuple[TaskSpec, TTMConfig]:
-        """The task, and the settings of its test-time stage."""
-        return self.chosen.tasks[self.cell.task].spec, self.chosen.settings[self.cell.task]
 
 
 def read_plan(path: Path) -> SweepPlan:
@@ -180,7 +170,8 @@ def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = (
     ):
         name, names = task.spec.task, [name for name in (model.name, model.model) if name is not None]
         named = (names, [name, *task.spec.tag], setting)
-        if not plan.wants(*named):
+        included = not plan.include or any(match.fits(*named) for match in plan.include)
+        if not included or any(match.fits(*named) for match in plan.exclude):
             continue
         layers = [shared, options, of_this, *(given for match, given in overrides if match.fits(*named)), over]
         given = {"log_samples": True, **_merged(layers), "model": model.model, "tasks": [word]}

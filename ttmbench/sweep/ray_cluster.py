@@ -81,12 +81,10 @@ def connect(ray: Untyped, address: str, runtime_env: Mapping[str, object]) -> st
         )
     host, _, port = head.rpartition(":")
     if not port.isdecimal() or not host:
-        raise UsageError(f"--executor_args address={head}: is no HOST:PORT")
+        raise UsageError(f"--executor_args address must be HOST:PORT, got {head}")
     why = silence(head)  # Ray itself would try for minutes
     if why is not None:
-        raise TtmbenchError(
-            f"nobody answers at {head}, where the Ray cluster should be ({why}); start it there with: ray start --head"
-        )
+        raise TtmbenchError(f"no Ray cluster answers at {head} ({why}); start it there with: ray start --head")
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(

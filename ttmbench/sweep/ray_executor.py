@@ -197,8 +197,8 @@ class RayExecutor:
         if why is not None:
             self._gone_head = True
             raise TtmbenchError(
-                f"the head of the Ray cluster at {self._head} is gone ({why}); what is finished is kept, and the same "
-                "command goes on once there is a cluster again"
+                f"the head of the Ray cluster at {self._head} is gone ({why}); finished work is saved: once there is a "
+                "cluster again, run the same command to resume"
             )
 
     def _begin(self, node: Node) -> None:
@@ -254,7 +254,7 @@ class RayExecutor:
         if remote.node.id in {node.id for node in nodes(self._ray)}:
             self._failed_starts[remote.node.id] += 1
             if self._failed_starts[remote.node.id] >= _MAX_FAILED_STARTS:
-                self._bar(remote.node, f"workers end there before they begin: {why}")
+                self._bar(remote.node, f"workers fail to start there: {why}")
         return []
 
     def _lost(self, remote: _Remote, why: str, hung: bool = False) -> WorkerLost:

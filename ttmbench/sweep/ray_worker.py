@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,11 +25,11 @@ from ttmbench._util.console import steps_told
 from ttmbench._util.rate_limit import sharing_pauses
 from ttmbench.cache.entry import SCORES, cache_folder
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.executor import Signs
+from ttmbench.evaluator.executor import Throttle
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.evaluator.worker import Worker
-from ttmbench.sweep.payload import Changes, Payload, missing_plugins, put_files, relocated
+from ttmbench.sweep.payload import Payload, changed, missing_plugins, put_files, relocated, stamps
 from ttmbench.sweep.ray_cluster import BoardPauses, Untyped
 
 _AGAIN = 0.5  # seconds between two lines
@@ -84,10 +85,9 @@ class RayWorker:
         travelled = Path.cwd()
         if "torch" not in sys.modules:  # which reads them once
             os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(greeting.threads)))
-        self._board, self._name = greeting.board, greeting.name
+        self._board, tell = greeting.board, partial(greeting.board.tell.remote, greeting.name)
         self._thread: int | None = None
-        self._reported = 0.0
-        self._signs = Signs(lambda: self._board.tell.remote(self._name, None), _SIGNS)
+        self._signs, self._report = Throttle(partial(tell, None), _SIGNS), Throttle(tell, _AGAIN)
         root = Path(greeting.root)
         self.common = greeting.token is not None and _sees(root, greeting.token)
         for name, value in greeting.variables.items():
@@ -111,8 +111,8 @@ class RayWorker:
                 if self.common:
                     return self._worker.do(unit, self._report), {}
                 put_files(self._root, unit.cell, files or {}, self._cache)
-                changes = Changes(self._root, unit.cell, self._cache)
-                return self._worker.do(unit, self._report), changes.found()
+                before = stamps(self._root, unit.cell, self._cache)
+                return self._worker.do(unit, self._report), changed(before, stamps(self._root, unit.cell, self._cache))
         except TtmbenchError as error:  # files of earlier units cannot be written here
             return UnitResult("failed", str(error)), {}
         finally:
@@ -128,12 +128,6 @@ class RayWorker:
         """Removes the worker's own folder."""
         if not self.common:
             shutil.rmtree(self._root, ignore_errors=True)
-
-    def _report(self, line: str) -> None:
-        now = time.monotonic()
-        if now - self._reported >= _AGAIN:
-            self._reported = now
-            self._board.tell.remote(self._name, line)
 
     def _use_cache(self, greeting: Greeting) -> Path | None:
         """Folder of raw scores in place of what the configurations say; None to leave that.
@@ -163,7 +157,7 @@ def actor_class() -> type:
             except PackageNotFoundError:
                 return [f"ttmbench is not installed there (pip install ttmbench=={version})"], False, 0
             if here != version:
-                return [f"it has ttmbench {here}, and {version} is asked for"], False, 0
+                return [f"it has ttmbench {here}, the driver has {version}"], False, 0
             try:
                 import ray.cloudpickle
 
@@ -236,4 +230,4 @@ def _other_packages(wanted: Mapping[str, str]) -> Iterator[str]:
     here = digests.packages()
     for name in sorted(wanted.keys() | here.keys()):
         if here.get(name) != wanted.get(name):
-            yield f"it has {name} {here.get(name, 'not')}, and {wanted.get(name, 'none')} is asked for"
+            yield f"it has {name} {here.get(name, 'not')}, the driver has {wanted.get(name, 'none')}"

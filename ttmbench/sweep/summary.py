@@ -100,7 +100,7 @@ def new_summary(plan: str, cells: Sequence[Cell], root: Path) -> SweepSummary:
         try:
             earlier = {entry.cell: entry for entry in read_summary(root / SUMMARY).cells}
         except DataError as error:
-            warn(f"{error}; it is made anew from the cells' documents")
+            warn(f"{error}; it is rebuilt from the cells' documents")
     entries = []
     for cell in cells:
         entry = CellEntry(

@@ -20,9 +20,8 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.evaluator.forced_choice import ask_task
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
-from ttmbench.evaluator.ranking_task import describe_classes
+from ttmbench.evaluator.ranking_task import RetrievalPool, describe_classes
 from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.reranking import RetrievalPool
 from ttmbench.evaluator.run import write_artifacts
 from ttmbench.evaluator.run_key import RunKey, kinds_of
 from ttmbench.evaluator.score_task import load_data
