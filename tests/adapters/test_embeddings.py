@@ -114,7 +114,7 @@ def test_another_number_of_groups_is_one_clear_error(tmp_path):
         ({"img": None}, "no array 'img'"),
         ({"cap": np.zeros((800, 16), np.float32)}, "row 0 of 'cap' is zero"),
         ({"cap": np.ones((800, 9), np.float32)}, "dimension 16, 'cap' has 9"),
-        ({"cap": np.ones((799, 16), np.float32)}, "799 captions make no groups of 2x2"),
+        ({"cap": np.ones((799, 16), np.float32)}, "799 captions must make whole groups of 2x2"),
         ({"img": np.ones((800, 4, 4), np.float32)}, r"must be floats \[rows, d\]"),
         ({"img": np.ones((800, 16), np.int64)}, r"must be floats \[rows, d\]"),
         ({"logit_scale": np.ones(3)}, "one finite number"),

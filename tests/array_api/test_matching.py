@@ -94,8 +94,8 @@ def test_global_matching_refuses_more_images_than_captions():
 @pytest.mark.parametrize(
     ("dtype", "largest", "beyond", "message"),
     [
-        (np.int64, 2**53, 2**53 + 1, r"whole numbers beyond 2\*\*53 \(int64\) are no exact float64"),
-        (np.uint64, 2**53, 2**53 + 1, r"whole numbers beyond 2\*\*53 \(uint64\) are no exact float64"),
+        (np.int64, 2**53, 2**53 + 1, r"whole numbers beyond 2\*\*53 \(int64\) are not exact in float64"),
+        (np.uint64, 2**53, 2**53 + 1, r"whole numbers beyond 2\*\*53 \(uint64\) are not exact in float64"),
         (np.float32, 1e29, 3e38, r"larger than any logit \(1e\+30\)"),
         (np.float64, 1e29, 3e38, r"larger than any logit \(1e\+30\)"),
     ],

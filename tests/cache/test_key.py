@@ -54,8 +54,8 @@ def test_whose_scores_are_kept():
     class Silent(Adapter):
         declared = None
 
-    assert why_not_kept(Capabilities(object())) == "object states no fingerprint, so its scores are not kept"
-    assert why_not_kept(Capabilities(Silent())) == "Silent states no fingerprint, so its scores are not kept"
+    assert why_not_kept(Capabilities(object())) == "object has no fingerprint, so its scores are not cached"
+    assert why_not_kept(Capabilities(Silent())) == "Silent has no fingerprint, so its scores are not cached"
     for more in (
         {"pairs_at_once": 3},
         {"refusals_are_wrong": True},
@@ -67,9 +67,9 @@ def test_whose_scores_are_kept():
     patched.unrelated = 1
     assert why_not_kept(Capabilities(patched)) is None
     patched.score_pairs = lambda images, captions: 0
-    assert why_not_kept(Capabilities(patched)) == "the code of Adapter is in no file, so its scores are not kept"
+    assert why_not_kept(Capabilities(patched)) == "the source of Adapter is in no file, so its scores are not cached"
     nowhere = type("Nowhere", (Adapter,), {"__module__": "nowhere"})
-    assert why_not_kept(Capabilities(nowhere())) == "the code of Nowhere is in no file, so its scores are not kept"
+    assert why_not_kept(Capabilities(nowhere())) == "the source of Nowhere is in no file, so its scores are not cached"
 
 
 def test_code_is_that_of_every_class_of_an_adapter(tmp_path, monkeypatch):

@@ -231,7 +231,7 @@ def test_models_that_are_not_kept(tmp_path, capsys):
 
     store = tmp_path / "store"
     run(Nameless(), "shapes_color,shapes_place", use_cache=str(store))
-    assert capsys.readouterr().err.count("Nameless states no fingerprint, so its scores are not kept") == 1
+    assert capsys.readouterr().err.count("Nameless has no fingerprint, so its scores are not cached") == 1
     run(Served(tmp_path / "log"), use_cache=str(store))
     assert not capsys.readouterr().err and not entries(store)
 
@@ -444,7 +444,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
     assert np.array_equal(raw(resumed), raw(undisturbed))
     assert resumed["datasets"]["shapes_color"]["from_store"]["blocks"] == len(blocks)
     assert resumed["datasets"]["shapes_color"]["from_store"]["of"] == 5
-    assert f"{len(blocks)} of 5 blocks were kept by a stopped run" in capsys.readouterr().err
+    assert f"{len(blocks)} of 5 blocks were cached by an interrupted run" in capsys.readouterr().err
     assert len(entries(store)) == 1 and not list(store.glob("scores/*/*.blocks")), "blocks are gone"
     jsonschema.Draft202012Validator(schema("results")).validate(resumed.document)
 

@@ -759,8 +759,8 @@ class Scorer:
         (lambda n: [None] * n, "type object"),
         (lambda n: np.zeros(n, dtype=complex), "type complex128"),
         (lambda n: np.zeros(n, dtype=bool), "type bool"),
-        (lambda n: np.full(n, np.nan), "not a finite number"),
-        (lambda n: np.full(n, 1e300), "not a finite number"),
+        (lambda n: np.full(n, np.nan), "NaN or infinite"),
+        (lambda n: np.full(n, 1e300), "NaN or infinite"),
         (lambda n: None, "scores of shape"),
         (raising(RuntimeError("out\nof \x1b[2J memory " + "x" * 10**6)), "task 'mine' with model 'Scorer' failed"),
         (raising(SystemExit(0)), "SystemExit"),
@@ -811,7 +811,7 @@ class Wide:
     [
         ("features", r"features of shape \[\d+, 3\] for \d+ inputs"),
         ("logits", r"logits have shape \[1, 1\]"),
-        ("nan", "not a finite number"),
+        ("nan", "NaN or infinite"),
     ],
 )
 def test_a_dual_encoder_with_wrong_shapes(folder_task, wrong, message):

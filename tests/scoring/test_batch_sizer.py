@@ -61,7 +61,7 @@ def test_rows_are_halved_said_and_stay_halved(capsys):
     assert list(memory.map_batches(5, 7, work)) == [2]
     told = capsys.readouterr().err.splitlines()
     assert told == [
-        "ttmbench: out of memory with 5 inputs at a time; going on with 2 (--batch_size 2)",
+        "ttmbench: out of memory with 5 inputs at a time; continuing with 2 (--batch_size 2)",
     ]
 
 

@@ -82,7 +82,7 @@ def test_the_best_candidates_are_those_of_a_stable_sort_and_rank_as_among_themse
 def test_a_score_that_is_none_is_named():
     table = np.zeros((3, 4), np.float32)
     table[2, 1] = np.nan
-    with pytest.raises(TtmbenchError, match="number 2 of the images a score that is not a finite number"):
+    with pytest.raises(TtmbenchError, match="number 2 of the images a score that is NaN or infinite"):
         rank_queries(lambda rows: table[rows], np.arange(3), np.arange(4), "images")
     with pytest.raises(TtmbenchError, match=r"shape \[3, 3\], \[3, 4\] are expected"):
         rank_queries(lambda rows: table[rows, :3], np.arange(3), np.arange(4), "images")

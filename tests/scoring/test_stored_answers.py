@@ -175,7 +175,7 @@ def test_wrong_files_are_named(file):
         ([path, file("s.json", {"0": item("yes")})], SQUARE, UsageError, "several files are read together only"),
         ([path, other, other], SQUARE, UsageError, "several files"),
         ([file("n.json", no_log)], SQUARE, DataError, "group 2 has no usable log_2"),
-        ([file("w.json", twice)], SQUARE, DataError, "group 1 is there twice"),
+        ([file("w.json", twice)], SQUARE, DataError, "duplicate group id 1"),
         ([file("q.json", silent)], SQUARE, DataError, "group 1 has no answer response_image_2"),
         ([file("k.json", {"0": item("yes"), "1": {"caption": "x"}})], PAIR, DataError, "item 1 has no answer"),
         ([file("j.json", "{")], SQUARE, DataError, "is not JSON"),

@@ -286,7 +286,7 @@ def test_memory_that_runs_out_loses_no_image(four_threads, capsys):
 
     data = groups(300)
     assert torch.equal(streamed(Full(), data), streamed(Tower(), data))
-    assert "going on with 16" in capsys.readouterr().err
+    assert "continuing with 16" in capsys.readouterr().err
 
 
 # --- pairs ---------------------------------------------------------------------------------------------------

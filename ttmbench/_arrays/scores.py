@@ -28,7 +28,7 @@ def check_scores(scores: np.ndarray) -> np.ndarray:
         raise ValueError(f"a group needs at least 2 images or 2 captions, got {images}x{captions}")
     finite = np.isfinite(floats).all(axis=(1, 2))
     if not finite.all():
-        raise ValueError(f"group {int(np.argmin(finite))} holds a score that is not a finite number")
+        raise ValueError(f"group {int(np.argmin(finite))} holds a score that is NaN or infinite")
     return floats
 
 
@@ -40,7 +40,7 @@ def as_floats(scores: np.ndarray) -> np.ndarray:
     array = np.asarray(scores)
     if array.dtype.kind in "iub":
         if array.size and max(abs(int(array.min())), abs(int(array.max()))) > _LARGEST_WHOLE:
-            raise ValueError(f"whole numbers beyond 2**53 ({array.dtype}) are no exact float64; scale the scores")
+            raise ValueError(f"whole numbers beyond 2**53 ({array.dtype}) are not exact in float64; scale the scores")
         return array.astype(np.float64)
     if array.dtype.kind != "f":
         raise ValueError(f"scores must be numbers, got an array of {array.dtype}")

@@ -45,9 +45,9 @@ def why_not_kept(model: Capabilities) -> str | None:
     if any(one is not None for one in (model.many_at_once, model.may_refuse, model.reporting, model.stored_features)):
         return ""
     if model.fingerprinted is None or not model.fingerprinted.fingerprint():
-        return f"{type(adapter).__name__} states no fingerprint, so its scores are not kept"
+        return f"{type(adapter).__name__} has no fingerprint, so its scores are not cached"
     if code_digest(adapter) is None:
-        return f"the code of {type(adapter).__name__} is in no file, so its scores are not kept"
+        return f"the source of {type(adapter).__name__} is in no file, so its scores are not cached"
     return None
 
 

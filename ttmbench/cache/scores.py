@@ -189,15 +189,14 @@ class KnownData:
             return {"key": identity.key, "date": self._date, "hardware": self._hardware}
         about = self._about("scores", self._known)
         about |= {"n_groups": self._n_groups, "model_name": model_name, "made_of": identity.about}
-        earlier = [computer for computer in self._hardware if computer not in about["hardware"]]
-        about["hardware"] = [*earlier, *about["hardware"]]
+        about["hardware"] = [*(one for one in self._hardware if one not in about["hardware"]), *about["hardware"]]
         if cache.write(self._folder / f"{self._known}{ENDING}", about, arrays):
             shutil.rmtree(self._blocks_folder, ignore_errors=True)
         if not self._found:
             return None
-        total, task = len(self._found | self._new), identity.about["task"]
-        cache.warn_once(f"blocks {task}", f"{task}: {len(self._found)} of {total} blocks were kept by a stopped run")
-        return {"key": identity.key, "blocks": len(self._found), "of": total, "hardware": self._hardware}
+        earlier, total, task = len(self._found), len(self._found | self._new), identity.about["task"]
+        cache.warn_once(f"blocks {task}", f"{task}: {earlier} of {total} blocks were cached by an interrupted run")
+        return {"key": identity.key, "blocks": earlier, "of": total, "hardware": self._hardware}
 
     @property
     def _folder(self) -> Path:

@@ -94,7 +94,7 @@ def shared_images_note(configs: Mapping[str, Mapping[str, Any]], tasks: Sequence
     if not alike:
         return []
     return [
-        f"the standard error of the mean takes its tasks for independent, and {len(alike)} of {len(tasks)} may share "
+        f"the standard error of the mean assumes independent tasks, and {len(alike)} of {len(tasks)} may share "
         "images (one image collection or place), so it may be too small"
     ]
 

@@ -84,7 +84,7 @@ class BatchSizer:
                 f"use --batch_size {tried // 2}"
             )
         self.rows = tried // 2
-        warn(f"out of memory with {tried} inputs at a time; going on with {self.rows} (--batch_size {self.rows})")
+        warn(f"out of memory with {tried} inputs at a time; continuing with {self.rows} (--batch_size {self.rows})")
 
     def smaller_training_parts(self, images: int) -> None:
         """Computes the gradient of a batch of so many images, which did not fit, in more parts from now on.
@@ -103,7 +103,7 @@ class BatchSizer:
             )
         self.training = -(-tried // 2)
         warn(
-            f"out of memory while training on {tried} images at a time; going on with {self.training}: the batch and "
+            f"out of memory while training on {tried} images at a time; continuing with {self.training}: the batch and "
             "its loss stay the same, the gradient is computed in parts"
         )
 

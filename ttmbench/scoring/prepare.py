@@ -97,8 +97,8 @@ def stored(adapter: StoredFeatures, shape: GroupShape, limit: int | None) -> tup
     groups, rest = divmod(n_rows(images), shape.images)
     if rest or n_rows(captions) != groups * shape.captions or groups == 0:
         raise DataError(
-            f"{n_rows(images)} stored images and {n_rows(captions)} captions make no groups of {shape}: "
-            f"images go by {shape.images} a group, captions by {shape.captions}"
+            f"{n_rows(images)} stored images and {n_rows(captions)} captions must make whole groups of {shape}: "
+            f"{shape.images} images and {shape.captions} captions each"
         )
     groups = min(groups, limit or groups)
     rows = Rows(
@@ -161,11 +161,11 @@ def usable_scores(adapter: MayRefuse | None, scores: Scores, groups: Sequence[Gr
     finite = np.isfinite(scores.groups).all(axis=(1, 2))
     if not finite.all():
         group_id = groups[int(np.argmin(finite))].group_id
-        raise TtmbenchError(f"the model gave group {group_id} a score that is not a finite number")
+        raise TtmbenchError(f"the model gave group {group_id} a score that is NaN or infinite")
     if scores.all_pairs is not None and not np.isfinite(scores.all_pairs).all():
         image = int(np.argmin(np.isfinite(scores.all_pairs).all(axis=1)))
         group_id = groups[image // scores.shape.images].group_id
-        raise TtmbenchError(f"the model gave an image of group {group_id} a score that is not a finite number")
+        raise TtmbenchError(f"the model gave an image of group {group_id} a score that is NaN or infinite")
     return scores
 
 

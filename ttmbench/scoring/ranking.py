@@ -78,7 +78,7 @@ def _in_blocks(
             finite = np.isfinite(scores).all(axis=1)
             if not finite.all():
                 number = rows.start + int(np.argmin(finite))
-                raise TtmbenchError(f"the model gave number {number} of the {what} a score that is not a finite number")
+                raise TtmbenchError(f"the model gave number {number} of the {what} a score that is NaN or infinite")
             yield rows, scores
             shown.update(rows.stop - rows.start)
 

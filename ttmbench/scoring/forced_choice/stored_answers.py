@@ -114,7 +114,7 @@ def _colorswap(contents: Sequence[tuple[Path, Any]]) -> ReleasedAnswers:
         for entry in entries:
             group = str(entry.get("id") if isinstance(entry, dict) else None)
             if group in rows:
-                raise DataError(f"{path}: group {group} is there twice")
+                raise DataError(f"{path}: duplicate group id {group}")
             rows[group] = [_colorswap_right(path, group, entry, side, number, unread) for number in (1, 2)]
         sides[side], ids[side] = np.array(list(rows.values()), dtype=bool), list(rows)
     order = next(iter(ids.values()))
@@ -155,7 +155,7 @@ def _sugarcrepe(path: Path, content: Entry) -> ReleasedAnswers:
     differing = []
     for key, item in content.items():
         if not isinstance(item, dict):
-            notes.append(f"the key '{key}' beside the items of {path.name} is no item and was left out")
+            notes.append(f"the key '{key}' of {path.name} is not an item and was skipped")
             continue
         if not {"answer", "caption", "negative_caption"} <= set(item):
             raise DataError(f"{path}: item {key} has no answer, caption and negative_caption")
