@@ -153,15 +153,12 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
         length = int(self.model.config.text_config.max_position_embeddings)
         return length if self.is_sigmoid else min(length, self.tokenizer.model_max_length)
 
-    def _unit_captions(self, prepared: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _trimmed(self, prepared: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         # A causal tower, and one with an attention mask, never looks at padding; SigLIP's does.
-        return super()._unit_captions(prepared if self.is_sigmoid else self._unmasked(trimmed(prepared)))
-
-    def _unmasked(self, tokens: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Without CLIP's mask on an accelerator, where transformers would wait to see whether it masks anything.
-
-        CLIP's text tower is causal and its features are those of the end of the caption: it needs no mask.
-        """
+        if self.is_sigmoid:
+            return prepared
+        tokens = trimmed(prepared)
+        # CLIP's causal tower needs no mask; on an accelerator transformers would wait to see whether it masks anything.
         behind = self.model.config.model_type == "clip" and self.tokenizer.padding_side == "right"
         if self.device.type == "cpu" or not behind:
             return tokens

@@ -48,16 +48,13 @@ def load(asked: MatchingOptions) -> MatchingModel:
 def load_family(
     asked: HubModel, families: Mapping[str, tuple[str, Kind]], part: str, hint: str = ""
 ) -> tuple[str, LoadedModel, Kind]:
-    """Loads a model by its ``model_type``.
-
-    Args:
-        asked: which one.
-        families: ``model_type`` -> class of transformers, and what reads it here.
-        part: the part of the model that is used, for messages.
-        hint: follows the message for other models.
+    """Loads a model of one of these families: ``model_type`` -> class of transformers, and what reads it here.
 
     Returns:
         Its ``model_type``, the model, and what reads it.
+
+    Raises:
+        UsageError: another family, with the ``hint`` in its message.
     """
     import transformers
 
@@ -250,16 +247,10 @@ FAMILIES: Mapping[str, tuple[str, type[MatchingModel]]] = {
 def caption_tokens(
     asked: int | None, trained: int | None, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase
 ) -> int:
-    """The longest caption in tokens: as asked, else as in training, and never beyond the model's positions.
-
-    Args:
-        asked: ``max_tokens`` of the user, special tokens included; None for the model's own.
-        trained: length in training, where the model has more positions.
-        config: has the number of positions.
-        tokenizer: has a limit of its own.
+    """The longest caption in tokens, special ones included: as asked, else as in training if that is known.
 
     Raises:
-        UsageError: ``asked`` does not fit.
+        UsageError: ``asked`` does not fit the model's positions.
     """
     text = getattr(config, "qformer_config", config.text_config)
     most = min(int(text.max_position_embeddings), int(tokenizer.model_max_length))

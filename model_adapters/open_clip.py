@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from open_clip.transform import (
 from PIL import Image as Pillow
 from safetensors.torch import save_file
 from torch.func import functional_call
+from torchvision.transforms.functional import pil_to_tensor
 
 from ttmbench._util.images import resized
 from ttmbench.model_adapters._shared import open_clip_weights as sources
@@ -115,7 +117,7 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
             "architecture": type(self.model).__name__,
             QUICK: self._is_quick,
             "weights_sha256": self.weights_sha256,
-            "preprocessing": _as_in_json(asdict(self.preprocessing)),
+            "preprocessing": json.loads(json.dumps(asdict(self.preprocessing))),
             "tokenizer": type(getattr(self.tokenizer, "tokenizer", self.tokenizer)).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
             "compiled": self.compiled,
@@ -180,15 +182,15 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
             steps = [step for step in steps if not isinstance(step, CenterCrop)]
         if self._scale is None:
             return [Compose(steps)(image) for image in images]
-        return [_uint8(Compose(steps[:-2])(image)) for image in images]
+        return [pil_to_tensor(Compose(steps[:-2])(image)).contiguous() for image in images]
 
     def _size(self) -> tuple[int, int]:
         size = self.preprocessing.size
         height, width = (size, size) if isinstance(size, int) else size
         return int(height), int(width)
 
-    def _unit_captions(self, prepared: torch.Tensor) -> torch.Tensor:
-        return super()._unit_captions(prepared[:, : self.reads_prefix(prepared)])
+    def _trimmed(self, prepared: torch.Tensor) -> torch.Tensor:
+        return prepared[:, : self.reads_prefix(prepared)]
 
     def _image_features(self, inputs: torch.Tensor) -> torch.Tensor:
         if self._scale is not None:
@@ -268,14 +270,6 @@ def _resizing(step: Any) -> Any:
         return resized(image, size, Pillow.Resampling[step.interpolation.name])
 
     return resize
-
-
-def _uint8(image: Image) -> torch.Tensor:
-    return torch.from_numpy(np.array(image, dtype=np.uint8)).permute(2, 0, 1).contiguous()
-
-
-def _as_in_json(values: Mapping[str, object]) -> dict[str, object]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _declared_model(model: str) -> str:

@@ -77,13 +77,11 @@ class ContrastiveModel(ABC, Generic[Prepared]):
 
     def encode_images(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [images, d], float32."""
-        self._put_into(training=False)
-        return self._unit_images(prepared)
+        return self._unit(self._image_features, prepared, training=False)
 
     def encode_captions(self, prepared: Prepared) -> torch.Tensor:
         """Unit vectors [captions, d], float32."""
-        self._put_into(training=False)
-        return self._unit_captions(prepared)
+        return self._unit(self._caption_features, self._trimmed(prepared), training=False)
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Temperature times inner product, plus the bias if the model has one; [images, captions]."""
@@ -112,18 +110,11 @@ class ContrastiveModel(ABC, Generic[Prepared]):
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, in training mode."""
-        self._put_into(training=True)
-        return self._unit_images(prepared)
+        return self._unit(self._image_features, prepared, training=True)
 
     def train_captions(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_captions`, in training mode."""
-        self._put_into(training=True)
-        return self._unit_captions(prepared)
-
-    def _put_into(self, training: bool) -> None:
-        """Changes the mode if need be: torch walks over all modules, which costs as much as a small layer."""
-        if self.model.training != training:
-            self.model.train(training)
+        return self._unit(self._caption_features, self._trimmed(prepared), training=True)
 
     def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """The loss of `matching_loss` from features [rows, d] of both sides."""
@@ -142,16 +133,16 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         """Restores a state."""
         self.model.load_state_dict(state)
 
-    def _unit_images(self, prepared: Prepared) -> torch.Tensor:
-        inputs = on_device(prepared, self.device)
-        with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
-            features = self._image_features(inputs)
-        return unit(features)
+    def _trimmed(self, prepared: Prepared) -> Prepared:
+        """Captions without columns that change no feature."""
+        return prepared
 
-    def _unit_captions(self, prepared: Prepared) -> torch.Tensor:
+    def _unit(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
+        if self.model.training != training:  # torch walks over all modules, which costs as much as a small layer
+            self.model.train(training)
         inputs = on_device(prepared, self.device)
         with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
-            features = self._caption_features(inputs)
+            features = tower(inputs)
         return unit(features)
 
 

@@ -20,7 +20,7 @@ import torch
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
-from ttmbench.model_adapters._shared.placement import Placement, pick_device, settle, with_weights
+from ttmbench.model_adapters._shared.placement import pick_device, placement_of, settle, with_weights
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, Pretrained, load_config, load_part, load_weights
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def load_image_text(found: Pretrained, asked: ChatOptions, *, encodes: bool = Tr
             setattr(processor.image_processor, name, asked.split_images)
     if asked.pad_images is not None:
         processor.image_processor = _padding(found, processor.image_processor, asked.pad_images)
-    model = load_weights(AutoModelForImageTextToText, found, placement=Placement.of(asked))
+    model = load_weights(AutoModelForImageTextToText, found, placement=placement_of(asked))
     loaded = LoadedModel(model, found.files, processor.tokenizer, processor.image_processor, processor)
     return ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
 
@@ -306,7 +306,7 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
     """UsageError for arguments that models without a chat template do not take."""
     if asked.split_images is not None or asked.pad_images is not None:
         raise UsageError(f"{asked.pretrained} neither splits nor pads images; leave split_images and pad_images out")
-    if Placement.of(asked) is not None:
+    if placement_of(asked) is not None:
         raise UsageError(
             f"{asked.pretrained} has no chat template and is loaded whole, on one device: device_map and quantisation "
             "are for models with one"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,63 +61,33 @@ _TORCH_NAMES = {ours: torch_name for torch_name, ours in DTYPES.items() if torch
 _INPUTS = "_ttmbench_inputs_go_to"
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Devices of the weights and their quantisation, as in `ChatOptions`.
+def placement_of(asked: ChatOptions) -> dict[str, object] | None:
+    """Arguments of ``from_pretrained`` for the devices and the quantisation of a model; None if the user names none.
 
-    Attributes:
-        quantization: of ``BitsAndBytesConfig``, or of another method that ``quant_method`` names; empty for none.
-        device: of a model without a device map.
+    Raises:
+        UsageError: arguments contradict each other, or a package is missing.
     """
-
-    device_map: str | Mapping[str, int | str] | None = None
-    max_memory: Mapping[int | str, int | str] | None = None
-    offload_folder: str | None = None
-    quantization: Mapping[str, object] = field(default_factory=dict)
-    device: str = "auto"
-
-    @classmethod
-    def of(cls, asked: ChatOptions) -> Placement | None:
-        """The placement that the user asks for; None for none.
-
-        Raises:
-            UsageError: arguments contradict each other, or a package is missing.
-        """
-        device_map = asked.device_map
-        if asked.load_in_4bit and asked.load_in_8bit:
-            raise UsageError("load_in_4bit and load_in_8bit exclude each other")
-        if device_map is None and (asked.max_memory is not None or asked.offload_folder is not None):
-            raise UsageError("max_memory and offload_folder need device_map; add device_map=auto")
-        if device_map is not None and asked.device != "auto":
-            raise UsageError(
-                f"device_map chooses the devices, so --device {asked.device} has no meaning; leave one out"
-            )
-        bits = {name: True for name in ("load_in_4bit", "load_in_8bit") if getattr(asked, name)}
-        packed = {**(asked.quantization_config or {}), **bits}
-        if device_map is None and not packed:
-            return None
-        memory = asked.max_memory and {
-            int(name) if str(name).isdecimal() else name: size for name, size in asked.max_memory.items()
-        }
-        found = cls(_read_map(device_map), memory, asked.offload_folder, _checked(packed), asked.device)
-        _need("accelerate", "device_map" if device_map is not None else "quantisation", "large")
-        return found
-
-    def options(self) -> dict[str, object]:
-        """Arguments of ``from_pretrained``."""
-        where = self.device_map if self.device_map is not None else {"": pick_device(self.device)}
-        found: dict[str, object] = {"device_map": where}
-        if self.max_memory is not None:
-            found["max_memory"] = dict(self.max_memory)
-        if self.offload_folder is not None:
-            found["offload_folder"] = str(Path(self.offload_folder).expanduser())
-        if "quant_method" in self.quantization:
-            found["quantization_config"] = dict(self.quantization)
-        elif self.quantization:
-            from transformers import BitsAndBytesConfig
-
-            found["quantization_config"] = BitsAndBytesConfig(**self.quantization)
-        return found
+    device_map = asked.device_map
+    if asked.load_in_4bit and asked.load_in_8bit:
+        raise UsageError("load_in_4bit and load_in_8bit exclude each other")
+    if device_map is None and (asked.max_memory is not None or asked.offload_folder is not None):
+        raise UsageError("max_memory and offload_folder need device_map; add device_map=auto")
+    if device_map is not None and asked.device != "auto":
+        raise UsageError(f"device_map chooses the devices, so --device {asked.device} has no meaning; leave one out")
+    bits = {name: True for name in ("load_in_4bit", "load_in_8bit") if getattr(asked, name)}
+    packed = {**(asked.quantization_config or {}), **bits}
+    if device_map is None and not packed:
+        return None
+    options: dict[str, object] = {"device_map": _read_map({"": asked.device} if device_map is None else device_map)}
+    if asked.max_memory is not None:
+        sizes = asked.max_memory.items()
+        options["max_memory"] = {int(name) if str(name).isdecimal() else name: size for name, size in sizes}
+    if asked.offload_folder is not None:
+        options["offload_folder"] = str(Path(asked.offload_folder).expanduser())
+    if packed:
+        options["quantization_config"] = _quantization(packed)
+    _need("accelerate", "device_map" if device_map is not None else "quantisation", "large")
+    return options
 
 
 def remember_inputs(model: PreTrainedModel) -> None:
@@ -210,16 +179,18 @@ def _map_of(model: PreTrainedModel) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _read_map(device_map: str | int | Mapping[str, int | str] | None) -> str | Mapping[str, int | str] | None:
-    if device_map is None or isinstance(device_map, Mapping):
-        return device_map and {name: _device(device) for name, device in device_map.items()}
-    return device_map if device_map in _AUTOMATIC else {"": _device(device_map)}
+def _read_map(device_map: str | int | Mapping[str, int | str]) -> str | Mapping[str, int | str]:
+    if isinstance(device_map, Mapping):
+        return {name: _device(device) for name, device in device_map.items()}
+    return str(device_map) if device_map in _AUTOMATIC else {"": _device(device_map)}
 
 
 def _device(given: int | str) -> int | str:
     """A device of a map, which must exist here; a number is that of an accelerator."""
     if given in _ELSEWHERE[:2] or isinstance(given, int):
         return given
+    if given == "auto":
+        return pick_device(given)
     try:
         torch.device(given)
     except (RuntimeError, TypeError):
@@ -230,9 +201,9 @@ def _device(given: int | str) -> int | str:
     return pick_device(given)
 
 
-def _checked(packed: dict[str, object]) -> dict[str, object]:
-    """Settings of a quantisation; UsageError for unknown ones, or if bitsandbytes is missing."""
-    if not packed or "quant_method" in packed:
+def _quantization(packed: dict[str, object]) -> object:
+    """The ``quantization_config``; UsageError for unknown settings, or if bitsandbytes is missing."""
+    if "quant_method" in packed:
         return packed
     from transformers import BitsAndBytesConfig
 
@@ -240,13 +211,16 @@ def _checked(packed: dict[str, object]) -> dict[str, object]:
     for name in packed:
         if name not in known:
             raise UsageError(f"quantization_config.{name} is unknown; known: {', '.join(known)}, quant_method")
-    if not (packed.get("load_in_4bit") or packed.get("load_in_8bit")):
+    bits = next((name for name in ("load_in_4bit", "load_in_8bit") if packed.get(name)), None)
+    if bits is None:
         raise UsageError("quantization_config needs load_in_4bit=true or load_in_8bit=true, or a quant_method")
-    _need("bitsandbytes", "load_in_4bit" if packed.get("load_in_4bit") else "load_in_8bit", "quantized")
-    return {
-        name: _TORCH_NAMES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
-        for name, value in packed.items()
-    }
+    _need("bitsandbytes", bits, "quantized")
+    return BitsAndBytesConfig(
+        **{
+            name: _TORCH_NAMES.get(str(value), value) if name.endswith(("_dtype", "_storage")) else value
+            for name, value in packed.items()
+        }
+    )
 
 
 def _need(package: str, what: str, extra: str) -> None:

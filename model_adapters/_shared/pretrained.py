@@ -17,7 +17,7 @@ import torch
 
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import HubFiles, LanguageOptions, takes
-from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, Placement, remember_inputs
+from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, remember_inputs
 from ttmbench.model_adapters._shared.repository import (
     Repository,
     find_repository,
@@ -158,7 +158,7 @@ def load_weights(
     kind: type[PreTrainedModel],
     model: Pretrained,
     *,
-    placement: Placement | None = None,
+    placement: Mapping[str, object] | None = None,
     config: PretrainedConfig | None = None,
 ) -> PreTrainedModel:
     """The model with its weights, which are fetched if need be.
@@ -166,7 +166,7 @@ def load_weights(
     Args:
         kind: class or Auto class of transformers.
         model: where from, and the dtype of its tensors in memory.
-        placement: devices of the weights and quantisation; None for the caller to decide.
+        placement: of `placement_of`; None for the caller to decide.
         config: replaces the configuration of its files.
 
     Raises:
@@ -184,7 +184,7 @@ def load_weights(
     chosen = {"attn_implementation": getattr(model.asked, "attn_implementation", None), "config": config}
     options |= {name: value for name, value in chosen.items() if value is not None}
     if placement is not None:
-        options |= placement.options()
+        options |= placement
     # From the folder, transformers reads and does nothing else; by a Hub id it would also ask the Hub to convert
     # pickles, in a thread. Code that a repository ships is found by the id alone.
     where = model.name if model.asked.trust_remote_code else str(model.files.folder)
@@ -260,12 +260,7 @@ def quantization_of(model: PreTrainedModel) -> dict[str, object]:
     if settings is None:
         return {}
     known = settings if isinstance(settings, dict) else settings.to_dict()
-    return {
-        "quantization": {
-            name: value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
-            for name, value in known.items()
-        }
-    }
+    return {"quantization": json.loads(json.dumps(known, default=str))}
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:

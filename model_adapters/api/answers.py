@@ -126,10 +126,9 @@ def read_answer(content: bytes, clean: Callable[[str], str]) -> Answer:
     if not refusal and finish == "content_filter":
         refusal = "content filter"
     if not refusal and text is None:
-        room = "; a model that thinks first needs room for it (max_tokens, with scorer=choice), or not to think"
-        raise BadAnswerError(
-            f"has no text (content: null, finish_reason: {_cleaned(finish, clean)}){room if finish == 'length' else ''}"
-        )
+        hint = "; a model that thinks first needs room for it (max_tokens, with scorer=choice), or not to think"
+        reason = f"(content: null, finish_reason: {_cleaned(finish, clean)}){hint if finish == 'length' else ''}"
+        raise BadAnswerError(f"has no text {reason}")
     if not refusal and not isinstance(text, str):
         raise TypeError(f"its content must be text, got {type(text).__name__}")
     listed = ((choice.get("logprobs") or {}).get("content") or [{}])[0].get("top_logprobs") or []

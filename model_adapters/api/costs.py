@@ -8,24 +8,6 @@ from dataclasses import dataclass, field
 MILLION = 1_000_000
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Per million tokens, in dollars or whatever the server bills in; None if unknown."""
-
-    tokens_in: float | None = None
-    tokens_out: float | None = None
-
-    def of(self, tokens_in: float, tokens_out: float) -> float | None:
-        """The price of tokens, None if a price is unknown.
-
-        >>> Prices(2.0, 8.0).of(500_000, 1_000)
-        1.008
-        """
-        if self.tokens_in is None or self.tokens_out is None:
-            return None
-        return (tokens_in * self.tokens_in + tokens_out * self.tokens_out) / MILLION
-
-
 @dataclass
 class Tokens:
     """A sum over answers; ``uncounted`` answers came without token counts."""
@@ -48,10 +30,11 @@ class Tokens:
 
 @dataclass
 class Account:
-    """Requests and costs of a run.
+    """Requests and costs of a run, in dollars or whatever the server bills in.
 
     Attributes:
-        prices: per million tokens.
+        price_in: of a million tokens sent; None if unknown.
+        price_out: of a million tokens received; None if unknown.
         max_cost: limit of this run; None for none.
         shares: processes that share the limit equally.
         requests: sent, retries included.
@@ -61,7 +44,8 @@ class Account:
         estimate: tokens in and out that one question is expected to take.
     """
 
-    prices: Prices = field(default_factory=Prices)
+    price_in: float | None = None
+    price_out: float | None = None
     max_cost: float | None = None
     shares: int = 1
     requests: int = 0
@@ -70,10 +54,20 @@ class Account:
     underway: int = 0
     estimate: tuple[float, float] = (0.0, 0.0)
 
+    def price(self, tokens_in: float, tokens_out: float) -> float | None:
+        """The price of tokens, None if a price is unknown.
+
+        >>> Account(2.0, 8.0).price(500_000, 1_000)
+        1.008
+        """
+        if self.price_in is None or self.price_out is None:
+            return None
+        return (tokens_in * self.price_in + tokens_out * self.price_out) / MILLION
+
     @property
     def cost(self) -> float | None:
         """Cost of this run's answers, by the estimate where a count is missing."""
-        return self.prices.of(
+        return self.price(
             self.asked.tokens_in + self.asked.uncounted * self.estimate[0],
             self.asked.tokens_out + self.asked.uncounted * self.estimate[1],
         )
@@ -84,10 +78,10 @@ class Account:
         cost = self.cost
         if self.max_cost is None or cost is None:
             return True
-        each = self.prices.of(*self.estimate) or 0.0
+        each = self.price(*self.estimate) or 0.0
         counted = self.asked.answers - self.asked.uncounted
         if counted:
-            each = max(each, (self.prices.of(self.asked.tokens_in, self.asked.tokens_out) or 0.0) / counted)
+            each = max(each, (self.price(self.asked.tokens_in, self.asked.tokens_out) or 0.0) / counted)
         return cost + (self.underway + 1) * each <= self.max_cost / self.shares
 
     @property
@@ -108,9 +102,9 @@ class Account:
             "completion_tokens": self.asked.tokens_out,
             "cost": self.cost,
             "stored_answers": self.stored.answers,
-            "stored_cost": self.prices.of(self.stored.tokens_in, self.stored.tokens_out),
-            "price_in": self.prices.tokens_in,
-            "price_out": self.prices.tokens_out,
+            "stored_cost": self.price(self.stored.tokens_in, self.stored.tokens_out),
+            "price_in": self.price_in,
+            "price_out": self.price_out,
         }
 
 

@@ -15,7 +15,7 @@ from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters._shared.options import ServedOptions
 from ttmbench.model_adapters.api.answers import Answer, AnswerCache, open_answers, request_key
 from ttmbench.model_adapters.api.client import Body, ChatClient, Dialect, Server
-from ttmbench.model_adapters.api.costs import Account, Prices, money
+from ttmbench.model_adapters.api.costs import Account, money
 from ttmbench.model_adapters.api.images import ImageStyle, image_digest, image_tokens
 from ttmbench.model_adapters.api.pool import Pool, run_async
 
@@ -47,7 +47,7 @@ class ChatModel:
     def __init__(self, asked: ServedOptions, server: Server, parameters: Body, cache: Path) -> None:
         self.name, self.server, self.parameters = asked.model, server, parameters
         self.images = ImageStyle(asked.image_size, asked.image_format, asked.detail)
-        self.account = Account(Prices(asked.price_in, asked.price_out), asked.max_cost)
+        self.account = Account(asked.price_in, asked.price_out, asked.max_cost)
         self._cache, self._concurrency, self._offline = cache, asked.concurrency, asked.offline
         self.served: set[str] = set()  # names of models in answers, with the fingerprint of the server's system
         self.models: set[str] = set()  # the same without the fingerprint
@@ -167,7 +167,7 @@ class ChatModel:
         if self._offline:
             raise DataError(f"{missing} of {total} answers are not stored, and --offline does not ask for them")
         out = self.parameters["max_tokens"]
-        cost = self.account.prices.of(missing * each, missing * out)
+        cost = self.account.price(missing * each, missing * out)
         warn(
             f"{self.name}: {missing} of {total} questions to ask, about {missing * each:,.0f} tokens in and "
             f"at most {missing * out:,} out, estimated cost {money(cost)}"

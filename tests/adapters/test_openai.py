@@ -32,7 +32,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters.api import client as client_module
 from ttmbench.model_adapters.api.answers import Reply
 from ttmbench.model_adapters.api.client import LONGEST_ASKED, LONGEST_WAIT, ChatClient, Server
-from ttmbench.model_adapters.api.costs import Account, Prices
+from ttmbench.model_adapters.api.costs import Account
 from ttmbench.model_adapters.api.images import ImageStyle
 from ttmbench.model_adapters.openai import LEAST_LEFT, load, read_yes_no, yes_token
 from ttmbench.results.files import schema
@@ -648,7 +648,7 @@ def test_reading_yes_and_no():
 
 
 def test_an_account_leaves_room_for_what_is_underway():
-    account = Account(Prices(1e6, 0.0), max_cost=3.0, estimate=(1, 1))
+    account = Account(1e6, 0.0, max_cost=3.0, estimate=(1, 1))
     for account.underway in range(3):
         assert account.has_room
     account.underway = 3

@@ -17,7 +17,7 @@ from ttmbench.errors import UsageError
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.model_adapters._shared import placement as module
 from ttmbench.model_adapters._shared.options import ChatOptions
-from ttmbench.model_adapters._shared.placement import Placement, untrainable
+from ttmbench.model_adapters._shared.placement import placement_of, untrainable
 from ttmbench.model_adapters._shared.pretrained import quantization_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -95,8 +95,8 @@ def test_the_command_takes_maps_and_the_cache_knows_the_model(folder, tmp_path, 
     assert run(folder, "--ttm", "--ttm_args", "iterations=1,epochs=1", args=",device_map=auto") == 0  # all in one place
 
 
-def placement(**arguments) -> Placement:
-    return Placement.of(ChatOptions(pretrained="x", **arguments))
+def placement(**arguments):
+    return placement_of(ChatOptions(pretrained="x", **arguments))
 
 
 WRONG = {
@@ -137,14 +137,14 @@ def test_a_map_and_a_device_and_models_without_a_template(folder, tiny_vlm, caps
 
 def test_quantisation_is_handed_on_and_named(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: object())
+    monkeypatch.setattr("transformers.BitsAndBytesConfig.post_init", lambda self: None)  # looks for bitsandbytes
     eight = placement(device="cpu", load_in_8bit=True, quantization_config={"llm_int8_threshold": 4.0})
-    options = eight.options()
-    assert options["device_map"] == {"": "cpu"}
-    assert options["quantization_config"].load_in_8bit and options["quantization_config"].llm_int8_threshold == 4.0
+    assert eight["device_map"] == {"": "cpu"}
+    assert eight["quantization_config"].load_in_8bit and eight["quantization_config"].llm_int8_threshold == 4.0
     four = placement(device="cpu", load_in_4bit=True, quantization_config={"bnb_4bit_compute_dtype": "bf16"})
-    assert four.quantization == {"bnb_4bit_compute_dtype": "bfloat16", "load_in_4bit": True}
+    assert four["quantization_config"].bnb_4bit_compute_dtype == torch.bfloat16
     other = placement(device="cpu", quantization_config={"quant_method": "torchao", "quant_type": "int8"})
-    assert other.options()["quantization_config"] == {"quant_method": "torchao", "quant_type": "int8"}
+    assert other["quantization_config"] == {"quant_method": "torchao", "quant_type": "int8"}
     packed = SimpleNamespace(
         is_quantized=True,
         config=SimpleNamespace(quantization_config={"load_in_4bit": True, "bnb_4bit_compute_dtype": torch.bfloat16}),
@@ -159,4 +159,4 @@ def test_names_in_the_configuration():
     given = {"model": "vqascore", "tasks": ["shapes_color"], "model_args": "max_memory.0=20GiB,device_map=auto"}
     assert make_run_config(given).model_args == {"max_memory": {"0": "20GiB"}, "device_map": "auto"}
     asked = placement(device="auto", device_map="auto", max_memory={"0": "20GiB", "cpu": "9GiB"})
-    assert asked.options()["max_memory"] == {0: "20GiB", "cpu": "9GiB"}
+    assert asked["max_memory"] == {0: "20GiB", "cpu": "9GiB"}

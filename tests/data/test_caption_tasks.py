@@ -12,7 +12,7 @@ from support.task_data import changed, encoded, find, load, write
 from ttmbench.cli import main
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, UsageError
+from ttmbench.errors import DataError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.fingerprint import open_upright
 
@@ -177,15 +177,6 @@ def test_files_that_do_not_stand_beside_each_other(triples, change, message):
     write(path, change(json.loads(path.read_text(encoding="utf-8"))))
     with pytest.raises(DataError, match=message):
         load(changed("hard_positives_replace_attribute", n_groups=None), triples)
-
-
-def test_join_goes_with_one_file(triples):
-    task = changed("hard_positives_replace_attribute", n_groups=None)
-    source = {**task.spec.source, "files": {"a": "hard_positives/data/a.json"}}
-    del source["file"]
-    wrong = changed(task, of=source)
-    with pytest.raises(UsageError, match="'join' goes with 'file'"):
-        load(wrong, triples)
 
 
 def test_the_public_command_measures_triples_on_a_small_copy(triples, tmp_path):

@@ -123,7 +123,7 @@ def test_a_part_of_a_task_never_replaces_the_whole(reference):
     assert places == sorted(places) and "8 of 200" in text, "a part stands below the whole"
     table = pd.read_csv(io.StringIO(to_csv(runs)))
     assert table.groupby("file")["limited"].first().to_dict() == {"part.json": True, "x.json": False}
-    with pytest.raises(UsageError, match="8 of 200 groups are no result of the task"):
+    with pytest.raises(UsageError, match="8 of 200 groups are not a result for the task"):
         hub.results_of([run_of(part)])
 
 
@@ -268,9 +268,9 @@ def test_evaluation_results_are_read_back_by_the_hubs_library(tmp_path, referenc
 
 def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
     assert main(["export", str(adapted), "--to", "model-index"]) == 2
-    assert "1 of 200 groups are no result of the task" in capsys.readouterr().err
+    assert "1 of 200 groups are not a result for the task" in capsys.readouterr().err
     assert main(["export", str(REFERENCE), "--to", "evaluation-results"]) == 2
-    assert "its data are no dataset of the hub" in capsys.readouterr().err
+    assert "its data are not a dataset on the Hub" in capsys.readouterr().err
     document = json.loads(adapted.read_text())
     for counts in document["n-samples"].values():
         counts["original"] = counts["effective"]
@@ -278,7 +278,7 @@ def test_what_is_no_result_stays_off_the_hub(adapted, reference, capsys):
     assert {one.filter for one in found} == {"none", "ttm", "simple_match"} and all(
         one.value is not None for one in found
     )
-    with pytest.raises(UsageError, match="of one model"):
+    with pytest.raises(UsageError, match="for one model"):
         hub.model_card_data([run_of(document), run_of({**reference, "model_name": "other"})])
 
 

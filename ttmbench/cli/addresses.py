@@ -47,7 +47,12 @@ def local_copies(command: str, options: argparse.Namespace) -> Iterator[None]:
     """
     given = getattr(options, READ[command])
     address = _output_address(command, options, given)
-    paths = [_fetched(command, path) for path in (given if isinstance(given, list) else [given])]
+    paths = given if isinstance(given, list) else [given]
+    if any(map(is_address, paths)):
+        from ttmbench.results.remote import fetch_results
+
+        with_samples = command not in ("leaderboard", "export")
+        paths = [str(fetch_results(path, command, beside=with_samples)) if is_address(path) else path for path in paths]
     setattr(options, READ[command], paths if isinstance(given, list) else paths[0])
     remote = None if address is None else _prepare_output(command, address, options)
     try:
@@ -58,14 +63,6 @@ def local_copies(command: str, options: argparse.Namespace) -> Iterator[None]:
         raise
     if remote is not None:
         remote.send()
-
-
-def _fetched(command: str, given: str) -> str:
-    if not is_address(given):
-        return given
-    from ttmbench.results.remote import fetch_results
-
-    return str(fetch_results(given, command, beside=command not in ("leaderboard", "export")))  # these read no samples
 
 
 def _output_address(command: str, options: argparse.Namespace, read: str) -> str | None:

@@ -13,7 +13,7 @@ from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
+from ttmbench.plugins.registry import build_registry, load_target, metric_for
 from ttmbench.results.ranks import Ranks
 from ttmbench.types import MetricSpec
 
@@ -30,7 +30,11 @@ def show(options: argparse.Namespace) -> int:
     name = options.name
     if name in registry.task_files or name.endswith((".yaml", ".yml")):
         spec = find_task(registry, name).spec
-        metrics = {metric: _metric_row(registry, metric, spec) for metric in spec.metrics}
+        metrics = {}
+        for metric in map(registry.metric, spec.metrics):
+            described = metric if spec.kind != "groups" else metric_for(metric, spec.shape)
+            row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
+            metrics[metric.name] = row
         presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
         shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
         echo(json.dumps(shown, indent=2, ensure_ascii=False))
@@ -45,11 +49,6 @@ def show(options: argparse.Namespace) -> int:
     else:
         raise UsageError(registry.unknown("task or model", name, [*registry.task_files, *registry.adapters]))
     return 0
-
-
-def _metric_row(registry: Registry, name: str, task: TaskSpec) -> dict[str, object]:
-    metric = registry.metric(name) if task.kind != "groups" else metric_for(registry.metric(name), task.shape)
-    return {"summary": metric.summary, "chance": chance_of(metric, task), "track": metric.track}
 
 
 def chance_of(metric: MetricSpec, spec: TaskSpec) -> float | None:

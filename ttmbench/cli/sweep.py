@@ -17,7 +17,6 @@ from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.executor import Executor
-    from ttmbench.evaluator.unit import Unit
     from ttmbench.sweep.plan import PlannedCell
 
 
@@ -158,7 +157,9 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
         counts = ["-" if value is None else str(value) for value in (work.groups, work.images, work.captions)]
         training = f"{work.iterations} x {work.epochs}" if work.iterations else "-"
         duration = "-" if seconds is None or not stages else f"{seconds:.0f}"
-        rows.append([str(one.cell.number), one.cell.folder, *counts, training, _units(one, stages), duration])
+        total, left = (sum(map(len, part)) for part in (units_of(one.cell), stages))
+        units = "done" if not left else str(total) if left == total else f"{left} of {total}"
+        rows.append([str(one.cell.number), one.cell.folder, *counts, training, units, duration])
     names = ("groups", "images", "captions", "TTM", "units", "seconds")
     columns = [TableColumn("cell", "key"), TableColumn("folder", "key"), *(TableColumn(one, "number") for one in names)]
     caption = "TTM: iterations over all seeds x epochs. Unit: what a worker runs at a time."
@@ -175,11 +176,3 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
         where = "" if root is None else f" in {root}"
         echo(f"no estimate for {len(times) - len(timed)} of them: no results of their models{where} have times")
     return 0
-
-
-def _units(one: PlannedCell, left: Sequence[Sequence[Unit]]) -> str:
-    """The number of remaining units, of the total."""
-    from ttmbench.evaluator.unit import units_of
-
-    total, count = (sum(len(stage) for stage in stages) for stages in (units_of(one.cell), left))
-    return "done" if not count else str(total) if count == total else f"{count} of {total}"

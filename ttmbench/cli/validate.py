@@ -23,7 +23,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.reproduce.submission.findings import Findings
-from ttmbench.types import Group, ImageRef, Loaded
+from ttmbench.types import ImageRef, Loaded
 
 MOST_PROBLEMS = 3  # of the data of a task
 MOST_FINDINGS = 40  # of a submission
@@ -94,10 +94,22 @@ def _check(registry: Registry, name: str, options: argparse.Namespace) -> str:
 
 
 def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace) -> str:
+    from ttmbench.scoring.fingerprint import open_upright  # imports torch, which no `--help` should wait for
+
     loaded = load_task_data(registry, task, options.limit, options.offline, options.data_dir)
     animated: set[str] = set()
     padded: set[str] = set()
-    report = audit_groups(task.spec, loaded.groups, lambda image, group_id: _digest(image, group_id, animated, padded))
+
+    def digest(image: ImageRef, group_id: str) -> str:
+        """Digest of an image as a model sees it."""
+        opened = open_upright(image, group_id)
+        if opened.info.get("animated"):
+            animated.add(image.name)
+        if opened.info.get("padded"):
+            padded.add(image.name)
+        return hashlib.sha256(f"{opened.size}".encode() + opened.tobytes()).hexdigest()
+
+    report = audit_groups(task.spec, loaded.groups, digest)
     if padded:
         boxes = "1 crop box extends" if len(padded) == 1 else f"{len(padded)} crop boxes extend"
         report.notes.append(f"{boxes} beyond the image, and the outside is black")
@@ -110,9 +122,11 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
         more = f"; and {len(report.problems) - MOST_PROBLEMS} more" if len(report.problems) > MOST_PROBLEMS else ""
         raise DataError(f"{total}{'; '.join(report.problems[:MOST_PROBLEMS])}{more} (from {source})")
     notes = "".join(f", {note}" for note in report.notes)
+    first = loaded.groups[0]
+    sizes = ", ".join("x".join(map(str, open_upright(image, first.group_id).size)) for image in first.images)
     return (
         f"{_size(task, loaded)}, all images decode{notes}; {report.images} images from {source}; "
-        f"first: {_example(loaded.groups[0])}"
+        f"first: {first.group_id} ({sizes} px) {' | '.join(first.captions)}"
     )
 
 
@@ -131,18 +145,6 @@ def _size(task: TaskFile, loaded: Loaded) -> str:
     return f"{len(groups)} groups"
 
 
-def _digest(image: ImageRef, group_id: str, animated: set[str], padded: set[str]) -> str:
-    """Digest of an image as a model sees it; adds the names of animated and padded images to the sets."""
-    from ttmbench.scoring.fingerprint import open_upright  # with torch, which no `--help` should wait for
-
-    opened = open_upright(image, group_id)
-    if opened.info.get("animated"):
-        animated.add(image.name)
-    if opened.info.get("padded"):
-        padded.add(image.name)
-    return hashlib.sha256(f"{opened.size}".encode() + opened.tobytes()).hexdigest()
-
-
 def _source(source: Mapping[str, Any]) -> str:
     """Where the groups come from, and the locations that were tried before."""
     inner = source.get("data") or source
@@ -150,13 +152,6 @@ def _source(source: Mapping[str, Any]) -> str:
     skipped = inner.get("passed_over")
     tried = f" (unavailable: {', '.join(skipped)})" if skipped else ""
     return f"{inner.get('kind', 'its source')} {path}".strip() + tried
-
-
-def _example(group: Group) -> str:
-    from ttmbench.scoring.fingerprint import open_upright
-
-    sizes = ", ".join("x".join(map(str, open_upright(image, group.group_id).size)) for image in group.images)
-    return f"{group.group_id} ({sizes} px) {' | '.join(group.captions)}"
 
 
 def _is_submission(registry: Registry, word: str) -> bool:

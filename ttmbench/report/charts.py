@@ -204,17 +204,14 @@ def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
     for task in tasks:
         top = next(y for y, row in zip(heights, rows, strict=True) if row.task == task) + 1
         axes.text(0, top, task, fontsize=9, fontweight="bold", va="center", parse_math=False)
-    _by_row(axes, heights, [_called(row) for row in rows], "percent")
+    names = [row.model if len(row.model) <= 52 else f"{row.model[:51]}…" for row in rows]
+    details = [" (published)" if row.source else f" ({row.extents})" if row.limited else "" for row in rows]
+    _by_row(axes, heights, [name + detail for name, detail in zip(names, details, strict=True)], "percent")
     axes.set_ylim(min(heights) - 0.7, 1.7)
     handles = [Line2D([], [], ls="", label=name, **_ANSWER[name]) for name in ("raw", "SimpleMatch", "TTM")]
     handles.append(Line2D([], [], color=GREY, ls="--", label="chance"))
     legend_below(axes, 4, handles)
     return figure
-
-
-def _called(row: AnswerRow) -> str:
-    name = row.model if len(row.model) <= 52 else f"{row.model[:51]}…"
-    return f"{name} (published)" if row.source else f"{name} ({row.extents})" if row.limited else name
 
 
 def draw_course(course: Course, model: str) -> Figure:

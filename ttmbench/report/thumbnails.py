@@ -18,7 +18,7 @@ from ttmbench.report.groups import GroupSet, load_again
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from ttmbench.types import Exif, Group, ImageRef
+    from ttmbench.types import Exif, Group
 
 Images = Literal["thumbnails", "links", "none"]
 _WHERE = "; --include_path and --data_dir say where task files and data lie"
@@ -129,9 +129,13 @@ def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], o
                 is_full = True
                 continue
             try:
-                images[image.name] = (
-                    thumbnail(image.open(), image.exif) if copies else _link(image, options.page_folder)
-                )
+                if copies:
+                    images[image.name] = thumbnail(image.open(), image.exif)
+                elif image.file is None:
+                    broken.add(image.name)
+                else:
+                    link = Path(os.path.relpath(image.file.resolve(), options.page_folder.resolve()))
+                    images[image.name] = quote(link.as_posix())
             except (TtmbenchError, OSError, ValueError, SyntaxError):
                 broken.add(image.name)
     detail = [f"{len(images)} {'small copies' if copies else 'links to the files'}" if images else "names only"]
@@ -142,12 +146,6 @@ def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], o
     if is_full:
         detail.append(f"no more than {options.most} (--max_images), groups that changed first")
     return Thumbnails(task, images, "; ".join(detail))
-
-
-def _link(image: ImageRef, page_folder: Path) -> str:
-    if image.file is None:
-        raise ValueError(f"{image.name} is not a separate file")
-    return quote(Path(os.path.relpath(image.file.resolve(), page_folder.resolve())).as_posix())
 
 
 def thumbnail(image: Image, exif: Exif) -> str:

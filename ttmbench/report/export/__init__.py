@@ -1,4 +1,4 @@
-"""Results documents in the formats of others: each says of every number how it was made."""
+"""Results documents in other formats."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class Exporter:
     """A format that ``ttmbench export --to`` writes.
 
     Attributes:
-        name: what ``--to`` calls it.
-        target: ``"module:function"`` of ``(runs, target, source_url) -> (texts, left out)``, imported when it is asked
-            for. ``target`` is what ``--output_path`` says, None for the terminal. ``texts`` maps a file, or None for
-            the terminal, to what it holds; ``left out`` maps a task to the reason.
-        takes_source_url: whether it has a place for the page where the results can be seen.
-        takes_choices: whether its function also takes ``metrics``, ``columns`` and ``mark_best``.
+        name: the value of ``--to``.
+        target: ``"module:function"`` of ``(runs, target, source_url) -> (texts, skipped)``. ``target`` is
+            ``--output_path``, None for the terminal; ``texts`` maps a file, or None for the terminal, to its content;
+            ``skipped`` maps a task to the reason.
+        takes_source_url: whether the format has a web page with the results.
+        takes_choices: whether the function also takes ``metrics``, ``columns`` and ``mark_best``.
     """
 
     name: str
@@ -31,4 +31,4 @@ EXPORTERS = (
     Exporter("csv", "ttmbench.report.export.tables:export_csv"),
     Exporter("latex", "ttmbench.report.export.tables:export_latex", takes_choices=True),
 )
-"""Every format; one more is a module here and a row of this table."""
+"""Every format; a new one is a module here and a row of this table."""

@@ -1,7 +1,6 @@
-"""Metadata of the Hugging Face hub: the model card's ``model-index``, and ``.eval_results/*.yaml``.
+"""Metadata of the Hugging Face Hub, in percent: the model card's ``model-index``, and ``.eval_results/*.yaml``.
 
-Both are made by ``huggingface_hub``. A model card is read by people, so values are in percent. Numbers that are no
-result of the task are left out, with the reason: the oracle, controls, held-out groups, and runs on a part of a task.
+Numbers that are not a result of the task are skipped: the oracle, controls, held-out groups, runs on a part of a task.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
 
 RANKED = ("zero_shot", "forced_choice", "matching", "test_time")
-# Of the hub's own list, the one that a model which compares images with captions is filed under.
+# The Hub's task type for models that compare images with captions.
 TASK_TYPE, TASK_NAME = "zero-shot-image-classification", "Matching images and captions"
 _HUB_KINDS = ("huggingface", "hub_files", "webdataset")
 
@@ -30,7 +29,7 @@ _HUB_KINDS = ("huggingface", "hub_files", "webdataset")
 def export_model_index(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The format ``model-index`` as `ttmbench.report.export.Exporter` says; a target ``*.md`` is a card."""
+    """The `Exporter` ``model-index``; a target ``*.md`` is a model card."""
     data, left_out = model_card_data(runs, source_url)
     if target is not None and target.suffix == ".md":
         return {target: write_card(target, data)}, left_out
@@ -40,22 +39,19 @@ def export_model_index(
 def export_evaluation_results(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The format ``evaluation-results`` as `ttmbench.report.export.Exporter` says: a file a dataset, or one of all.
-
-    No two tracks share a file.
-    """
+    """The `Exporter` ``evaluation-results``: one YAML file, or a directory with one per task and track."""
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     numbers, left_out = results_of(runs)
     if len({run.model for run in runs}) > 1:
-        raise UsageError("evaluation results lie in the repository of one model: export the runs of each model alone")
+        raise UsageError("evaluation results are for the repository of one model; export each model separately")
     datasets = _datasets(runs)
     files: dict[str, list[EvalResultEntry]] = {}
     for one in numbers:
         data = datasets[one.own_task]
         dataset = _hub_dataset(data)
         if dataset is None:
-            left_out[one.own_task] = "its data are no dataset of the hub"
+            left_out[one.own_task] = "its data are not a dataset on the Hub"
             continue
         how = "" if one.filter == RAW else f"_{one.filter}"
         files.setdefault(f"ttmbench_{one.own_task}_{one.track}", []).append(
@@ -84,24 +80,17 @@ def export_evaluation_results(
 def model_card_data(
     runs: Sequence[DocumentFile], source_url: str | None = None
 ) -> tuple[ModelCardData, dict[str, str]]:
-    """The metadata of a model card.
-
-    Args:
-        runs: of one model; of a number that several have the newest counts.
-        source_url: where the results can be seen.
-
-    Returns:
-        The metadata, and the tasks that were skipped: task -> why.
+    """The metadata of a model card with the newest numbers, and the skipped tasks: task -> why.
 
     Raises:
-        UsageError: the runs are of several models, or nothing is left.
+        UsageError: the runs are of several models, or every task is skipped.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
     numbers, left_out = results_of(runs)
     models = list(dict.fromkeys(run.model for run in runs))
     if len(models) > 1:
-        raise UsageError(f"a model card is of one model, and these runs are of {', '.join(models)}: export each alone")
+        raise UsageError(f"a model card is for one model, got {', '.join(models)}; export each separately")
     datasets = _datasets(runs)
     results = [
         EvalResult(
@@ -109,7 +98,7 @@ def model_card_data(
             task_name=TASK_NAME,
             dataset_type=_hub_dataset(data) or one.task,
             dataset_name=one.task,
-            # The hub's library merges entries of one dataset and config: two tasks on one dataset stay two.
+            # huggingface_hub would merge two tasks on one dataset that share a config.
             dataset_config=one.task,
             dataset_split=data.source.get("split"),
             dataset_revision=data.revision if _hub_dataset(data) else None,
@@ -128,9 +117,9 @@ def model_card_data(
 
 
 def write_card(path: Path, data: ModelCardData) -> str:
-    """The text of a model card with these results: a new card, or the one that is there with its results renewed.
+    """The text of a model card with these results; an existing card keeps the rest of its content.
 
-    Of a card that exists everything else stays, results of other metrics too; DataError if it cannot be read.
+    DataError if an existing card cannot be read.
     """
     from huggingface_hub import ModelCard
 
@@ -139,7 +128,7 @@ def write_card(path: Path, data: ModelCardData) -> str:
     try:
         card = ModelCard.load(path)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"{path}: is no model card ({' '.join(str(error).split())})") from None
+        raise DataError(f"{path}: must be a model card ({' '.join(str(error).split())})") from None
 
     def metric(result: EvalResult) -> tuple[str | None, ...]:
         return result.task_type, result.dataset_type, result.dataset_config, result.metric_type
@@ -153,16 +142,16 @@ def write_card(path: Path, data: ModelCardData) -> str:
 
 
 def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, str]]:
-    """The numbers that may stand as results of a task, and why others may not: task -> why."""
+    """The numbers that are results of a task, and why others are not: task -> why."""
     left_out: dict[str, str] = {}
     results = []
     for one in newest(number for run in runs for number in run.numbers()):
         if one.track == "supervised":
-            left_out[one.own_task] = "the model was finetuned on labelled groups (track supervised)"
+            left_out[one.own_task] = "the model was fine-tuned on labelled groups (track supervised)"
         elif one.track not in RANKED or one.value is None:
             continue
         elif one.limited or one.groups != one.groups_of_task:
-            left_out[one.own_task] = f"{one.extent.words} groups are no result of the task"
+            left_out[one.own_task] = f"{one.extent.words} groups are not a result for the task"
         else:
             results.append(one)
     if not results:
@@ -176,7 +165,7 @@ def _nothing(left_out: Mapping[str, str]) -> UsageError:
 
 
 def percent(value: float | None) -> float | None:
-    """A fraction in percent, without the noise of binary digits.
+    """A fraction in percent, without binary noise.
 
     >>> percent(0.85375)
     85.375
@@ -185,7 +174,7 @@ def percent(value: float | None) -> float | None:
 
 
 def to_yaml(content: object) -> str:
-    """YAML in the order given."""
+    """YAML that keeps the order of keys."""
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 
 
@@ -202,7 +191,7 @@ def _track(one: Number) -> str:
 
 
 def _circumstances(one: Number) -> dict[str, object]:
-    """What belongs to a number; percent."""
+    """Further details of a number, in percent."""
     values = {
         "track": one.track,
         "stderr": percent(one.stderr),

@@ -1,7 +1,7 @@
-"""The JSON of lm-evaluation-harness, for whatever reads its results files.
+"""The JSON of lm-evaluation-harness.
 
-Its readers format every ``metric_stderr,filter`` as a number unless it is the string ``N/A``, and take every other
-``metric,filter`` for a number: so an undefined interval is ``N/A``, and an undefined value is left out.
+Its readers expect a number or ``N/A`` for ``metric_stderr,filter``, and a number for every other ``metric,filter``:
+undefined standard errors are ``N/A``, and undefined values are omitted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ttmbench.results.numbers import DocumentFile, Number, means_of
 
 MISSING = "N/A"
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-# What its readers do not know lies here, so that nothing of it is taken for a metric.
+# Keys of ttmbench, below one key so that no reader takes them for metrics.
 _OWN = (
     *("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "tag_means", "datasets"),
     *("errors", "ttm_also"),
@@ -29,24 +29,17 @@ _OWN = (
 def export_lm_eval_file(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The format ``lm-eval`` as `ttmbench.report.export.Exporter` says; UsageError for more than one run."""
+    """The `Exporter` ``lm-eval``; UsageError for more than one run."""
     if len(runs) > 1:
-        raise UsageError("a file of lm-evaluation-harness is one run: export each results document alone")
+        raise UsageError("a file of lm-evaluation-harness is one run; export each results document separately")
     path = target if target is None or target.suffix == ".json" else target / file_name(runs[0])
     return {path: to_json(lm_eval_document(runs[0]))}, {}
 
 
 def lm_eval_document(run: DocumentFile) -> dict[str, object]:
-    """A results document as lm-evaluation-harness writes its own.
-
-    Args:
-        run: one run.
-
-    Returns:
-        The document; keys that are only ours are below ``ttmbench``.
-    """
+    """A run in the format of lm-evaluation-harness, with additional keys below ``ttmbench``."""
     document, numbers = run.document, run.numbers()
-    own_task = {one.task: one.own_task for one in numbers}  # a mean over values of tags is a task to its readers
+    own_task = {one.task: one.own_task for one in numbers}  # a mean over values of tags is a separate task
     own_task = dict.fromkeys(document.results, "") | own_task
     own_task = {task: own or task for task, own in own_task.items()}
     results = _values(own_task, numbers)
@@ -98,13 +91,13 @@ def lm_eval_document(run: DocumentFile) -> dict[str, object]:
 
 
 def file_name(run: DocumentFile) -> str:
-    """Where lm-evaluation-harness would put it below its output folder: ``<model>/results_<time>.json``."""
+    """The path of lm-evaluation-harness below its output folder: ``<model>/results_<time>.json``."""
     stamp = datetime.fromtimestamp(float(run.document.date)).isoformat().replace(":", "-")
     return f"{sanitised(run.model)}/results_{stamp}.json"
 
 
 def sanitised(model: str) -> str:
-    """A model's name as a folder, by the rule of lm-evaluation-harness; never one that leads elsewhere.
+    """A model's name as a folder, by the rule of lm-evaluation-harness; never a path to elsewhere.
 
     >>> sanitised("google/siglip"), sanitised("..")
     ('google__siglip', '__')
@@ -123,7 +116,7 @@ def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[s
 
 
 def _task_config(name: str, task: str, document: ResultsDocument) -> dict[str, object]:
-    """What its readers show of a task; of a mean over values of a task's tags under its own name."""
+    """The configuration of a task, or of a mean over values of its tags."""
     spec, source = document.configs[task], document.datasets[task].source
     directions = document.higher_is_better[task].items()
     return {

@@ -1,4 +1,4 @@
-"""Numbers as CSV, and as LaTeX in the way that papers print them. Everything that came from data is escaped."""
+"""Numbers as CSV, and as LaTeX tables like those of papers, with all texts from data escaped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ABOUT = (
 def export_csv(
     runs: Sequence[DocumentFile], target: Path | None, source_url: str | None
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The format ``csv`` as `ttmbench.report.export.Exporter` says."""
+    """The `Exporter` ``csv``."""
     return {target: to_csv(runs)}, {}
 
 
@@ -51,20 +51,16 @@ def export_latex(
     columns: Sequence[str] = (),
     mark_best: bool = False,
 ) -> tuple[dict[Path | None, str], dict[str, str]]:
-    """The format ``latex`` as `ttmbench.report.export.Exporter` says; the choices are those of `to_latex`."""
+    """The `Exporter` ``latex``; the choices are those of `to_latex`."""
     return {target: to_latex(runs, metrics, columns, mark_best)}, {}
 
 
 def to_csv(runs: Sequence[DocumentFile]) -> str:
-    """One line a number, of every run and filter; fractions; what is undefined is empty.
+    """One line per number, in fractions, empty where undefined, with a column ``setting`` if runs have several.
 
-    Runs of several settings have a column ``setting``.
-
-    Behind a run's own numbers stand those of its adapted models on other tasks, of tasks ``adapted to@measured on``.
+    Adapted models on other tasks have tasks ``adapted to@measured on``.
     """
-    numbers = []
-    for run in runs:
-        numbers += [*run.numbers(), *run.numbers_elsewhere()]
+    numbers = [number for run in runs for number in (*run.numbers(), *run.numbers_elsewhere())]
     columns = ("model", "setting", *_COLUMNS[1:]) if any(number.setting for number in numbers) else _COLUMNS
     return text_table.to_csv(columns, (number.row() for number in numbers))
 
@@ -72,24 +68,23 @@ def to_csv(runs: Sequence[DocumentFile]) -> str:
 def to_latex(
     runs: Sequence[DocumentFile], metrics: Sequence[str] = (), columns: Sequence[str] = (), mark_best: bool = False
 ) -> str:
-    """Tables for the booktabs package, in percent: raw beside SimpleMatch and TTM, then every metric, track by track.
+    """Tables for the booktabs package, in percent: raw, SimpleMatch and TTM, then every metric by track.
 
     Args:
-        runs: of one or more models; of a number that several have the newest of the whole task counts. Rows of a part
-            of a task stand below all others.
-        metrics: of the tables by track; all if none is named.
-        columns: of the first table; all if none is named.
-        mark_best: print the best of each column among rows of one task and as many groups in bold.
+        runs: where several have a number, that of the newest run of the whole task counts.
+        metrics: of the tables by track; empty for all.
+        columns: of the first table; empty for all.
+        mark_best: print the best of each column in bold, among rows of the same task and number of groups.
 
     Returns:
-        ``tabular`` environments with a comment above each; the last is of adapted models on other tasks.
+        ``tabular`` environments, each with a comment; the last has adapted models on other tasks.
 
     Raises:
-        UsageError: a metric or column that is not there.
+        UsageError: an unknown metric or column.
     """
     numbers = sorted(newest(number for run in runs for number in run.numbers()), key=lambda one: one.limited)
-    ranked = [one for one in numbers if one.track != "supervised"]  # which has tables of its own, below
-    # A task that ranks has other metrics, so the summary may have no rows.
+    ranked = [one for one in numbers if one.track != "supervised"]  # which has separate tables, below
+    # Empty if all tasks are retrieval or classification.
     summary, every_metric = _summary(ranked, runs), []
     for track, about in TRACK_TITLES.items():
         shown = [one for one in numbers if one.track == track]
@@ -106,7 +101,7 @@ def to_latex(
 
 
 def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> TextTable:
-    """What a paper's main table shows: the raw model, what matching gives, what adaptation gives, and the gains."""
+    """A paper's main table: the raw model, matching, adaptation, and the gains."""
     by_key = {(one.model, one.task, one.metric, one.filter): one for one in numbers}
     matching = {(run.model, task): spec.get("matching") for run in runs for task, spec in run.document.configs.items()}
     adapted = [
@@ -147,26 +142,25 @@ def _every_metric(numbers: Sequence[Number], title: str) -> TextTable:
 
 
 def _chosen(option: str, tables: Sequence[TextTable], names: Sequence[str]) -> list[TextTable]:
-    """Tables with some of their columns of numbers, those that have any; how many groups they are of stays there."""
+    """The tables that have the named columns, with these and the number of groups."""
     if not names:
         return list(tables)
     known = dict.fromkeys(name for table in tables for name in table.heads[-1][table.texts :])
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(f"--{option}: these results have no {', '.join(unknown)}; choose from {', '.join(known)}")
-    found = []
+    chosen = []
     for table in tables:
-        places = [table.heads[-1].index(name) for name in names if name in table.heads[-1]]
-        if not places:
-            continue
-        places = [*range(table.texts), *places, *([] if "groups" in names else [table.heads[-1].index("groups")])]
-        heads, rows = ([[row[at] for at in places] for row in part] for part in (table.heads, table.rows))
-        found.append(replace(table, heads=heads, rows=rows))
-    return found
+        indices = [table.heads[-1].index(name) for name in names if name in table.heads[-1]]
+        if indices:
+            indices = [*range(table.texts), *indices, *([] if "groups" in names else [table.heads[-1].index("groups")])]
+            heads, rows = ([[row[at] for at in indices] for row in part] for part in (table.heads, table.rows))
+            chosen.append(replace(table, heads=heads, rows=rows))
+    return chosen
 
 
 def _with_best(table: TextTable, downwards: Collection[str]) -> TextTable:
-    """The best as it is printed of each column, among rows of one task and as many groups; equal ones all."""
+    """Mark the best printed values of each column, among rows of the same task and number of groups."""
     bold = []
     for column, name in list(enumerate(table.heads[-1]))[table.texts :]:
         if name in _NEVER_BEST:
@@ -183,5 +177,5 @@ def _with_best(table: TextTable, downwards: Collection[str]) -> TextTable:
 
 
 def _extent(*numbers: Number | None) -> str:
-    """How many groups of how many the numbers of a row are of."""
+    """The numbers of scored groups and of all groups."""
     return next((one.extent.words for one in numbers if one is not None), NOTHING)

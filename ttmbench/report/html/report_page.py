@@ -102,15 +102,24 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
         answer=rows,
         answer_bar=_answer_bar,
         disagrees_mark=DISAGREES_MARK,
-        runs=[_run(run) for run in runs],
+        runs=runs,
+        status_words=STATUS,
+        date_of=lambda document: datetime.fromtimestamp(document.date, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        facts_of=_facts,
+        command_of=command_of,
         tracks=_tracks(runs),
+        titles=TRACK_TITLES,
+        unranked_title=UNRANKED_TITLE,
         seen_mark=SEEN_MARK,
+        seen_legend=SEEN_LEGEND,
         bar=bar,
         transfers=transfer_table(transfers),
         models=sorted({run.model for run in runs}),
         tasks=sorted({number.task for number in numbers}),
         metrics=list(dict.fromkeys(number.metric for number in numbers)),
-        courses=[_course(run, course) for run in runs for course in charts.courses_of(run.document)],
+        courses=[(run, course) for run in runs for course in charts.courses_of(run.document)],
+        chart_of=_chart,
+        settings_of=_settings,
         tags=[(run, table) for run in runs for table in charts.tag_tables_of(run.document)],
         tag_bar=_tag_bar,
         most_values=MOST_VALUES,
@@ -169,20 +178,6 @@ def _tag_bar(table: charts.TagTable, numbers: Sequence[float | None]) -> Markup:
     return bar({"open": drawn[0], "full": drawn[1]}, [table.chance], joined=(drawn[0], drawn[1]))
 
 
-def _run(run: ReportedRun) -> dict[str, object]:
-    document = run.document
-    return {
-        "run": run,
-        "document": document,
-        "status_words": STATUS[document.status],
-        "good": document.status == "done" and not run.damaged,
-        "date": datetime.fromtimestamp(document.date, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "notes": document.notes | document.group_notes,
-        "facts": dict(_facts(document)),
-        "command": command_of(document),
-    }
-
-
 def _facts(document: ResultsDocument) -> Iterator[tuple[str, str]]:
     """Further details of a run."""
     for key in ("seeds", "limit", "dtype", "device", "batch_size", "ttm_preset", "seed", "bootstrap_iters"):
@@ -223,38 +218,22 @@ def _words(value: object, depth: int = 3) -> str:
     return f"{text[:12]}…" if re.fullmatch("[0-9a-f]{64}", text) else text
 
 
-def _tracks(runs: Sequence[ReportedRun]) -> list[dict[str, object]]:
-    """One table per track."""
-    titles: dict[str | None, str] = {**TRACK_TITLES, None: UNRANKED_TITLE}  # type: ignore[dict-item]
+def _tracks(runs: Sequence[ReportedRun]) -> dict[str | None, list[tuple[ReportedRun, Number]]]:
+    """Track -> its numbers, those of parts of tasks last; None for numbers without a track."""
     rows: dict[str | None, list[tuple[ReportedRun, Number]]] = {track: [] for track in (*TRACK_ORDER, None)}
     for run in runs:
         for number in run.numbers:
-            rows[number.track if number.track in titles else None].append((run, number))
-    return [
-        {
-            "id": track or "unranked",
-            "title": titles[track],
-            "adapted": any(number.seeds is not None for _, number in found),
-            "legend": SEEN_LEGEND if any(number.seen for _, number in found) else None,
-            "rows": sorted(found, key=lambda row: row[1].limited),
-        }
-        for track, found in rows.items()
-        if found
-    ]
+            rows[number.track if number.track in TRACK_TITLES else None].append((run, number))
+    return {track: sorted(found, key=lambda row: row[1].limited) for track, found in rows.items() if found}
 
 
-def _course(run: ReportedRun, course: charts.Course) -> dict[str, object]:
-    settings = {key: course.settings[key] for key in _SETTINGS if key in course.settings}
-    return {
-        "run": run,
-        "of": course,
-        "chart": charts.as_image(
-            lambda: charts.draw_course(course, run.model), f"{course.title} on {course.task}, iteration by iteration"
-        ),
-        "settings": ", ".join(f"{key} {_setting(value)}" for key, value in settings.items()),
-        "metrics": list(course.rows[0].metrics),
-    }
+def _chart(run: ReportedRun, course: charts.Course) -> Markup:
+    alternative = f"{course.title} on {course.task}, iteration by iteration"
+    return charts.as_image(lambda: charts.draw_course(course, run.model), alternative)
 
 
-def _setting(value: object) -> str:
-    return "chosen from the margins" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _settings(course: charts.Course) -> str:
+    def words(value: object) -> str:
+        return "chosen from the margins" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    return ", ".join(f"{key} {words(course.settings[key])}" for key in _SETTINGS if key in course.settings)

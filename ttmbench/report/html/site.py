@@ -199,8 +199,6 @@ class SitePages:
             "",
             self.board.rows,
             tables=shown,
-            tasks=[self._task_entry(task) for task in self.facts],
-            models=[self._model_entry(model) for model in self.model_pages],
             skipped={name: why for name, why in self.board.skipped.items() if not name.startswith(NOT_RUN)},
             runs=sum(bool(run.rows) for run in self.board.runs),
             transfers=transfer_table(self.board.transfers),
@@ -249,7 +247,9 @@ class SitePages:
             "../",
             rows,
             title=model,
-            runs=[self._run_entry(run) for run in self.by_model[model]],
+            runs=self.by_model[model],
+            shown_keys=_SHOWN_KEYS,
+            command_of=command_of,
             shown=[(row, None) for row in rows],
             history=superseded,
             tasks=sorted({row.task for row in rows}),
@@ -260,51 +260,23 @@ class SitePages:
         """Why a row ranks or does not; it ranks if its task has no page."""
         return self.facts[row.task].standing(row) if row.task in self.facts else RUN
 
-    def _task_entry(self, task: str) -> dict[str, object]:
-        facts, rows = self.facts[task], self.rows_of[task]
-        leaders = []
+    def leaders(self, task: str) -> list[Number | None]:
+        """The best ranked headline numbers of a task: raw, matching and test-time."""
+        facts, rows, leaders = self.facts[task], self.rows_of[task], []
         for track in ("zero_shot", "matching", "test_time"):
             ranked = [row for row in rows if row.track == track and facts.standing(row) == RUN and facts.headline(row)]
             best = max if all(row.higher_is_better for row in ranked) else min
             leaders.append(best(ranked, key=lambda row: row.value or 0.0, default=None))
-        models, published = ({row.model for row in rows if row.published is side} for side in (False, True))
-        return {
-            "name": task,
-            "facts": facts,
-            "models": len(models),
-            "published": len(published),
-            "leaders": leaders,
-        }
+        return leaders
 
-    def _model_entry(self, model: str) -> dict[str, object]:
-        runs = self.by_model[model]
-        rows = [row for run in runs for row in run.rows]
-        return {
-            "name": model,
-            "runs": len(runs),
-            "tasks": len({row.task for row in rows}),
-            "date": max((row.date or "" for row in rows), default="")[:10],
-            "fingerprint": next((row.fingerprint for row in rows if row.fingerprint), None),
-            "finetuned": bool(runs[0].document.finetuned),
-        }
+    def machine(self, run: MergedRun) -> str:
+        """The hardware of a run."""
+        return ", ".join(str(part) for key in _MACHINE if (part := run.document.hardware.get(key)) is not None)
 
-    def _run_entry(self, run: MergedRun) -> dict[str, object]:
-        document = run.document
-        return {
-            "run": run,
-            "document": document,
-            "date": document.started.replace("T", " ").removesuffix("+00:00"),
-            "fingerprint": next((row.fingerprint for row in run.rows if row.fingerprint), None),
-            "declared": {key: document.fingerprint[key] for key in _SHOWN_KEYS if document.fingerprint.get(key)},
-            "seeds": sorted({seed for record in document.ttm.values() for seed in record.seeds}),
-            "audited": [task for task, record in document.ttm.items() if record.audit_labels],
-            "tasks": list(dict.fromkeys(row.task for row in run.rows)),
-            "command": command_of(document),
-            "machine": ", ".join(str(part) for key in _MACHINE if (part := document.hardware.get(key)) is not None),
-            "reproduces": [
-                self.numbers[other.file] for other in self.by_model[run.model] if _reproduces(document, other.document)
-            ],
-        }
+    def reproduced(self, run: MergedRun) -> list[int]:
+        """The numbers of the runs that a run reproduces."""
+        same_model = self.by_model[run.model]
+        return [self.numbers[other.file] for other in same_model if _reproduces(run.document, other.document)]
 
 
 def _reproduces(later: ResultsDocument, earlier: ResultsDocument) -> bool:
