@@ -35,24 +35,17 @@ _STAMP = "%Y-%m-%dT%H-%M-%S.%f"
 
 @dataclass
 class RunDirectory:
-    """The files of a run, locked against other writers until it is left; a context manager.
+    """The files of a run, locked against other writers until it is left; a context manager."""
 
-    Attributes:
-        files: where the run writes.
-        previous: the document that an earlier run of the same command left; None if there is none.
-        address: what the folder stands for, as it may be shown; None if results stay on this machine.
-        publish: sends what was written there; does nothing if results stay on this machine.
-        unsent: why the address lacks what was written last; None if it lacks nothing.
-    """
-
-    files: RunFiles
-    previous: ResultsDocument | None
+    files: RunFiles  # where the run writes
+    previous: ResultsDocument | None  # the document that an earlier run of the same command left; None if there is none
     _lock: filelock.BaseFileLock
     _config: RunConfig
     _started: datetime
-    address: str | None = None
+    address: str | None = None  # what the folder stands for, as it may be shown; None if results stay on this machine
+    # sends what was written there; does nothing if results stay on this machine
     publish: Callable[[RunFiles], None] = lambda files: None
-    unsent: TtmbenchError | None = None
+    unsent: TtmbenchError | None = None  # why the address lacks what was written last; None if it lacks nothing
 
     @property
     def results(self) -> tuple[Path | None, str | None]:

@@ -35,12 +35,7 @@ def stored_scores(
 ) -> list[Scored]:
     """A file of scores as a task with all metrics, its own first; and each part of the task, where tags say which.
 
-    Args:
-        path: the scores, in a format that `ttmbench.results.scores_file` knows.
-        spec: the task whose shape and size they have; None takes those of the file.
-        registry: the metrics and tasks.
-        limit: the scores are of the task's first groups only.
-        logit_scale: factor on products of embeddings.
+    Without ``spec`` the task has the shape and size of the file; other arguments as for `score_files`.
 
     Raises:
         DataError: the file is not what the task says; the message names the group.
@@ -161,13 +156,7 @@ def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
 
 
 def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None) -> Answered:
-    """Stored answers as a task, as far as both sides are there.
-
-    Args:
-        paths: one file, or ColorSwap's text and image answers; see `ttmbench.scoring.forced_choice.stored_answers`.
-        spec: the task whose shape and size they have.
-        registry: the metrics.
-        limit: the answers are for the task's first groups only.
+    """Stored answers as a task, as far as both sides are there; arguments as for `score_files`.
 
     Raises:
         UsageError: files that do not belong together.
