@@ -204,7 +204,7 @@ def code_of(
     names: list[tuple[Mapping[str, tuple[object, str]], Any]]
     names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
     for task in tasks:
-        names += [(registry.sources, kind) for kind in _kinds(task.spec.source)]
+        names += [(registry.sources, kind) for kind in kinds_of(task.spec.source)]
         names += [(registry.metrics, metric) for metric in task.spec.metrics]
     if config.adapts:
         names += [(registry.schedules, one.schedule) for one in settings.values()]
@@ -213,16 +213,16 @@ def code_of(
     return dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
 
 
-def _kinds(source: Any) -> Iterator[str]:
+def kinds_of(source: Any) -> Iterator[str]:
     """The kinds of readers that a source mapping names; sources that combine others list these in it."""
     if isinstance(source, Mapping):
         if isinstance(source.get("kind"), str):
             yield source["kind"]
         for value in source.values():
-            yield from _kinds(value)
+            yield from kinds_of(value)
     elif isinstance(source, list):
         for value in source:
-            yield from _kinds(value)
+            yield from kinds_of(value)
 
 
 @dataclass(frozen=True)
