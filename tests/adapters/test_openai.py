@@ -569,15 +569,8 @@ def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
     base = {"model": "m", "base_url": chat_server.url, "cache": str(tmp_path / "c.sqlite")}
     wrong = {
         "scorer must be": {"scorer": "clip"},
-        "order must be": {"order": "up"},
-        "image_format must be": {"image_format": "gif"},
-        "score_as must be": {"score_as": "odds"},
-        "on_refusal must be": {"on_refusal": "ignore"},
         "on_refusal is for": {"on_refusal": "wrong", "scorer": "choice"},
-        "concurrency must be": {"concurrency": 0},
-        "timeout must be": {"timeout": -1},
         "image_size must be": {"image_size": "big"},
-        "retries must be": {"retries": -1},
         "max_cost needs": {"max_cost": 3},
         "base_url must begin": {"base_url": "localhost:8000"},
         "base_url names no server": {"base_url": "http://"},
@@ -588,7 +581,6 @@ def test_wrong_arguments_are_named(chat_server, monkeypatch, tmp_path):
         "given without /chat/completions: base_url=http://x/v1$": {"base_url": "http://x/v1/chat/completions/"},
         "timeout must be a number above 0": {"timeout": math.nan},
         "backoff must be a number": {"backoff": math.inf},
-        "retries must be a whole number": {"retries": 1.5},
         "top_logprobs must be a whole number": {"top_logprobs": 0},
         "has no NOT_SET": {"api_key_env": "NOT_SET"},
     }
