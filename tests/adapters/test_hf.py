@@ -16,14 +16,11 @@ from safetensors.torch import load_file, save_file
 from support.adapter_inputs import CAPTIONS, assert_same_gradients, logits_of, random_images
 from support.checkpoints import Program
 
-from ttmbench.config import TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.scoring.capabilities import Capabilities
-from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.testing import ContractError, check_adapter
-from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 
 TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 VISION = {**TOWER, "image_size": 32, "patch_size": 8}
@@ -285,29 +282,3 @@ def test_every_module_is_in_the_mode_of_what_is_done(tiny_hf_clip):
     for done, training in (("train_captions", True), ("train_captions", True), ("encode_captions", False)):
         getattr(model, done)(captions)
         assert {module.training for module in model.model.modules()} == {training}
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_an_epoch_waits_for_the_device_once(tiny_hf_clip, monkeypatch, dtype):
-    """What a tensor of floats tells the host makes it wait for an accelerator; the loss of an epoch may."""
-    adapter = hf.load(pretrained=str(tiny_hf_clip), device="cpu", dtype=dtype)
-    images = torch.randint(0, 256, (6, 3, *adapter._size), dtype=torch.uint8)
-    captions = adapter.prepare_captions([f"a {word} b" for word in "c d e f g h".split()])
-    rows = np.arange(6)[:, None]
-    prepared = Prepared({"pixel_values": images}, captions, Rows(rows, rows))
-    waits = []
-    for name in ("item", "cpu", "numpy", "tolist", "__float__", "__bool__", "__int__"):
-        real = getattr(torch.Tensor, name)
-
-        def counted(self, *args, real=real, name=name, **kwargs):
-            if self.is_floating_point():
-                waits.append(name)
-            return real(self, *args, **kwargs)
-
-        monkeypatch.setattr(torch.Tensor, name, counted)
-    config = TTMConfig(epochs=3)
-    optimizer = make_optimizer(adapter, config)
-    generator = np.random.default_rng(0)
-    pairs = TrainingPairs(rows, rows)
-    finetune(adapter, prepared, pairs, optimizer, config=config, learning_rate=1e-4, batch=2, rng=generator)
-    assert waits == ["__float__"] * 3
