@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import functools
 import gc
 import os
@@ -140,9 +141,7 @@ def _no_power_cuts():
 
 @pytest.fixture(autouse=True, scope="session")
 def _built_in_model_once():
-    """The built-in model is read once a process and copied for each run by its name, which is ten times as fast."""
-    from support.loaded_models import copied
-
+    """The built-in model is read once a process and copied for each run by its name, which is several times as fast."""
     from ttmbench.evaluator import adapters
 
     target, usual = adapters.load_target, {"device": "cpu", "dtype": "fp32"}
@@ -162,24 +161,12 @@ def _built_in_model_once():
             if key not in loaded:
                 loaded[key] = factory(**arguments)
                 gc.freeze()  # a million objects of transformers' were made just now
-            return copied(loaded[key], loaded[key].model)
+            return copy.deepcopy(loaded[key])
 
         return load
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(adapters, "load_target", load_target)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _models_of_folders_once():
-    """A tiny model that several tests load is read once a process and copied; see ``loaded_models.py``."""
-    from support.loaded_models import LoadedOnce
-
-    from ttmbench.model_adapters._shared import pretrained
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pretrained, "_load", LoadedOnce(pretrained._load))
         yield
 
 
@@ -311,6 +298,15 @@ def chromium():
         pytest.skip(why_not())
     with open_browser() as browser:
         yield browser
+
+
+@pytest.fixture(scope="module")
+def opened(chromium):
+    """Opens pages in one tab; each must log nothing and load nothing."""
+    from support.browser import page_opener
+
+    with page_opener(chromium) as open_page:
+        yield open_page
 
 
 EVIL = (

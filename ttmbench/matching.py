@@ -32,17 +32,9 @@ _LIMB = 32  # bits
 def injections(images: int, captions: int, true_captions: int = 1) -> Int[np.ndarray, "injections images_true"]:
     """All injective matchings of ``images`` images to ``captions`` captions, the identity first.
 
-    Args:
-        images: m, at least 1.
-        captions: k, at least m t.
-        true_captions: t, how many captions each image is given.
-
-    Returns:
-        int [k! / (t!^m (k - m t)!), m t], lexicographic; entries [p, i t] to [p, i t + t - 1] are the captions that
-        matching p gives to image i, in rising order.
-
-    Raises:
-        ValueError: there are more than ``MAX_INJECTIONS`` of them.
+    For m images, k >= m t captions and t captions for each image, int [k! / (t!^m (k - m t)!), m t], lexicographic:
+    entries [p, i t] to [p, i t + t - 1] are the captions that matching p gives to image i, in rising order. ValueError
+    for more than ``MAX_INJECTIONS`` of them.
 
     >>> injections(2, 2).tolist()
     [[0, 1], [1, 0]]
@@ -66,7 +58,7 @@ def injections(images: int, captions: int, true_captions: int = 1) -> Int[np.nda
 
 
 def _sets(images: int, captions: Sequence[int], each: int) -> Iterator[tuple[int, ...]]:
-    """Every way to give so many captions to each image, one after the other."""
+    """Every way to give ``each`` captions to each image."""
     if images == 0:
         yield ()
         return

@@ -58,19 +58,10 @@ def ascending(tau_start: float, tau_end: float, iterations: int) -> Float[np.nda
 
 
 def threshold_for_coverage(margins: Float[np.ndarray, " units"], coverage: float) -> float:
-    """The largest threshold that keeps at least the given share of the units (``margin >= threshold`` keeps).
+    """The largest threshold, one of the ``margins`` in logits, that keeps at least a fraction ``coverage`` of units.
 
-    The paper's rule of thumb is 0.15 to 0.30 for tau_1 (section 3.2).
-
-    Args:
-        margins: label-free confidences of all units, logits, at least one.
-        coverage: share to keep, in (0, 1].
-
-    Returns:
-        A threshold in logits, one of the margins.
-
-    Raises:
-        ValueError: no margins, or a share outside (0, 1].
+    Units with ``margin >= threshold`` are kept. The paper's rule of thumb for tau_1 is a coverage of 0.15 to 0.30
+    (section 3.2). ValueError without margins, or for a fraction outside (0, 1].
 
     >>> threshold_for_coverage(np.array([4., 1., 3., 2.]), 0.25)
     4.0

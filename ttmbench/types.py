@@ -148,12 +148,10 @@ class Matching:
 
 @dataclass(frozen=True)
 class GlobalMatching:
-    """The one assignment of captions to all images that has the largest total (Eq. 2).
+    """The assignment of captions to all images with the largest total (Eq. 2); axes and ties as in `Matching`.
 
     Attributes:
-        captions: index of the caption given to each image; one more axis if an image is given several.
-        scores: the score of each assigned pair, in logits.
-        tie: whether an equally good assignment gives the image another caption.
+        scores: of the assigned pairs, in logits.
     """
 
     captions: Int[np.ndarray, "images ..."]
@@ -168,15 +166,13 @@ class IterationRecord:
     Attributes:
         iteration: of the run of ``seed``; 1 for the first.
         threshold: tau_t; logits, or a fraction for the global share rule.
-        selected: number of pseudo-labelled units (groups; pairs in the global variant).
-        candidates: number of units to select from.
-        coverage: ``selected / candidates``.
+        selected: number of pseudo-labelled units (groups; pairs in the global variant) of the ``candidates``; their
+            ratio is ``coverage``.
         tied: number of units that cannot be selected because their matching ties.
         pseudo_label_accuracy: fraction of the selected that is correct (diagnostic); None if none was selected.
         loss: mean training loss of each epoch; empty if nothing was selected.
-        learning_rate: the rate at which this iteration started.
+        learning_rate: at the start of the iteration.
         metrics: metric name -> value after this iteration's finetuning (diagnostic).
-        seconds: wall time of the iteration.
     """
 
     seed: int
@@ -198,8 +194,7 @@ class ModelCard:
     """Facts about a named model, known before it is downloaded.
 
     Attributes:
-        weights: name of the file that is read.
-        bytes: its size, if known.
+        weights: name of the file that is read, of so many ``bytes``, if known.
         license: of the weights, as their page declares it; None if it declares none.
         gated: whether terms have to be accepted on the Hub first.
         trained_on: image collections that it was trained on, as its authors state them (``coco``, ...); None if they
@@ -237,7 +232,6 @@ class AdapterSpec:
             with ``device``, ``dtype`` and ``trust_remote_code`` if it accepts them.
         summary: one line for ``ttmbench ls models``.
         needs: extras or packages to install, named when the import fails.
-        aliases: other names.
         model_args: default arguments; ``--model_args`` overrides them.
         ttm_defaults: default TTM settings, such as a learning rate; task files and ``--ttm_args`` override them.
         card: facts about its weights.
@@ -340,7 +334,6 @@ class SourceSpec:
     Attributes:
         kind: as task files name it.
         target: ``"module:callable"``: a request -> groups.
-        summary: one line.
         needs: ``"module:callable"``: a request -> its `DataLocation`s in the order in which they are tried, for
             ``ttmbench download`` and ``doctor``. Without it a download reads the task once, with the network.
     """

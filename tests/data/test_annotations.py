@@ -232,7 +232,7 @@ def test_the_data_folder(monkeypatch, tmp_path):
 
 def test_what_is_missing_is_named_with_where_to_get_it(tmp_path, data):
     get = {"rows.json": "https://example.org/rows.json", "images/extra": "https://example.org/extra.zip"}
-    source = {"kind": "annotations", "file": "rows.json", "images": "images", "get": get}
+    source = {**PLAIN, "get": get}
     with pytest.raises(OutOfReachError) as caught:
         load(task_file(tmp_path, source, PAIR), data)
     assert str(caught.value) == (
@@ -250,10 +250,8 @@ def test_a_task_file_may_not_lead_out_of_the_data_folder(tmp_path, data, path):
 
 
 def both(**more):
-    first = {"kind": "annotations", "file": "first.json", "images": "images"}
-    second = {"kind": "annotations", "file": "second.json", "images": "images"}
-    second["columns"] = {"images": ["image"], "captions": "texts"}
-    return {"kind": "first_of", "of": [first, second], **more}
+    second = {**PLAIN, "file": "second.json", "columns": {"images": ["image"], "captions": "texts"}}
+    return {"kind": "first_of", "of": [{**PLAIN, "file": "first.json"}, second], **more}
 
 
 def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
@@ -365,18 +363,6 @@ def test_sugarcrepe_with_its_images_beside_its_files(tmp_path, folder):
     (tmp_path / folder / "val2017" / "1.jpg").unlink()
     (why,) = place().missing().values()
     assert why.startswith("image 1.jpg is not in ") and "fetches it whole" in why
-
-
-def test_an_older_copy_of_swap_obj_is_refused_with_the_reason(real_sugarcrepe, tmp_path):
-    rows = json.loads((real_sugarcrepe / "sugarcrepe" / "swap_obj.json").read_text(encoding="utf-8"))
-    (tmp_path / "coco").symlink_to(real_sugarcrepe / "coco")
-    rows["108"] = {**rows["0"], "caption": "A West 32nd sign under a Korea Way road sign."}
-    write(tmp_path / "sugarcrepe" / "swap_obj.json", rows)
-    with pytest.raises(DataError) as caught:
-        load("sugarcrepe_swap_obj", tmp_path)
-    text = str(caught.value)
-    assert "has 246 groups, but task 'sugarcrepe_swap_obj' (version 2) has 245: this is the copy from before" in text
-    assert "group 108, whose true caption is wrong" in text
 
 
 def test_the_real_tags_of_winoground(tmp_path):

@@ -24,12 +24,11 @@ from ttmbench.data.availability import DataLocation
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.download import files as download_files
 from ttmbench.data.download import http as download_web
-from ttmbench.data.download import manifest
 from ttmbench.data.download.files import DataFile
 from ttmbench.data.download.http import Web
 from ttmbench.data.fetch import Downloads, plans
 from ttmbench.data.loader import data_locations
-from ttmbench.data.origin import Origin
+from ttmbench.data.paths import Origin
 from ttmbench.data.sources.rendered import read_rendered
 from ttmbench.errors import DataError
 from ttmbench.hookspecs import hookimpl
@@ -246,7 +245,7 @@ def test_a_folder_that_cannot_be_written_to(source, download, data, what, code, 
 
 
 def test_the_data_folder_itself_may_not_be_writable(source, download, data, monkeypatch):
-    monkeypatch.setattr(manifest, "FileLock", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(download_files, "FileLock", Mock(side_effect=PermissionError(13, "Permission denied")))
     code, _, text = download(source)
     assert code == 4 and f"the data folder {data} cannot be written to (Permission denied)" in text
 
@@ -457,10 +456,10 @@ def test_a_token_in_an_address_is_never_shown_or_written(site, source, download,
 
 def test_who_waits_for_another_process_says_so(tmp_path, capsys):
     def second() -> None:
-        with manifest.locked(tmp_path, "mine/rows.json"):
+        with download_files.locked(tmp_path, "mine/rows.json"):
             pass
 
-    with manifest.locked(tmp_path, "mine/rows.json"):
+    with download_files.locked(tmp_path, "mine/rows.json"):
         waiting = Thread(target=second)
         waiting.start()
         for _ in range(500):
@@ -475,7 +474,9 @@ def test_who_waits_for_another_process_says_so(tmp_path, capsys):
 
 def test_records_of_many_at_once_are_all_kept(tmp_path):
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda index: manifest.write(tmp_path, f"f{index:02d}", {"bytes": index}), range(24)))
+        list(
+            pool.map(lambda index: download_files.write_record(tmp_path, f"f{index:02d}", {"bytes": index}), range(24))
+        )
     assert [one["bytes"] for one in record(tmp_path).values()] == list(range(24))
 
 

@@ -11,13 +11,12 @@ from PIL import Image
 from support.task_data import changed, find, load, write
 
 import ttmbench
-from ttmbench.cache.scores import ScoreCache
 from ttmbench.data.catalog import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.thumbnails import thumbnail
-from ttmbench.scoring.fingerprint import Fingerprint, open_upright
-from ttmbench.types import Group, ImageRef
+from ttmbench.scoring.fingerprint import open_upright
+from ttmbench.types import Group
 
 
 def turned(path: Path | None = None) -> bytes:
@@ -49,27 +48,6 @@ def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_tas
     assert ignored.size == (30, 20) and ignored.getpixel((2, 10))[0] > 200 > 50 > ignored.getpixel((27, 10))[0]
     with pytest.raises(UsageError, match="'exif': input should be 'apply' or 'ignore'"):
         read_in_folder(folder, exif="follow")
-
-
-def test_both_readings_of_a_file_are_kept_apart(tmp_path):
-    """One store, one file, one model: digests of pixels and prepared images are those of the reading."""
-    from ttmbench.model_adapters import tiny_clip
-    from ttmbench.scoring.prepare import prepare
-
-    file = tmp_path / "x.jpg"
-    turned(file)
-    store, adapter = ScoreCache(tmp_path / "store"), tiny_clip.load(device="cpu")
-    digests, rows = {}, {}
-    for _ in range(2):
-        for exif in ("apply", "ignore"):
-            image = ImageRef("x", lambda: Image.open(file), file, file.read_bytes, exif)
-            groups = [Group("g", (image,), ("a", "b"))]
-            kept, pixels = store.prepared(adapter), store.pixels("task")
-            prepared, digest = prepare(adapter, groups, 4, None, Fingerprint(groups, pixels), kept)
-            pixels.flush()
-            assert digests.setdefault(exif, digest) == digest
-            assert (rows.setdefault(exif, prepared.images["pixel_values"]) == prepared.images["pixel_values"]).all()
-    assert digests["apply"] != digests["ignore"] and not (rows["apply"] == rows["ignore"]).all()
 
 
 def test_kept_scores_are_those_of_the_reading(folder_task, tmp_path):

@@ -15,7 +15,7 @@ import pytest
 from ttmbench.data.download import drive as download_drive
 from ttmbench.data.download import http as download_web
 from ttmbench.data.download.http import Web
-from ttmbench.data.origin import Origin
+from ttmbench.data.paths import Origin
 from ttmbench.errors import DataError, OutOfReachError
 
 BODY = bytes(range(256)) * 40

@@ -166,14 +166,6 @@ def test_a_wrong_folder_names_the_group(folder_task, old, new, message):
     assert message in str(caught.value)
 
 
-def test_a_size_known_to_be_wrong_is_told_with_its_reason(folder_task):
-    group = {"shape": [2, 2], "n_groups": 5, "wrong_sizes": {6: "one row too many"}, "id": "id"}
-    group |= {"images": ["image_0", "image_1"], "captions": ["caption_0", "caption_1"]}
-    registry = build_registry([folder_task(group=group)])
-    with pytest.raises(DataError, match=r"has 6 groups, but task 'mine' \(version 1\) has 5: one row too many"):
-        load_task_data(registry, find_task(registry, "mine"))
-
-
 def of_plugin(kind: str, target: str, scene: str, **how):
     """What a source of a plugin gives for `shapes_color`."""
 

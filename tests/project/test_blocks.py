@@ -1,4 +1,4 @@
-"""Programs, plugins, task files and listings that pages show: run as they stand, or read by what would read them.
+"""Programs, plugins, task files and listings that pages show: they run, or the product reads them.
 
 `test_docs.py` runs the page on Python and the pages that are walked from top to bottom.
 """

@@ -18,7 +18,7 @@ from support.web_server import Site
 
 from ttmbench.data.download import http
 from ttmbench.data.download.http import Web
-from ttmbench.data.origin import Origin
+from ttmbench.data.paths import Origin
 from ttmbench.errors import DataError, OutOfReachError
 
 Answer = tuple[int, dict[str, str], bytes]

@@ -330,6 +330,10 @@ FORGERIES = [
     (dropped_iteration, "has 1 iterations and scores of 2, its settings give 2"),
     (every_loss(-1.0), "a loss is a mean cross entropy"),
     (every_loss(1e30), "a loss is a mean cross entropy"),
+    (every_loss(5e3), "is [5000.0], impossible for its scores"),
+    (put("timing", "mine", to={"load": 1.0}), "timing.mine: is of no task with numbers"),
+    (put("notes", "mine", to=["x"]), "notes.mine: is of no task with numbers"),
+    (put("model_info", "capabilities", to=["Trainable", "Honest"]), "model_info.capabilities: is not a list of "),
     (artifacts_of_another_run, "x_scores_shapes_color.safetensors.model: is siglip-b16, the run writes tiny-clip"),
     (file_of_another_task, "x_samples_shapes_color.jsonl: line 1: group_id is "),
     (

@@ -1,12 +1,10 @@
-"""The server of ``processes.py``: imports what a command imports, then forks for every Python program it is asked for.
+"""The server of ``processes.py``: imports modules, then forks for every Python program that is requested.
 
 Run as ``python fork_server.py SOCKET MODULE ...`` with the number of an open stream socket. A request is four file
-descriptors (stdin, stdout, stderr and where to report) and JSON: what follows ``python`` on a command line, the
-environment and the working folder. The report is the child's process id, then, once it ended, its exit code.
+descriptors (stdin, stdout, stderr and the report) and JSON: the words after ``python`` on a command line, the
+environment and the working folder. The report is the child's process id, and its exit code once it ended.
 
-Before a fork there are imports, and what a library works out once a process (``warm``): no tensors are computed, so
-that no pool of threads exists, which a fork would lose. The child ends as an interpreter does, with its exit handlers
-and its exit code.
+Before a fork no tensors are computed, so that no pool of threads exists, which a fork would lose.
 """
 
 from __future__ import annotations
@@ -34,21 +32,8 @@ HEADER = 8
 NO_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")  # pyarrow begins one when it is imported
 
 
-def threads() -> int:
-    """How many threads the kernel knows of in this process."""
-    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
-
-
-def warm() -> None:
-    """Patterns of the names of all models' weights, which transformers compiles when it reads the first model."""
-    names = sys.modules.get("transformers.conversion_mapping")  # there is none in older versions
-    if names is not None:
-        names.get_checkpoint_conversion_mapping("clip")
-    gc.freeze()  # a child's collector does not look at what all share
-
-
 def receive(control: socket.socket) -> tuple[Request, list[int]] | None:
-    """The next request and its descriptors, or None if nobody will ask any more."""
+    """The next request and its descriptors; None after the last."""
     header, descriptors, _, _ = socket.recv_fds(control, HEADER, 4)
     if not header:
         return None
@@ -59,19 +44,19 @@ def receive(control: socket.socket) -> tuple[Request, list[int]] | None:
 
 
 def reap(running: dict[int, int]) -> None:
-    """Reports every child that has ended."""
+    """Reports the exit codes of children."""
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
         report = running.pop(pid)
-        with contextlib.suppress(BrokenPipeError):  # whoever asked has gone
+        with contextlib.suppress(BrokenPipeError):  # the test process has ended
             os.write(report, b"%d\n" % os.waitstatus_to_exitcode(status))
         os.close(report)
 
 
 def serve(control: socket.socket) -> tuple[Request, list[int]] | None:
-    """Forks until nobody asks any more. In a child: its request. In the server, at the end: None."""
+    """Forks for each request. Returns the request in a child, and None in the server, at the end."""
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(wake, False)
@@ -107,7 +92,7 @@ def serve(control: socket.socket) -> tuple[Request, list[int]] | None:
 
 
 def become(request: Request, streams: list[int]) -> None:
-    """Gives this process the descriptors, the environment, the folder and the fresh state of one that was started."""
+    """Gives this process the streams, environment, folder and fresh state of one that was started."""
     for number, one in enumerate(streams):
         os.dup2(one, number)
         os.close(one)
@@ -153,7 +138,7 @@ def execute(words: list[str]) -> None:
 
 
 def end(words: list[str]) -> None:
-    """Runs a program and ends as an interpreter does, but for freeing what all modules hold, which takes seconds."""
+    """Runs a program and ends as an interpreter does, without freeing all modules, which takes seconds."""
     code, interrupted = 0, False
     try:
         execute(words)
@@ -184,9 +169,11 @@ if __name__ == "__main__":
     os.fsync = lambda descriptor: None  # as in the tests' own process: no test cuts the power
     for name in sys.argv[2:]:
         importlib.import_module(name)
-    warm()
-    if threads() > 1:
-        sys.exit(f"{threads()} threads after the imports: a child would have one of them")
+    if "transformers" in sys.modules:  # compiles patterns of weights' names, once a process
+        sys.modules["transformers.conversion_mapping"].get_checkpoint_conversion_mapping("clip")
+    gc.freeze()
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208
+        sys.exit(f"{threads} threads after the imports: a child would have one of them")
     gc.enable()
     mine = serve(socket.socket(fileno=int(sys.argv[1])))
     if mine is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TextIO, TypeVar
 
 from ttmbench._util.limits import DEFAULTS, limit
-from ttmbench._util.redact import redact, scrub, secrets_in_environment
+from ttmbench._util.redact import map_texts, redact, scrub, secrets_in_environment
 from ttmbench.errors import TtmbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -174,16 +174,8 @@ codecs.register_error("ttmbench.spelt", _spelt_out)
 
 def printable(value: object, secrets: tuple[str, ...] | None = None) -> Any:
     """The same JSON value with every text as `echo` would print it; ``secrets`` as for `scrub`."""
-    if isinstance(value, int | float | None):
-        return value
     secrets = secrets_in_environment() if secrets is None else secrets
-    if isinstance(value, str):
-        return plain(scrub(value, secrets), keep="\n")
-    if isinstance(value, dict):
-        return {printable(key, secrets): printable(one, secrets) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [printable(one, secrets) for one in value]
-    return value
+    return map_texts(value, lambda text: plain(scrub(text, secrets), keep="\n"), keys=True)
 
 
 def console(width: int | None = None) -> Console:

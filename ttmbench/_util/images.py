@@ -206,6 +206,7 @@ def resized(image: Image, size: tuple[int, int], resample: int) -> Image:
 
 def side_by_side(images: Sequence[Image]) -> Image:
     """Joins RGB images from left to right, scaled to the height of the highest."""
+    import numpy as np
     from PIL import Image as Pillow
 
     height = max(image.height for image in images)
@@ -215,9 +216,4 @@ def side_by_side(images: Sequence[Image]) -> Image:
         else image.resize((max(1, round(image.width * height / image.height)), height), Pillow.Resampling.BICUBIC)
         for image in images
     ]
-    joined = Pillow.new("RGB", (sum(image.width for image in scaled), height))
-    left = 0
-    for image in scaled:
-        joined.paste(image, (left, 0))
-        left += image.width
-    return joined
+    return Pillow.fromarray(np.hstack([np.asarray(image) for image in scaled]))

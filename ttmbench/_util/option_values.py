@@ -1,4 +1,4 @@
-"""Values of options as people type them: dtypes, sizes, devices, paths; what cannot be meant is an error."""
+"""Parses values of options: dtypes, sizes, devices, paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
 
 def read_dtype(value: object) -> object:
-    """A dtype by our name; what is none is left as it is.
+    """The name of a dtype here; other values stay the same.
 
     >>> read_dtype("bfloat16"), read_dtype("torch.float32"), read_dtype("fp16"), read_dtype("int8")
     ('bf16', 'fp32', 'fp16', 'int8')
@@ -32,7 +32,7 @@ def read_dtype(value: object) -> object:
 
 
 def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Settings with ``name.key`` gathered under ``name``, for some names.
+    """Settings with ``name.key`` nested under ``name``, for some names.
 
     >>> nested({"max_memory.0": "20GiB", "max_memory.cpu": "60GiB", "a.b": 1}, ["max_memory"])
     {'max_memory': {'0': '20GiB', 'cpu': '60GiB'}, 'a.b': 1}
@@ -53,7 +53,7 @@ def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def read_batch_size(value: object) -> object:
-    """A batch size; ``auto:4`` is ``auto``, since the size is found anew wherever memory runs out.
+    """A batch size; ``auto:4`` is ``auto``, since the size is reduced whenever memory runs out.
 
     >>> read_batch_size("auto:4"), read_batch_size(8)
     ('auto', 8)
@@ -62,13 +62,10 @@ def read_batch_size(value: object) -> object:
 
 
 def read_limit(value: object) -> int | float:
-    """A limit as a count or a share below 1.
+    """A limit as a count or a fraction below 1; ValueError for other values.
 
     >>> read_limit("8"), read_limit(0.1), read_limit(8.0)
     (8, 0.1, 8)
-
-    Raises:
-        ValueError: it is neither.
     """
     try:
         number = float(str(value))
@@ -80,9 +77,7 @@ def read_limit(value: object) -> int | float:
 
 
 def groups_of(limit: float | None, total: int | None) -> int | None:
-    """How many of ``total`` groups a limit leaves, a count or a share below 1, which is rounded up.
-
-    None for all, and for a share of a total that is not known before the groups are read.
+    """Number of groups that a limit allows of ``total``, rounded up; None for all, and for a fraction of unknown total.
 
     >>> groups_of(0.1, 205), groups_of(8, 205), groups_of(None, 205), groups_of(0.1, None)
     (21, 8, None, None)
@@ -93,13 +88,10 @@ def groups_of(limit: float | None, total: int | None) -> int | None:
 
 
 def read_rerank(pairs: object) -> object:
-    """What ranks candidates before a model that scores pairs does.
+    """The first-stage ranker of a model that scores pairs; ValueError without a model, or for a wrong k.
 
     >>> read_rerank({"model": "clip-b32", "k": 64}), read_rerank({})
     ({'model': 'clip-b32', 'k': 64}, {})
-
-    Raises:
-        ValueError: no model is named, or k is no whole number from 1.
     """
     if not isinstance(pairs, Mapping) or not pairs:
         return pairs
@@ -112,9 +104,7 @@ def read_rerank(pairs: object) -> object:
 
 
 def read_device(given: object) -> str:
-    """A device as torch calls it, or several parted by commas; a number is that of a CUDA device.
-
-    UsageError for anything else; the message says what is right.
+    """A device by torch's name, or several, separated by commas; a number is a CUDA device. UsageError for others.
 
     >>> read_device("cuda:0,1,2"), read_device("cpu,cpu")
     ('cuda:0,cuda:1,cuda:2', 'cpu,cpu')
@@ -140,7 +130,7 @@ def read_device(given: object) -> str:
 
 
 def _read_devices(text: str) -> str:
-    """Several devices; a number is one of the kind before it, and a processor may come several times."""
+    """Several devices; a number is one of the kind before it, and the CPU may be repeated."""
     found: list[str] = []
     for one in filter(None, (part.strip() for part in text.split(","))):
         kind = found[-1].partition(":")[0] if found and one.isdecimal() else ""
@@ -154,11 +144,7 @@ def _read_devices(text: str) -> str:
 
 
 def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run with the device as torch calls it, and ``file://`` addresses as the paths that they are.
-
-    Raises:
-        UsageError: the device is none, or an address stands in place of a file or folder.
-    """
+    """Settings of a run with torch's name of the device, and paths for ``file://`` addresses; UsageError for others."""
     read = dict(settings)
     if read.get("device") is not None:
         read["device"] = read_device(read["device"])
@@ -171,7 +157,7 @@ def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_address(given: object) -> TypeGuard[str]:
-    """Whether a file or folder is named by an address such as ``s3://bucket/results``.
+    """Whether a value is an address such as ``s3://bucket/results``.
 
     >>> is_address("s3://bucket/results"), is_address("results/s3")
     (True, False)
@@ -180,10 +166,9 @@ def is_address(given: object) -> TypeGuard[str]:
 
 
 def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
-    """A file or folder as it was given to an option; a ``file://`` address as the path that it is.
+    """The file or folder of an option; the path of a ``file://`` address.
 
-    Other addresses, all but those of web pages, are taken if the option ``may_be_address``. UsageError for one that is
-    not taken, or has one slash in place of two; the message says what to do.
+    Other addresses, except those of web pages, are returned if the option ``may_be_address``, else a UsageError.
 
     >>> read_place("output_path", "file:///data/my%20results"), read_place("data_dir", "data")
     ('/data/my results', 'data')

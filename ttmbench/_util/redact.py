@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -193,18 +193,19 @@ def _redacted(value: object) -> object:
     return redact([value]) if isinstance(value, str) else value
 
 
+def map_texts(value: object, change: Callable[[str], str], keys: bool = False) -> Any:
+    """A JSON value with every text in it changed, also those of keys if ``keys``."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {map_texts(k, change) if keys else k: map_texts(inner, change, keys) for k, inner in value.items()}
+    return [map_texts(inner, change, keys) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def scrub_values(value: object, known: Collection[str] = ()) -> Any:
     """A JSON value with `scrub` applied to every text in it, and known secrets removed."""
     secrets = (*sorted(known), *secrets_in_environment())
-
-    def scrubbed(part: object) -> object:
-        if isinstance(part, str):
-            return _scrubbed(part, secrets)
-        if isinstance(part, dict):
-            return {key: scrubbed(inner) for key, inner in part.items()}
-        return [scrubbed(inner) for inner in part] if isinstance(part, list | tuple) else part
-
-    return scrubbed(value)
+    return map_texts(value, lambda text: _scrubbed(text, secrets))
 
 
 def secrets_of(settings: object, named: bool = False) -> set[str]:

@@ -18,7 +18,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report.table import NOTHING, TableColumn, percent, print_table, signed_interval, spread
 
 if TYPE_CHECKING:
-    from ttmbench.evaluator.analyze import Document
+    from ttmbench.types import Record
 
 KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha", "transfer")
 
@@ -60,7 +60,7 @@ def analyze(options: argparse.Namespace) -> int:
 
     started = datetime.now().astimezone()
     command = ["ttmbench", *sys.argv[1:]]
-    documents: Iterable[Document]
+    documents: Iterable[Record]
     if options.analysis == TRANSFER:
         documents = [transfer_document(config, started, command)]
     else:
@@ -81,7 +81,7 @@ Table = tuple[Sequence[str], list[list[str]], str]
 """Heads, rows and caption; all columns but the first hold numbers."""
 
 
-def _thresholds(document: Document) -> Table:
+def _thresholds(document: Record) -> Table:
     data = document["data"]
     rows = []
     for fraction, value in data["band"].items():
@@ -91,13 +91,13 @@ def _thresholds(document: Document) -> Table:
     return ("selected", "threshold", "accuracy of selected"), rows, f"{data['tied']} tied"
 
 
-def _supervision(document: Document) -> Table:
+def _supervision(document: Record) -> Table:
     bars = document["data"]["metrics"].items()
     rows = [[name, percent(bar["value"]), percent(bar["chance"])] for name, bar in bars]
     return ("metric", "percent", "chance"), rows, ""
 
 
-def _curves(document: Document) -> Table:
+def _curves(document: Record) -> Table:
     data = document["data"]
     rows = [["no adaptation", percent(data["baseline"]), NOTHING]]
     for name, curve in data["curves"].items():
@@ -108,7 +108,7 @@ def _curves(document: Document) -> Table:
     return ("TTM", document["metric"], "first selected"), rows, ""
 
 
-def _rates(document: Document) -> Table:
+def _rates(document: Record) -> Table:
     data = document["data"]
     rows = [["no adaptation", percent(data["baseline"]), *[NOTHING] * 3]]
     broken = []
@@ -127,7 +127,7 @@ def _rates(document: Document) -> Table:
     return heads, rows, "\n".join([f"{document['metric']} uses labels; the other columns do not", *broken])
 
 
-def _alphas(document: Document) -> Table:
+def _alphas(document: Record) -> Table:
     data = document["data"]
     curves = data["metrics"].items()
     rows = [[name, percent(curve["values"][0]), percent(curve["values"][-1])] for name, curve in curves]
@@ -139,7 +139,7 @@ def _alphas(document: Document) -> Table:
     return ("metric", "alpha 0", "alpha 1"), rows, "\n".join(notes)
 
 
-def _matrix(document: Document) -> Table:
+def _matrix(document: Record) -> Table:
     data = document["data"]
     rows = [["no adaptation", *(percent(data["raw"][task]) for task in data["measured_on"])]]
     for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
@@ -149,7 +149,7 @@ def _matrix(document: Document) -> Table:
     return ("adapted to, measured on", *data["measured_on"]), rows, caption
 
 
-def _difference(cell: Document) -> str:
+def _difference(cell: Record) -> str:
     if cell["difference"] is None:
         return NOTHING
     ends = "" if cell["ci"] is None else f" ({signed_interval(cell['ci'])})"

@@ -31,7 +31,7 @@ def find_task(registry: Registry, name: str, read: AlreadyRead | None = None) ->
         if not path.is_file():
             raise UsageError(f"task file {name} does not exist")
         return _checked(registry, load_task(path))
-    return _checked(registry, load_task(registry.get(registry.task_files, name, "task"), read=read))
+    return _checked(registry, load_task(registry.get(registry.task_files, name, "task"), read))
 
 
 def all_tasks(registry: Registry) -> dict[str, TaskFile]:
@@ -120,8 +120,8 @@ def _kinds(source: Mapping[str, object]) -> Iterator[str]:
             yield from _kinds(part)
 
 
-def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead | None = None) -> TaskFile:
-    """The task of a file; by default ``task:`` must equal the file's name. ``read``: `AlreadyRead`.
+def load_task(path: Traversable, read: AlreadyRead | None = None) -> TaskFile:
+    """The task of a file, whose name must be that of the task. ``read``: `AlreadyRead`.
 
     UsageError, with file and key, if it cannot be read, is no YAML mapping, or has a wrong or unknown key.
     """
@@ -132,7 +132,7 @@ def load_task(path: Traversable, *, check_name: bool = True, read: AlreadyRead |
     except TypeError as error:
         raise UsageError(f"{path}: keys must be words ({error})") from None
     stem = path.name.rsplit(".", 1)[0]
-    if check_name and spec.task != stem:
+    if spec.task != stem:
         raise UsageError(f"{path}: 'task' is '{spec.task}' but the file is named '{stem}'; they must be equal")
     return TaskFile(spec, path.parent if isinstance(path, Path) else None)
 

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.images import Colors, open_image
-from ttmbench.data.origin import PathOrMapping
-from ttmbench.data.paths import below, inside
+from ttmbench.data.paths import PathOrMapping, below, inside
 from ttmbench.data.row_files import joined, rows_of_files
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.errors import DataError, OutOfReachError

@@ -15,8 +15,7 @@ from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.data.availability import DataLocation, DataNeed
-from ttmbench.data.origin import TagFile
-from ttmbench.data.paths import below, given_data_folder, is_local
+from ttmbench.data.paths import TagFile, below, given_data_folder, is_local
 from ttmbench.data.task_file import Columns, Defect, TaskFile, TaskSpec
 from ttmbench.errors import DataError, OutOfReachError, UsageError
 from ttmbench.plugins.manager import BUILTIN

@@ -192,7 +192,7 @@ class Task(TaskFile):
         """What results call the task."""
         return self.spec.task
 
-    def with_source(self, changes: Mapping[str, Any]) -> TaskFile:
+    def with_source(self, changes: Mapping[str, object]) -> TaskFile:
         """The task itself; UsageError if there are changes, since no source is read."""
         if changes:
             raise UsageError(f"task '{self.name}' is in memory, so task_args mean nothing for it; run it by itself")
@@ -249,7 +249,7 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
     )
 
 
-def _check_nested(where: str, what: str, nested: Sequence[Any], labels: Sequence[str]) -> None:
+def _check_nested(where: str, what: str, nested: Sequence[Sequence[object]], labels: Sequence[str]) -> None:
     """DataError unless every group has a sequence, of captions that are texts."""
     for label, row in zip(labels, nested, strict=True):
         if isinstance(row, str | os.PathLike) or not hasattr(row, "__len__") or getattr(row, "ndim", 9) == 0:

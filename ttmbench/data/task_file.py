@@ -15,8 +15,7 @@ from ttmbench._util.limits import limit
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import Condition, PathPart, Where
-from ttmbench.data.origin import TagFile
-from ttmbench.data.paths import HUB_KINDS, local_path
+from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
@@ -271,7 +270,7 @@ class TaskFile:
     folder: Path | None
     groups: tuple[Group, ...] | None = field(default=None, repr=False)
 
-    def with_source(self, changes: Mapping[str, Any]) -> TaskFile:
+    def with_source(self, changes: Mapping[str, object]) -> TaskFile:
         """The task with changes to its source (``--task_args``); UsageError for another kind.
 
         Where it lists several sources, ``revision`` and ``exif`` change those of them that have one.
@@ -286,8 +285,8 @@ class TaskFile:
             if any(key in part for part in inner) and key in changed:
                 value = changed.pop(key)
                 inner = [{**part, key: value} if key in part else part for part in inner]
-        if source["kind"] in HUB_KINDS and isinstance(changed.get("path"), str):
-            changed["path"] = local_path(changed["path"], Path())  # of the command line, so of the working directory
+        if source["kind"] in HUB_KINDS and isinstance(path := changed.get("path"), str):
+            changed["path"] = local_path(path, Path())  # of the command line, so of the working directory
         if inner:
             source["of"] = inner
         return TaskFile(self.spec.model_copy(update={"source": {**source, **changed}}), self.folder)
@@ -309,6 +308,6 @@ def describe_error(error: ValidationError) -> str:
     return describe(error)
 
 
-def task_schema() -> dict[str, Any]:
+def task_schema() -> dict[str, object]:
     """The JSON Schema of task files."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **TaskSpec.model_json_schema()}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
-from typing import TypeAlias
 
 from ttmbench._util import digests
 from ttmbench._util.console import warn
 from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
@@ -29,8 +29,6 @@ from ttmbench.types import Record
 
 SCHEMA_VERSION = "1.0"
 TRANSFER = "transfer"
-Document: TypeAlias = Record
-"""Of an analysis, for JSON."""
 _READS = {"lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none"}
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
 
@@ -43,7 +41,7 @@ def analyze_tasks(
     *,
     taus: Sequence[float] | None = None,
     lrs: Sequence[float] | None = None,
-) -> Iterator[Document]:
+) -> Iterator[Record]:
     """Runs one analysis for each task of a configuration.
 
     Args:
@@ -63,76 +61,71 @@ def analyze_tasks(
     """
     check_config(config)
     with deterministic(config.seed) if config.deterministic else nullcontext(), naming_what_cannot():
-        yield from _analyses(analysis, config, started, command, {"taus": taus, "lrs": lrs})
+        registry = build_registry(config.include_path)
+        tasks = tasks_of(registry, config)
+        model = Capabilities(make_adapter(registry, config.model, config.model_args, model_settings(config)))
+        _check(analysis, config, model)
+        for remark in remarks(model.adapter):
+            warn(remark)
+        run, info = Run(registry, config, model, cache_of(config)), model_info(model)
+        for task in tasks.values():
+            found = _analysis(analysis, run, task, {"taus": taus, "lrs": lrs})
+            yield _document(analysis, config, started, command, {**found, "model_info": info})
 
 
-def _analyses(
-    analysis: str,
-    config: RunConfig,
-    started: datetime,
-    command: Sequence[str],
-    grids: Mapping[str, Sequence[float] | None],
-) -> Iterator[Document]:
-    registry = build_registry(config.include_path)
-    tasks = tasks_of(registry, config)
-    adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
-    model = Capabilities(adapter)
-    _check(analysis, config, model)
-    for remark in remarks(adapter):
-        warn(remark)
-    run = Run(registry, config, model, cache_of(config))
-    for task in tasks.values():
-        if analysis != ALPHA and task.spec.shape.true_captions > 1:
-            raise UsageError(
-                f"task '{task.spec.task}' has several true captions for each image, for which no adaptation is "
-                f"defined, so '{analysis}' says nothing of it"
-            )
-        settings = task_settings(registry, config, task.spec)
-        plan = plan_task(
-            run,
-            task,
-            settings if analysis in TRAINS else None,
-            extra_metrics=_SUPERVISION if analysis == "supervision" else (),
-            with_inputs=analysis != ALPHA,
-            with_parts=analysis == ALPHA,
+def _analysis(analysis: str, run: Run, task: TaskFile, grids: Record) -> Record:
+    """What an analysis says of one task."""
+    registry, config, spec = run.registry, run.config, task.spec
+    if analysis != ALPHA and spec.shape.true_captions > 1:
+        raise UsageError(
+            f"task '{spec.task}' has several true captions for each image, for which no adaptation is "
+            f"defined, so '{analysis}' says nothing of it"
         )
-        scored = score_task(plan, run)
-        metric = registry.metric("global_assignment_accuracy" if task.spec.is_global else "group_match")
-        detail: Document
-        if analysis == ALPHA:
-            assert scored.parts is not None, "parts were asked for"
-            tuned = metric_for(registry.metric("group_score"), task.spec.shape)
-            metrics = {one.name: one for one in (*plan.metrics, tuned)}
-            detail = {
-                "metric": tuned.name,
-                "reads_labels": "to report; and one half's labels choose the alpha of the other half",
-                "hyperparameters": {},
-                "seeds": [config.seed],
-                "data": sweep(scored.parts, list(metrics.values()), tuned.name, config.seed),
-            }
-        else:
-            by_name = {one.name: one for one in plan.metrics}
-            shown = [by_name[name] for name in _SUPERVISION] if analysis == "supervision" else None
-            stage = adaptation(scored, run, settings, shown)
-            detail = {
-                "metric": metric.name,
-                "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
-                "hyperparameters": {**settings.model_dump(mode="json"), "lr": stage.learning_rate},
-                "seeds": list(stage.seeds) if analysis in TRAINS else [],
-                "data": ANALYSES[analysis](
-                    Question(stage, metric, **grids, bootstrap_iters=config.bootstrap_iters, interval=config.interval)
-                ),
-            }
-        about = {
-            "task": task.spec.task,
-            "task_version": task.spec.version,
-            "matching": task.spec.matching,
-            "n_groups": len(scored.raw.groups),
-            "source": scored.data.source,
-            "data_sha256": scored.data.fingerprint,
+    settings = task_settings(registry, config, spec)
+    plan = plan_task(
+        run,
+        task,
+        settings if analysis in TRAINS else None,
+        extra_metrics=_SUPERVISION if analysis == "supervision" else (),
+        with_inputs=analysis != ALPHA,
+        with_parts=analysis == ALPHA,
+    )
+    scored = score_task(plan, run)
+    by_name = {metric.name: metric for metric in plan.metrics}
+    detail: Record
+    if analysis == ALPHA:
+        assert scored.parts is not None, "parts were asked for"
+        tuned = metric_for(registry.metric("group_score"), spec.shape)
+        metrics = list({**by_name, tuned.name: tuned}.values())
+        detail = {
+            "metric": tuned.name,
+            "reads_labels": "to report; and one half's labels choose the alpha of the other half",
+            "hyperparameters": {},
+            "seeds": [config.seed],
+            "data": sweep(scored.parts, metrics, tuned.name, config.seed),
         }
-        packages = digests.packages()
-        yield _document(analysis, config, started, command, about, model_info(model), detail, packages)
+    else:
+        metric = registry.metric("global_assignment_accuracy" if spec.is_global else "group_match")
+        shown = [by_name[name] for name in _SUPERVISION] if analysis == "supervision" else None
+        stage = adaptation(scored, run, settings, shown)
+        iters, interval = config.bootstrap_iters, config.interval
+        question = Question(stage, metric, **grids, bootstrap_iters=iters, interval=interval)
+        detail = {
+            "metric": metric.name,
+            "reads_labels": _READS.get(analysis, "to report; the curve 'oracle' also to select"),
+            "hyperparameters": {**settings.model_dump(mode="json"), "lr": stage.learning_rate},
+            "seeds": list(stage.seeds) if analysis in TRAINS else [],
+            "data": ANALYSES[analysis](question),
+        }
+    return {
+        "task": spec.task,
+        "task_version": spec.version,
+        "matching": spec.matching,
+        "n_groups": scored.n_groups,
+        "source": scored.data.source,
+        "data_sha256": scored.data.fingerprint,
+        **detail,
+    }
 
 
 def _document(
@@ -140,25 +133,21 @@ def _document(
     config: RunConfig,
     started: datetime,
     command: Sequence[str],
-    about: Mapping[str, object],
-    info: Mapping[str, object],
-    detail: Mapping[str, object],
-    packages: Mapping[str, str],
-) -> Document:
+    found: Mapping[str, object],
+    packages: Mapping[str, str] | None = None,
+) -> Record:
     """An analysis with what all of them state, without secrets."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "analysis": analysis,
-        **about,
         "model_name": config.model_name,
-        "model_info": info,
-        **detail,
+        **found,
         "date": started.timestamp(),
         "deterministic": config.deterministic,
-        "packages": packages,
+        "packages": digests.packages() if packages is None else packages,
         "command": redact(command),
     }
-    scrubbed: Document = scrub_values(document, secrets_of(config.model_args))
+    scrubbed: Record = scrub_values(document, secrets_of(config.model_args))
     return scrubbed
 
 
@@ -171,7 +160,7 @@ def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
         raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' says nothing of it")
 
 
-def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> Document:
+def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> Record:
     """Adapts a model to each task, and measures the adapted model on all of them.
 
     Args:
@@ -206,10 +195,11 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
         "seeds": config.run_seeds,
         "data": matrix(tasks, transfers_of(document), document),
     }
-    return _document(TRANSFER, config, started, command, about, document.model_info, detail, document.packages)
+    found = {**about, "model_info": document.model_info, **detail}
+    return _document(TRANSFER, config, started, command, found, document.packages)
 
 
-def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: ResultsDocument) -> Document:
+def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: ResultsDocument) -> Record:
     """Rows adapted on, columns measured on.
 
     Args:
@@ -234,7 +224,7 @@ def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: Result
     }
 
 
-def _cell(document: ResultsDocument, one: Transfer) -> Document:
+def _cell(document: ResultsDocument, one: Transfer) -> Record:
     own = one.adapted_on == one.measured_on
     record = document.ttm[one.adapted_on] if own else document.ttm_also[one.adapted_on][one.measured_on]
     gain = (record.differences or {}).get(one.metric)

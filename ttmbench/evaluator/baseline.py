@@ -22,15 +22,10 @@ _ADVICE = "; `ttmbench compare --allow_different` compares those whose ids they 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The run to compare with, as it was when this one began.
+    """The run to compare with, as it was when this one began."""
 
-    Attributes:
-        run: its document, and the values of its groups for tasks that have samples.
-        sha256: of its document.
-    """
-
-    run: StoredRun
-    sha256: str
+    run: StoredRun  # its document, and the values of its groups for tasks that have samples
+    sha256: str  # of its document
 
     @classmethod
     def read(cls, path: Path, tasks: Mapping[str, TaskFile]) -> Baseline:

@@ -29,23 +29,14 @@ the run finds. Called with what does one part of how many here; returns the part
 
 @dataclass(frozen=True)
 class Run:
-    """What the tasks of a run share.
+    """What the tasks of a run share."""
 
-    Attributes:
-        registry: metrics, sources and hooks.
-        config: what was asked for.
-        capabilities: the model and what it can do.
-        cache: of raw scores; None for a run without one.
-        key: digest of the command (`ttmbench.evaluator.run_key.RunKey`); checkpoints are for it alone.
-        samples: ids of the groups to use; None for all.
-    """
-
-    registry: Registry
-    config: RunConfig
-    capabilities: Capabilities
-    cache: ScoreCache | None = None
-    key: str = ""
-    samples: set[str] | None = None
+    registry: Registry  # metrics, sources and hooks
+    config: RunConfig  # what was asked for
+    capabilities: Capabilities  # the model and what it can do
+    cache: ScoreCache | None = None  # of raw scores; None for a run without one
+    key: str = ""  # digest of the command (`ttmbench.evaluator.run_key.RunKey`); checkpoints are for it alone
+    samples: set[str] | None = None  # ids of the groups to use; None for all
     _sizer: BatchSizer | None = None
 
     def __post_init__(self) -> None:
@@ -73,27 +64,16 @@ class Run:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """One task of a run, as this model can do it.
+    """One task of a run, as this model can do it."""
 
-    Attributes:
-        task: the task file.
-        metrics: to compute.
-        all_pairs: whether every image meets every caption.
-        way: how the model meets the task.
-        adapts: whether the run adapts the model to the task.
-        needs_inputs: whether prepared inputs are wanted even if the scores are there: for the test-time stage.
-        prior: where log P(t) comes from; None if it is not taken off.
-        enlarge: also keep the images so many times as large, for augmentation.
-    """
-
-    task: TaskFile
-    metrics: list[MetricSpec]
-    all_pairs: bool
-    way: Way
-    adapts: bool
-    needs_inputs: bool
-    prior: Debiasable | None
-    enlarge: float | None
+    task: TaskFile  # the task file
+    metrics: list[MetricSpec]  # to compute
+    all_pairs: bool  # whether every image meets every caption
+    way: Way  # how the model meets the task
+    adapts: bool  # whether the run adapts the model to the task
+    needs_inputs: bool  # whether prepared inputs are wanted even if the scores are there: for the test-time stage
+    prior: Debiasable | None  # where log P(t) comes from; None if it is not taken off
+    enlarge: float | None  # also keep the images so many times as large, for augmentation
 
     @property
     def spec(self) -> TaskSpec:

@@ -248,19 +248,12 @@ def score_pool(
 
 @dataclass(frozen=True)
 class FirstStage:
-    """The model that chooses candidates.
+    """The model that chooses candidates."""
 
-    Attributes:
-        capabilities: of the model.
-        adapter: the model.
-        name: what the user calls it.
-        k: how many candidates of each query it chooses.
-    """
-
-    capabilities: Capabilities
-    adapter: DualEncoder
-    name: str
-    k: int
+    capabilities: Capabilities  # of the model
+    adapter: DualEncoder  # the model
+    name: str  # what the user calls it
+    k: int  # how many candidates of each query it chooses
 
     @property
     def about(self) -> Record:

@@ -32,15 +32,10 @@ INDIFFERENT = frozenset(
 
 @dataclass(frozen=True)
 class RunKey:
-    """A digest of everything that makes two commands the same but for the model's weights and the data.
+    """A digest of everything that makes two commands the same but for the model's weights and the data."""
 
-    Attributes:
-        content: what the digest is of, for JSON.
-        sha256: hexadecimal.
-    """
-
-    content: Record
-    sha256: str
+    content: Record  # what the digest is of, for JSON
+    sha256: str  # hexadecimal
 
     @classmethod
     def of(
@@ -203,20 +198,13 @@ def code_of(
 ) -> Digests:
     """The source of ttmbench and of every package that gives the run a model, a source, a metric or a schedule.
 
-    Args:
-        registry: where names are looked up.
-        config: the run.
-        tasks: its tasks, and the others that adapted models are measured on.
-        settings: of the test-time stage, by task.
-        adapter: a model that was given as an object.
-
-    Returns:
-        Package -> digest; None for code that cannot be read: a run of such code is never resumed.
+    An ``adapter`` counts that was given as an object. The digest is None for code that cannot be read: a run of such
+    code is never resumed.
     """
     names: list[tuple[Mapping[str, tuple[object, str]], Any]]
     names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
     for task in tasks:
-        names += [(registry.sources, kind) for kind in _kinds(task.spec.source)]
+        names += [(registry.sources, kind) for kind in kinds_of(task.spec.source)]
         names += [(registry.metrics, metric) for metric in task.spec.metrics]
     if config.adapts:
         names += [(registry.schedules, one.schedule) for one in settings.values()]
@@ -225,29 +213,24 @@ def code_of(
     return dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))
 
 
-def _kinds(source: Any) -> Iterator[str]:
+def kinds_of(source: Any) -> Iterator[str]:
     """The kinds of readers that a source mapping names; sources that combine others list these in it."""
     if isinstance(source, Mapping):
         if isinstance(source.get("kind"), str):
             yield source["kind"]
         for value in source.values():
-            yield from _kinds(value)
+            yield from kinds_of(value)
     elif isinstance(source, list):
         for value in source:
-            yield from _kinds(value)
+            yield from kinds_of(value)
 
 
 @dataclass(frozen=True)
 class DataNow:
-    """Digests of a task's data as they are now.
+    """Digests of a task's data as they are now."""
 
-    Attributes:
-        fingerprint: of pixels and captions, or of stored features.
-        groups: of ids and tags; None where groups have none of their own.
-    """
-
-    fingerprint: str
-    groups: str | None = None
+    fingerprint: str  # of pixels and captions, or of stored features
+    groups: str | None = None  # of ids and tags; None where groups have none of their own
 
 
 def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:

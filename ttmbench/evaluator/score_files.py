@@ -35,30 +35,13 @@ def score_files(
     command: Sequence[str] = (),
     model_name: str | None = None,
 ) -> EvalResults:
-    """Computes every metric that stored scores, ranks or answers define.
+    """Computes every metric that stored scores, ranks or answers define; arguments and errors as for `ttmbench.score`.
 
-    Args:
-        paths: one file of scores; ranks of a task that ranks, in one file or one for each side; or answers, in one file
-            or ColorSwap's two. Formats: `ttmbench.results.scores_file`, `ttmbench.results.ranks_file`,
-            `ttmbench.scoring.forced_choice.stored_answers`.
-        task: name or file of the task whose shape and size they have, or the task; None takes those of a file of
-            scores, and results call the task ``scores``.
-        include_path: folders of further task files.
-        logit_scale: factor on products of embeddings.
-        limit: the files are of the task's first groups only.
-        bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
-        interval: how intervals are made.
-        seed: of the resampling.
-        command: the command line, for the record.
-        model_name: what results call the model; None takes the names of the files.
-
-    Returns:
-        The results, in which the metrics of the task come first. Where a file of scores states tags that the task has
-        parts by, each part is a further task.
-
-    Raises:
-        UsageError: no such task, a limit or answers without one, or too many files.
-        DataError: a file is not what the task says; the message names the group.
+    Several ``paths`` hold ranks of a task that ranks, one file for each side, or ColorSwap's two files of answers.
+    Formats:
+    `ttmbench.results.scores_file`, `ttmbench.results.ranks_file`, `ttmbench.scoring.forced_choice.stored_answers`.
+    Where a
+    file of scores states tags that the task has parts by, each part is a further task of the results.
     """
     started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
     spec = None if task is None else (find_task(registry, task) if isinstance(task, str) else task).spec

@@ -28,25 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What the names of a configuration stand for, looked up before anything heavy is imported.
+    """What the names of a configuration stand for, looked up before anything heavy is imported."""
 
-    Attributes:
-        registry: where they were looked up.
-        tasks: name -> task, in the order asked for.
-        settings: name of a task -> TTM's settings for it.
-        also: other tasks on which each adapted model is measured.
-        in_memory: the tasks that are no files.
-        plugins: those that were given as objects.
-        is_registered: whether the model is one that has a name here; else it was given as an object.
-    """
-
-    registry: Registry
-    tasks: Mapping[str, TaskFile]
-    settings: Mapping[str, TTMConfig]
-    also: Mapping[str, TaskFile]
-    in_memory: Sequence[Task] = ()
-    plugins: Sequence[tuple[str, Any]] = ()
-    is_registered: bool = True
+    registry: Registry  # where they were looked up
+    tasks: Mapping[str, TaskFile]  # name -> task, in the order asked for
+    settings: Mapping[str, TTMConfig]  # name of a task -> TTM's settings for it
+    also: Mapping[str, TaskFile]  # other tasks on which each adapted model is measured
+    in_memory: Sequence[Task] = ()  # the tasks that are no files
+    plugins: Sequence[tuple[str, Any]] = ()  # those that were given as objects
+    is_registered: bool = True  # whether the model is one that has a name here; else it was given as an object
 
     def key(self, config: RunConfig, adapter: Model | None = None) -> RunKey:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""

@@ -40,14 +40,7 @@ LABEL = "label"
 def stored_ranks(
     paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None, logit_scale: float
 ) -> Ranked:
-    """Ranks of files as a task, without numbers.
-
-    Args:
-        paths: in a format of `ttmbench.results.ranks_file`; plain ranks may be in two files, one a side.
-        spec: the task, of kind retrieval or classification.
-        registry: the metrics.
-        limit: the file is of the task's first images only.
-        logit_scale: factor on products of embeddings; no rank depends on it.
+    """Ranks of files as a task; arguments as for `score_files`. No rank depends on ``logit_scale``.
 
     Raises:
         UsageError: too many files.
@@ -161,15 +154,10 @@ def _notes(stored: StoredRanks) -> list[str]:
 
 @dataclass(frozen=True)
 class StoredPool:
-    """Images and captions or classes that are ranked, and which belong together.
+    """Images and captions or classes that are ranked, and which belong together."""
 
-    Attributes:
-        images: label of each image: its number, or its class.
-        others: label of each caption, or each class: the number of its image, or its own.
-    """
-
-    images: np.ndarray
-    others: np.ndarray
+    images: np.ndarray  # label of each image: its number, or its class
+    others: np.ndarray  # label of each caption, or each class: the number of its image, or its own
 
     @property
     def shape(self) -> tuple[int, int]:

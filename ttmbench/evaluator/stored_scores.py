@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -25,8 +24,6 @@ from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
 from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, ReleasedAnswers, read_answers
 from ttmbench.types import Group, GroupShape, MetricSpec, Record
 
-_Answer = TypeVar("_Answer")
-
 STORED_NOTE = (
     "scored from a file, without images and captions: comparable with results from files that have the same task, "
     "version, shape and group ids"
@@ -38,12 +35,7 @@ def stored_scores(
 ) -> list[Scored]:
     """A file of scores as a task with all metrics, its own first; and each part of the task, where tags say which.
 
-    Args:
-        path: the scores, in a format that `ttmbench.results.scores_file` knows.
-        spec: the task whose shape and size they have; None takes those of the file.
-        registry: the metrics and tasks.
-        limit: the scores are of the task's first groups only.
-        logit_scale: factor on products of embeddings.
+    Without ``spec`` the task has the shape and size of the file; other arguments as for `score_files`.
 
     Raises:
         DataError: the file is not what the task says; the message names the group.
@@ -118,16 +110,15 @@ def _of_task(stored: StoredScores, spec: TaskSpec, path: Path) -> StoredScores:
     wanted = spec.group.constant_tags
     if stored.tags is None or not any(tag in tags for tags in stored.tags for tag in wanted):
         return stored  # it does not say
-    fitting = _by_values(stored.tags, wanted, lambda tags: _fits(tags, wanted))
-    return _of_places(stored, [place for place, fits in enumerate(fitting) if fits], spec, path)
+    return _some(stored, [index for index, tags in enumerate(stored.tags) if _fits(tags, wanted)], spec, path)
 
 
-def _of_places(stored: StoredScores, places: Sequence[int], spec: TaskSpec, path: Path) -> StoredScores:
+def _some(stored: StoredScores, members: Sequence[int], spec: TaskSpec, path: Path) -> StoredScores:
     """The scores at these positions; DataError if there are none."""
-    if not places:
+    if not members:
         of = ", ".join(f"{tag} {value}" for tag, value in spec.group.constant_tags.items())
         raise DataError(f"{path}: has no scores of task '{spec.task}' ({of})")
-    return stored.some(places)
+    return stored.some(members)
 
 
 def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path) -> list[tuple[TaskSpec, StoredScores]]:
@@ -139,34 +130,17 @@ def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path)
     if spec.parts is None or stored.tags is None:
         return []
     parts = [task.spec for task in all_tasks(registry).values() if task.spec.aggregate == spec.parts]
-    asked = {tag for part in parts for tag in part.group.constant_tags}
-    fitting = _by_values(
-        stored.tags, asked, lambda tags: [part for part in parts if _fits(tags, part.group.constant_tags)]
-    )
-    places: dict[str, list[int]] = {part.task: [] for part in parts}
-    for place, (tags, of) in enumerate(zip(stored.tags, fitting, strict=True)):
+    members: dict[str, list[int]] = {part.task: [] for part in parts}
+    for index, tags in enumerate(stored.tags):
+        of = [part for part in parts if _fits(tags, part.group.constant_tags)]
         if len(of) != 1:
             stated = ", ".join(f"{tag} {value!r:.80}" for tag, value in tags.items()) or "none"
-            raise DataError(f"{path}: {stored.group_ids[place]} is of no part of task '{spec.task}' (tags: {stated})")
+            raise DataError(f"{path}: {stored.group_ids[index]} is of no part of task '{spec.task}' (tags: {stated})")
         tags |= of[0].group.constant_tags
-        places[of[0].task].append(place)
-    found = [(part, _of_places(stored, places[part.task], part, path)) for part in parts]
+        members[of[0].task].append(index)
+    found = [(part, _some(stored, members[part.task], part, path)) for part in parts]
     for part, scores in found:
         check_count(part, len(scores.group_ids), f"{path}: {part.task}")
-    return found
-
-
-def _by_values(
-    tags: Sequence[Mapping[str, str]], asked: Collection[str], answer: Callable[[Mapping[str, str]], _Answer]
-) -> list[_Answer]:
-    """An answer for each group, computed once for each set of values of the tags that it depends on."""
-    known: dict[tuple[str | None, ...], _Answer] = {}
-    found = []
-    for one in tags:
-        values = tuple(map(one.get, asked))
-        if values not in known:
-            known[values] = answer(one)
-        found.append(known[values])
     return found
 
 
@@ -182,13 +156,7 @@ def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
 
 
 def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None) -> Answered:
-    """Stored answers as a task, as far as both sides are there.
-
-    Args:
-        paths: one file, or ColorSwap's text and image answers; see `ttmbench.scoring.forced_choice.stored_answers`.
-        spec: the task whose shape and size they have.
-        registry: the metrics.
-        limit: the answers are for the task's first groups only.
+    """Stored answers as a task, as far as both sides are there; arguments as for `score_files`.
 
     Raises:
         UsageError: files that do not belong together.

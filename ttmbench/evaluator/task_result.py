@@ -29,19 +29,13 @@ Resampling = tuple[int, int, IntervalMethod]
 
 @dataclass(frozen=True)
 class Data:
-    """The data that the numbers of a task are of.
+    """The data that the numbers of a task are of."""
 
-    Attributes:
-        groups: in the order of the scores; of stored scores, ids and tags alone; none where only features are known.
-        source: where they came from.
-        fingerprint: digest of decoded pixels and captions; of stored scores, of task, version, shape and group ids.
-        clusters: which groups share images; None where that is not known.
-    """
-
+    # in the order of the scores; of stored scores, ids and tags alone; none where only features are known
     groups: list[Group]
-    source: Record
-    fingerprint: str
-    clusters: Clusters | None = None
+    source: Record  # where they came from
+    fingerprint: str  # digest of decoded pixels and captions; of stored scores, of task, version, shape and group ids
+    clusters: Clusters | None = None  # which groups share images; None where that is not known
 
     @property
     def shares_images(self) -> bool:
@@ -56,28 +50,19 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """The result of one task: `Scored`, `Ranked` or `Answered`; `summarised` computes its numbers.
+    """The result of one task: `Scored`, `Ranked` or `Answered`; `summarised` computes its numbers."""
 
-    Attributes:
-        spec: the task.
-        metrics: to compute, in the order of the output.
-        data: the groups or images.
-        notes: what a reader should know.
-        seconds: step -> wall time.
-        from_store: which raw scores an earlier run had cached: key and date of an entry, or blocks; None for none.
-        undecided: pairs whose score is a bound or missing, and how many were scored; None for none.
-        summary: the numbers; empty until `summarised`.
-        tag_means: name -> a mean of means over the values of tags; likewise.
-    """
-
-    spec: TaskSpec
-    metrics: Sequence[MetricSpec]
-    data: Data
-    notes: Sequence[str] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    spec: TaskSpec  # the task
+    metrics: Sequence[MetricSpec]  # to compute, in the order of the output
+    data: Data  # the groups or images
+    notes: Sequence[str] = ()  # what a reader should know
+    seconds: Mapping[str, float] = field(default_factory=dict)  # step -> wall time
+    # which raw scores an earlier run had cached: key and date of an entry, or blocks; None for none
     from_store: Record | None = None
+    # pairs whose score is a bound or missing, and how many were scored; None for none
     undecided: dict[str, int] | None = None
-    summary: Summary = field(default_factory=Summary)
+    summary: Summary = field(default_factory=Summary)  # the numbers; empty until `summarised`
+    # name -> a mean of means over the values of tags; likewise
     tag_means: Mapping[str, Record] = field(default_factory=dict)
 
     @property
@@ -108,26 +93,20 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored(TaskResult):
-    """A task whose groups have scores.
+    """A task whose groups have scores."""
 
-    Attributes:
-        columns: the model as it is first, then each method in the order of the table.
-        stage: model and prepared inputs, while methods may need them; None for a model that scores pair by pair,
-            unless the run adapts it.
-        parts: of scores that were debiased, likewise.
-        truncated: of the captions, how many the model cuts; None for a model that does not report it.
-        breakdowns: tag -> value -> numbers of its groups.
-        elsewhere: other task -> what the model adapted to this one is on it.
-        failure: what ended the test-time stage early; what was reached before it is here.
-    """
-
-    columns: Sequence[MethodScores]
+    columns: Sequence[MethodScores]  # the model as it is first, then each method in the order of the table
+    # model and prepared inputs, while methods may need them; None for a model that scores pair by pair, unless the run
+    # adapts it
     stage: PreparedTask | None = None
-    parts: Likelihoods | None = None
+    parts: Likelihoods | None = None  # of scores that were debiased, likewise
+    # of the captions, how many the model cuts; None for a model that does not report it
     truncated: dict[str, int] | None = None
+    # tag -> value -> numbers of its groups
     breakdowns: Mapping[str, Mapping[str, Mapping[str, float | None]]] = field(default_factory=dict)
+    # other task -> what the model adapted to this one is on it
     elsewhere: Mapping[str, TransferResult] = field(default_factory=dict)
-    failure: Exception | None = None
+    failure: Exception | None = None  # what ended the test-time stage early; what was reached before it is here
 
     @property
     def raw(self) -> Scores:
@@ -173,21 +152,15 @@ class Scored(TaskResult):
 
 @dataclass(frozen=True, kw_only=True)
 class Ranked(TaskResult):
-    """A task whose candidates were ranked: retrieval or classification.
+    """A task whose candidates were ranked: retrieval or classification."""
 
-    Attributes:
-        ranks: scope -> ranks of its queries.
-        of_query: scope -> the image that each query is about, where that is known.
-        pool: number of images, and of captions or classes.
-        about: what results report beside the numbers: classes, reranking.
-        units: of ranks from a file: scope -> a number for each query, equal for those that are about one image;
-            intervals go by them, and without them by the images' clusters.
-    """
-
-    ranks: Mapping[str, Ranks]
-    of_query: Mapping[str, np.ndarray]
-    pool: tuple[int, int]
+    ranks: Mapping[str, Ranks]  # scope -> ranks of its queries
+    of_query: Mapping[str, np.ndarray]  # scope -> the image that each query is about, where that is known
+    pool: tuple[int, int]  # number of images, and of captions or classes
+    # what results report beside the numbers: classes, reranking
     about: Mapping[str, object] = field(default_factory=dict)
+    # of ranks from a file: scope -> a number for each query, equal for those that are about one image; intervals go by
+    # them, and without them by the images' clusters
     units: Mapping[str, np.ndarray] | None = None
 
     @property
@@ -215,17 +188,11 @@ class Ranked(TaskResult):
 
 @dataclass(frozen=True, kw_only=True)
 class Answered(TaskResult):
-    """A task whose forced choices were answered in words; its numbers have the filter ``choice``.
+    """A task whose forced choices were answered in words; its numbers have the filter ``choice``."""
 
-    Attributes:
-        choices: which questions were answered correctly.
-        record: of the results document; its ``orders`` says how often each question was asked.
-        answers: those of each group, for the samples; None of answers from a file.
-    """
-
-    choices: Choices
-    record: Record
-    answers: Sequence[list[Record]] | None = None
+    choices: Choices  # which questions were answered correctly
+    record: Record  # of the results document; its ``orders`` says how often each question was asked
+    answers: Sequence[list[Record]] | None = None  # those of each group, for the samples; None of answers from a file
 
     @property
     def n_groups(self) -> int:
@@ -247,19 +214,12 @@ class Answered(TaskResult):
 
 @dataclass(frozen=True)
 class TransferResult:
-    """Another task, measured with the model as it was and as each seed of TTM adapted it.
+    """Another task, measured with the model as it was and as each seed of TTM adapted it."""
 
-    Attributes:
-        result: of the other task; its columns and numbers are ``none`` and ``ttm``.
-        seeds: of TTM.
-        differences: as `ttmbench.results.summary.differences` has them.
-        seconds: all its measurements took.
-    """
-
-    result: TaskResult
-    seeds: Sequence[int]
-    differences: Mapping[str, object]
-    seconds: float
+    result: TaskResult  # of the other task; its columns and numbers are ``none`` and ``ttm``
+    seeds: Sequence[int]  # of TTM
+    differences: Mapping[str, object]  # as `ttmbench.results.summary.differences` has them
+    seconds: float  # all its measurements took
 
     def record(self) -> Record:
         """The document's record. There is no track: it ranks nowhere."""

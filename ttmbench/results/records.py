@@ -97,9 +97,7 @@ class Iteration(Part):
     candidates: Recomputed[AtLeastOne]
     coverage: Recomputed[Fraction]
     tied: Recomputed[Count]
-    pseudo_label_accuracy: Recomputed[Fraction | None] = Field(
-        description="Reads labels: a diagnostic that steered nothing."
-    )
+    pseudo_label_accuracy: Recomputed[Fraction | None] = Field(description="Reads labels, for diagnosis only.")
     loss: Recorded[list[Real]] = Field(description="Mean of each epoch.")
     learning_rate: Recomputed[Real]
     metrics: Recomputed[dict[str, Real | None]]
@@ -146,8 +144,8 @@ class Samples(Part):
     effective: Recomputed[int]
     clusters: Recomputed[AtLeastOne | Absent] = Field(
         None,
-        description="How many clusters the scored groups make: those that share an image stand in one, which counts as "
-        "one observation in standard errors, intervals and tests. Left out where the images are not known.",
+        description="Of groups that share an image: one observation in standard errors, intervals and tests. Left out "
+        "where the images are not known.",
     )
 
 
@@ -155,9 +153,7 @@ class Gain(Part):
     """A number of the adapted model minus that of the model as it was."""
 
     value: Recomputed[Real] = Field(description="The mean over seeds.")
-    ci: Recomputed[Interval | None] = Field(
-        description="95 % interval over groups, paired; null where there are no groups."
-    )
+    ci: Recomputed[Interval | None] = Field(description="95 % interval over groups, paired; null without groups.")
     by_seed: Recomputed[Annotated[list[Real], Field(min_length=1)]]
     seed_ci: Recomputed[Interval | None] = Field(description="Student's 95 % interval over seeds; null for one seed.")
 
@@ -166,9 +162,7 @@ class AlsoRecord(Part):
     """Another task, measured with the model that was adapted to this one."""
 
     seeds: Recomputed[Seeds]
-    results: Recomputed[dict[Key, Real | None]] = Field(
-        description="As in results: none is the model as it was, ttm the adapted."
-    )
+    results: Recomputed[dict[Key, Real | None]] = Field(description="Filters: none (before), ttm (after).")
     ci: Recomputed[dict[Key, Interval | None]]
     chance: Recomputed[dict[str, Real | None]]
     ties: Recomputed[dict[Key, Real | None]]
@@ -186,7 +180,7 @@ class TtmRecord(Part):
 
     hyperparameters: Recomputed[dict[str, Any]]
     learning_rate: Recomputed[LearningRate | Absent] = Field(
-        None, description="The learning rate used: stated by user, preset, task or model, or the package's default."
+        None, description="The learning rate used, and where it comes from."
     )
     preset: Recomputed[Literal["auto", "paper"]]
     variant: Recomputed[Literal["group", "global"]]
@@ -195,17 +189,15 @@ class TtmRecord(Part):
     notes: Recomputed[list[str]]
     iterations: Recomputed[list[Iteration]]
     controls: Recomputed[dict[Literal["placebo", "shuffle"], Control]] = Field(
-        {}, description="TTM with other pseudo-labels: drawn at random, or moved to other groups."
+        {}, description="TTM with random or moved pseudo-labels."
     )
-    holdout: Recomputed[Holdout | Absent] = Field(
-        None, description="TTM on some groups, scored on the others; positions as in the score arrays."
-    )
+    holdout: Recomputed[Holdout | Absent] = Field(None, description="TTM on some groups, scored on the others.")
     audit_labels: Recomputed[LabelAudit | Absent] = Field(
         None,
-        description="Every seed was run again with the captions of each group permuted; every selection was the same.",
+        description="Every seed, run again with permuted captions, selected the same.",
     )
     differences: Recomputed[dict[str, Gain] | Absent] = Field(
-        None, description="Metric -> ttm minus none, where the adapted model was measured on other tasks too."
+        None, description="Metric -> ttm minus none, with --ttm_also."
     )
 
 
@@ -214,9 +206,7 @@ class SimpleMatchRecord(Part):
 
     hyperparameters: Recomputed[dict[str, Any]]
     seeds: Recomputed[Seeds]
-    restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(
-        description="For each seed, after how many restarts the step ended."
-    )
+    restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(description="Of each seed.")
 
 
 class OracleRecord(Part):
@@ -245,15 +235,13 @@ class ChoiceRecord(Part):
             AfterValidator(_distinct),
         ]
     ] = Field(description="text: which caption fits an image; image: which image fits a caption.")
-    orders: Recomputed[AtLeastOne] = Field(
-        description="How often each question was asked, with its options in another order; all answers must be right."
-    )
+    orders: Recomputed[AtLeastOne] = Field(description="Orders of options; all answers must be right.")
     order: Recorded[Literal["random", "both"] | Absent] = None
     seed: Recomputed[int | Absent] = Field(None, description="Of the order of options.")
     side_by_side: Recorded[bool | Absent] = Field(None, description="The images of a question were joined into one.")
     prompts: Recomputed[dict[str, str] | Absent] = None
     unread: Recomputed[list[UnreadAnswer]] = Field(
-        description="Answers that choose no option and count as wrong; null where the model refused."
+        description="Answers that choose no option: wrong; null is a refusal."
     )
 
 
@@ -265,9 +253,7 @@ class ClassesRecord(Part):
     n_classes: Recomputed[AtLeastOne]
     n_templates: Recomputed[AtLeastOne]
     sha256: Recomputed[Digest] = Field(description="Of both lists.")
-    doubled: Recomputed[dict[str, list[Count]]] = Field(
-        description="Names that several classes have -> these; they always tie."
-    )
+    doubled: Recomputed[dict[str, list[Count]]] = Field(description="Names of several classes, which always tie.")
 
 
 class RerankRecord(Part):
@@ -305,9 +291,7 @@ class Difference(Part):
     test: Recomputed[Literal["mcnemar", "sign_flip"] | None]
     won: Recomputed[int | None]
     lost: Recomputed[int | None]
-    clusters: Recomputed[AtLeastOne | Absent] = Field(
-        None, description="Of the paired groups, where it is fewer than these."
-    )
+    clusters: Recomputed[AtLeastOne | Absent] = Field(None, description="Of the pairs, where fewer.")
 
 
 class BaselineRecord(Part):
@@ -351,18 +335,14 @@ class StoreEntry(Part):
     date: Free[str | Absent] = None
     blocks: Recorded[AtLeastOne | Absent] = None
     of: Recorded[AtLeastOne | Absent] = None
-    hardware: Free[list[dict[str, Any]] | Absent] = Field(
-        None, description="On what they were computed, as the document's hardware says it of this run."
-    )
+    hardware: Free[list[dict[str, Any]] | Absent] = Field(None, description="On what they were computed.")
 
 
 class Coverage(Part):
     """Of a task whose groups are left out where an image is not there: how many there are, and which are missing."""
 
     rows: Recomputed[AtLeastOne] = Field(description="Groups of the release.")
-    here: Recomputed[AtLeastOne] = Field(
-        description="Groups whose images are all there; a run with a limit scores fewer."
-    )
+    here: Recomputed[AtLeastOne] = Field(description="Groups whose images are all here, without a limit.")
     missing: Recomputed[list[str]] = Field(description="Ids of the others.")
 
 
@@ -375,16 +355,14 @@ class Dataset(Part):
     n_groups: Recomputed[AtLeastOne]
     shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
     true_captions: Recomputed[Annotated[int, Field(ge=2)] | Absent] = Field(
-        None, description="How many captions are true for each image, the first ones; left out where one is."
+        None, description="The first of each image; left out if 1."
     )
-    coverage: Recomputed[Coverage | Absent] = Field(
-        None, description="What the numbers are of, where groups without their images are left out."
-    )
+    coverage: Recomputed[Coverage | Absent] = Field(None, description="Where groups without their images are skipped.")
     license: Recomputed[str]
     groups_sha256: Recomputed[Digest | Absent] = Field(None, description="Of ids and tags of the groups, in order.")
     from_store: Recorded[StoreEntry | Absent] = Field(
         None,
-        description="What of the raw scores an earlier run kept: a finished entry (date), or blocks (blocks, of).",
+        description="Cached raw scores: an entry (date), or blocks of it (blocks, of).",
     )
 
 
@@ -397,25 +375,17 @@ class Artifact(Part):
     sha256: Recomputed[Digest]
     bytes: Recomputed[int]
     task: Recomputed[str | Absent] = None
-    measured_on: Recomputed[str | Absent] = Field(
-        None, description="The other task that an adapted model was measured on, which the file is of."
-    )
+    measured_on: Recomputed[str | Absent] = Field(None, description="The other task that the file is of (--ttm_also).")
 
 
 class TagMeanRecord(Part):
     """A mean of means over the values of tags."""
 
-    by: Recomputed[Annotated[list[str], Field(min_length=1)]] = Field(
-        description="Tags, from the outermost to the innermost."
-    )
+    by: Recomputed[Annotated[list[str], Field(min_length=1)]] = Field(description="Tags, outermost first.")
     cells: Recomputed[Count] = Field(description="How many combinations of values count.")
     groups: Recomputed[Count] = Field(description="How many groups these have.")
-    numbers: Recomputed[dict[Key, Real | None]] = Field(
-        description="metric,filter, metric_stderr,filter and metric_seed_std,filter."
-    )
-    ci: Recomputed[dict[Key, Interval | None]] = Field(
-        {}, description="95 % interval over groups, by config.interval; cells are strata."
-    )
+    numbers: Recomputed[dict[Key, Real | None]] = Field(description="As in results.")
+    ci: Recomputed[dict[Key, Interval | None]] = Field({}, description="95 % interval over groups; cells are strata.")
 
 
 class Breakdown(Part):

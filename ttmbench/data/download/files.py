@@ -1,22 +1,31 @@
-"""Files and folders of the data folder: whether they are present and complete, and fetching them."""
+"""Files and folders of the data folder: whether they are complete, fetching them, records of that, and locks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ttmbench._util.files import file_digest
+from filelock import FileLock, Timeout
+
+from ttmbench._util.console import step_done, warn
+from ttmbench._util.files import file_digest, write_atomically
 from ttmbench._util.redact import scrub
 from ttmbench.data.availability import amount
-from ttmbench.data.download import manifest
 from ttmbench.data.download.archive import Unpacked, unpack
 from ttmbench.data.download.http import Web, forget
-from ttmbench.data.origin import Origin
-from ttmbench.data.paths import below
-from ttmbench.errors import DataError, OutOfReachError
+from ttmbench.data.paths import Origin, below
+from ttmbench.errors import DataError, OutOfReachError, UsageError
+
+RECORDS = "downloads.json"
+LOCKS = ".locks"
+FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class DataFile:
     def _wrong(self) -> str | None:
         if not self.target.exists():
             return "it is not there"
-        known = manifest.read(self.data_dir).get(self.name, {})
+        known = read_records(self.data_dir).get(self.name, {})
         if self.target.is_dir():
             return self._missing_of_folder(known)
         stated = self.origin_of
@@ -105,7 +114,7 @@ class DataFile:
             raise OutOfReachError(f"{self.name} is fetched by hand: {self.origin_of.page}; put it at {self.target}")
         try:
             self.target.parent.mkdir(parents=True, exist_ok=True)
-            with manifest.locked(self.data_dir, self.name):
+            with locked(self.data_dir, self.name):
                 if self.missing() is None:  # another process has just fetched it
                     return "present"
                 return self._fetch(web, self.origin_of)
@@ -133,7 +142,7 @@ class DataFile:
                 raise DataError(f"{self.target} is a folder, but {origin.url} is a file; move it away")
             part.replace(self.target)
         forget(part)
-        manifest.write(self.data_dir, self.name, about)
+        write_record(self.data_dir, self.name, about)
         return detail
 
 
@@ -141,3 +150,54 @@ def check_no_link(part: Path) -> None:
     """DataError if a part is a link: its name can be foreseen, so a link is never followed."""
     if part.is_symlink():
         raise DataError(f"{part} is a link, which no download makes and none follows; remove it")
+
+
+@contextmanager
+def locked(data_dir: Path, path: str) -> Iterator[None]:
+    """Locks a path of the data folder; waits for another process, and says so. UsageError if it cannot be written."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", path.replace("/", "__"))
+    try:
+        (data_dir / LOCKS).mkdir(parents=True, exist_ok=True)
+        lock = FileLock(data_dir / LOCKS / f"{name}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            warn(f"{path} is being fetched by another process; waiting until it is done")
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=5)
+            except Timeout:
+                step_done()  # tells whoever watches this process that it waits
+    except OSError as error:
+        raise UsageError(
+            f"the data folder {data_dir} cannot be written to ({error.strerror or error}); --data_dir names another one"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def read_records(data_dir: Path) -> dict[str, dict[str, Any]]:
+    """Path -> its record: url, bytes, sha256, time, and for archives what was unpacked; DataError if damaged."""
+    file = data_dir / RECORDS
+    if not file.is_file():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        files: dict[str, dict[str, Any]] = content["files"]
+        if content["format"] != FORMAT or not all(isinstance(about, dict) for about in files.values()):
+            raise ValueError("another format")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{file} cannot be read ({error}); move it away, and what is there counts as your own"
+        ) from None
+    return files
+
+
+def write_record(data_dir: Path, path: str, about: Mapping[str, object]) -> None:
+    """Records what was fetched to a path below the data folder, with the time."""
+    with locked(data_dir, RECORDS):
+        files = read_records(data_dir) | {path: {**about, "time": datetime.now(UTC).isoformat(timespec="seconds")}}
+        text = json.dumps({"format": FORMAT, "files": dict(sorted(files.items()))}, indent=2) + "\n"
+        write_atomically(data_dir / RECORDS, lambda file: file.write_text(text, encoding="utf-8"))

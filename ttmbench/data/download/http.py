@@ -29,7 +29,7 @@ from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.redact import scrub
 from ttmbench._version import __version__
 from ttmbench.data.download.drive import confirmed, direct, is_drive
-from ttmbench.data.origin import Origin
+from ttmbench.data.paths import Origin
 from ttmbench.errors import DataError, OutOfReachError
 
 CHUNK = 1 << 20

@@ -21,11 +21,9 @@ from ttmbench._util.limits import limit
 from ttmbench._util.redact import scrub, secrets_in_environment
 from ttmbench._util.text import read_json_lines
 from ttmbench.data.availability import amount, count_of_images
-from ttmbench.data.download import manifest
-from ttmbench.data.download.files import DataFile, check_no_link
+from ttmbench.data.download.files import DataFile, check_no_link, locked, read_records, write_record
 from ttmbench.data.download.http import NoAnswerError, Web, forget
-from ttmbench.data.origin import Origin
-from ttmbench.data.paths import inside
+from ttmbench.data.paths import Origin, inside
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
 
 AT_ONCE = 8
@@ -68,7 +66,7 @@ class EachImage(DataFile):
                     lost.append(str(error))
             if sizes:
                 about = {"url": self.origin_of.url, "images": len(sizes), "fetched": sum(sizes)}
-                manifest.write(self.data_dir, self.name, about)
+                write_record(self.data_dir, self.name, about)
         if lost:
             total = len(sizes) + len(lost)
             raise OutOfReachError(f"{self.name}: {len(lost)} of {total} images could not be fetched, first {lost[0]}")
@@ -97,7 +95,7 @@ class EachImage(DataFile):
         """Makes and locks the folder; DataError if it cannot be written."""
         try:
             self.target.mkdir(parents=True, exist_ok=True)
-            with manifest.locked(self.data_dir, self.name):
+            with locked(self.data_dir, self.name):
                 yield
         except OSError as error:
             raise DataError(f"{self.target} cannot be written ({error.strerror or error})") from None
@@ -119,7 +117,7 @@ class ListedImages(EachImage):
     def missing(self) -> str | None:
         """Which images are missing and not recorded as lost."""
         has_any = self.target.is_dir() and next(self.target.iterdir(), None) is not None
-        if has_any and (self.target.is_symlink() or self.name not in manifest.read(self.data_dir)):
+        if has_any and (self.target.is_symlink() or self.name not in read_records(self.data_dir)):
             return None  # the user's own
         try:
             names = list(self._wanted())
@@ -140,7 +138,7 @@ class ListedImages(EachImage):
             web, tries=min(web.tries, 2), timeout=min(web.timeout, 10.0), most=limit("image_bytes"), shows=False
         )
         with self._written():
-            manifest.write(self.data_dir, self.name, {"listed": True})  # from now on it is no folder of the user's own
+            write_record(self.data_dir, self.name, {"listed": True})  # from now on it is no folder of the user's own
             sizes, lost = self._fetch_all(quick, self._wanted())
         why = f"; {lost} could not be had: {self.lost_file.name} says why" if lost else ""
         return f"{len(sizes)} images, {amount(sum(sizes))}{why}"

@@ -24,8 +24,17 @@ from ttmbench.data.hub_datasets import (
     roots_of,
 )
 from ttmbench.data.image_files import FileOptions, missing_images, read_files
-from ttmbench.data.origin import Origin
-from ttmbench.data.paths import DATA_VARIABLE, Also, below, check_folder, data_folder, find, inside, read_options
+from ttmbench.data.paths import (
+    DATA_VARIABLE,
+    Also,
+    Origin,
+    below,
+    check_folder,
+    data_folder,
+    find,
+    inside,
+    read_options,
+)
 from ttmbench.data.row_files import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError

@@ -1,4 +1,4 @@
-"""The files beside a submission: which there are, and whether they may be read."""
+"""The files beside a submission: which there are, whether they may be read, and what they hold."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from ttmbench._util.arrays import read_arrays
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
+from ttmbench._util.text import read_json_lines
 from ttmbench.config import RunConfig
-from ttmbench.errors import DataError
+from ttmbench.errors import DataError, TtmbenchError
+from ttmbench.reproduce.submission.findings import Findings, agree
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles
 
@@ -84,3 +89,37 @@ _ABSENT = "is not among the document's artifacts"
 
 class MissingError(DataError):
     """A file that the numbers are computed from was not stored."""
+
+
+def compare_files(path: Path, made: Path, findings: Findings) -> None:
+    """Refuses a file whose arrays, lines or metadata are not those of a file that the run writes."""
+    try:
+        if path.suffix == ".jsonl":
+            _compare_lines(path, made, findings)
+            return
+        found, expected = read_arrays(path), read_arrays(made)
+    except TtmbenchError as error:
+        findings.refuse(path.name, str(error))
+        return
+    findings.same(path.name, found.about, expected.about, "the run writes")
+    findings.same(f"{path.name}, arrays", sorted(found.arrays), sorted(expected.arrays), "the run writes")
+    for name in found.arrays.keys() & expected.arrays.keys():
+        one, other = found.arrays[name], expected.arrays[name]
+        if one.dtype != other.dtype or not np.array_equal(one, other):
+            words = f"is not what the run writes ({other.dtype} {other.shape})"
+            findings.refuse(f"{path.name}, {name}", words)
+
+
+def _compare_lines(path: Path, made: Path, findings: Findings) -> None:
+    """Of each key that differs the first line is reported."""
+    found, expected = ([line for _, line in read_json_lines(file)] for file in (path, made))
+    if len(found) != len(expected):
+        findings.refuse(path.name, f"has {len(found)} lines, the run writes {len(expected)}")
+    reported: set[str] = set()
+    for number, (line, other) in enumerate(zip(found, expected, strict=False), start=1):
+        findings.compared += 1
+        for key in dict.fromkeys([*other, *line]) if line != other else ():
+            if key not in reported and not (key in line and key in other and agree(line[key], other[key])):
+                reported.add(key)
+                words = f"{key} is {line.get(key)!s:.100}, the run writes {other.get(key)!s:.100}"
+                findings.refuse(path.name, f"line {number}: {words}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,22 +23,22 @@ from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import RetrievalPool, describe_classes
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.run import write_artifacts
-from ttmbench.evaluator.run_key import RunKey
+from ttmbench.evaluator.run_key import RunKey, kinds_of
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import datasets_of
 from ttmbench.evaluator.task_result import Data, Ranked, Scored, TaskResult, TransferResult
 from ttmbench.evaluator.transfer_eval import with_adapted_scores
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
-from ttmbench.reproduce.submission.files import Files, MissingError
-from ttmbench.reproduce.submission.findings import Findings, agree
-from ttmbench.reproduce.submission.replay import equal_seeds, replayed_columns
+from ttmbench.reproduce.submission.files import Files, MissingError, compare_files
+from ttmbench.reproduce.submission.findings import Findings
+from ttmbench.reproduce.submission.replay import check_pairs, equal_seeds, replayed_columns
 from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import RAW, TTM
-from ttmbench.results.ranks import I2T, T2I, Ranks
+from ttmbench.results.ranks import CLASS, I2T, T2I
 from ttmbench.results.ranks_file import read_saved
 from ttmbench.results.records import RECOMPUTED
 from ttmbench.results.score_lines import StoredScores
@@ -189,7 +188,9 @@ class Submission:
 
     def _stored(self, kind: str, task: TaskFile, adapted_on: str | None = None) -> StoredScores:
         path = self.files.path(kind, adapted_on or task.spec.task, task.spec.task if adapted_on else None)
-        return read_scores(path, task.spec.shape)
+        stored = read_scores(path, task.spec.shape)
+        check_pairs(stored)
+        return stored
 
     def _scored(self, task: TaskFile, can: set[str]) -> TaskResult:
         spec, document, config = task.spec, self.document, self.config
@@ -283,14 +284,16 @@ class Submission:
         else:
             pool = RetrievalPool(data.groups)
             every, true = np.arange(pool.n_images), np.bincount(pool.owner)
-            one = np.ones_like
-            wanted = {I2T: (every, true, pool.n_captions), T2I: (pool.owner, one(pool.owner), pool.n_images)}
+            ones, owner = np.ones_like, pool.owner
+            wanted = {I2T: (every, true, pool.n_captions), T2I: (owner, ones(owner), pool.n_images)}
             if spec.kind == "classification":
-                wanted = {"class": (every, one(every), len(load_classes(spec).names))}
-            if ranks.keys() != wanted.keys() or any(
-                not (np.array_equal(of_query[scope], of) and _is_pool(ranks[scope], count, candidates))
-                for scope, (of, count, candidates) in wanted.items()
-            ):
+                wanted = {CLASS: (every, ones(every), len(load_classes(spec).names))}
+            alike = [
+                np.array_equal(of_query[scope], of) and np.array_equal(ranks[scope].true, true)
+                for scope, (of, true, candidates) in wanted.items()
+                if scope in ranks and ranks[scope].candidates == candidates
+            ]
+            if len(alike) < len(wanted) or len(ranks) > len(wanted) or not all(alike):
                 raise DataError("queries and candidates of its ranks are not those of the task's data")
         return Ranked(
             spec=spec,
@@ -337,48 +340,11 @@ class Submission:
                     continue
                 found[name] = {**about, "sha256": file_digest(path), "bytes": path.stat().st_size}
                 known = about["kind"] != "samples" or self.data(self.tasks[about["task"]]) is not None
-                self._compare_files(path, Path(folder) / name if known else path)
+                compare_files(path, Path(folder) / name if known else path, self.findings)
         for name, file in self.document.artifacts.items():  # of tasks that could not be computed
             if file.task in self.tasks and file.task not in record.results:
                 found[name] = file.model_dump(exclude_unset=True)
         return found
-
-    def _compare_files(self, path: Path, made: Path) -> None:
-        """Arrays and what is said of them, or lines, are those that the run writes."""
-        same = partial(self.findings.same, by="the run writes")
-        try:
-            if path.suffix == ".jsonl":
-                self._compare_lines(path, made)
-                return
-            found, expected = read_arrays(path), read_arrays(made)
-        except TtmbenchError as error:
-            self.findings.refuse(path.name, str(error))
-            return
-        same(path.name, found.about, expected.about)
-        same(f"{path.name}, arrays", sorted(found.arrays), sorted(expected.arrays))
-        for name in found.arrays.keys() & expected.arrays.keys():
-            one, other = found.arrays[name], expected.arrays[name]
-            if one.dtype != other.dtype or not np.array_equal(one, other):
-                self.findings.refuse(
-                    f"{path.name}, {name}", f"is not what the run writes ({other.dtype} {other.shape})"
-                )
-
-    def _compare_lines(self, path: Path, made: Path) -> None:
-        found, expected = ([line for _, line in read_json_lines(file)] for file in (path, made))
-        if len(found) != len(expected):
-            self.findings.refuse(path.name, f"has {len(found)} lines, the run writes {len(expected)}")
-        reported: set[str] = set()
-        for number, (line, other) in enumerate(zip(found, expected, strict=False), start=1):
-            self.findings.compared += 1
-            if line == other:
-                continue
-            for key in dict.fromkeys([*other, *line]):
-                if key not in reported and not (key in line and key in other and agree(line[key], other[key])):
-                    reported.add(key)
-                    self.findings.refuse(
-                        path.name,
-                        f"line {number}: {key} is {line.get(key)!s:.100}, the run writes {other.get(key)!s:.100}",
-                    )
 
 
 class _Answers:
@@ -393,13 +359,9 @@ class _Answers:
         return self._answers[start : self._at]
 
 
-def _is_pool(ranks: Ranks, true: np.ndarray, candidates: int) -> bool:
-    return np.array_equal(ranks.true, true) and ranks.candidates == candidates
-
-
 def _source(here: dict[str, object], stated: Mapping[str, object], spec: TaskSpec) -> dict[str, object]:
     """Where the data came from: what depends on the machine is as the document states it."""
-    if spec.source.get("kind") == "first_of" and stated.get("kind") != here.get("kind"):
+    if stated.get("kind") != here.get("kind") and stated.get("kind") in list(kinds_of(spec.source)):
         return {**stated, **({"coverage": here["coverage"]} if "coverage" in here else {})}
     places = {key: stated[key] for key in _OF_THE_PLACE if key in stated}
     return {**{key: value for key, value in here.items() if key not in _OF_THE_PLACE}, **places}

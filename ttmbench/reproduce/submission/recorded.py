@@ -78,8 +78,10 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
             if stage not in _STAGES:
                 findings.refuse(f"timing.{task}.{stage}", "is a stage that no run has")
             _check_seconds(f"timing.{task}.{stage}", seconds, total, findings)
-    for task in document.results.keys() - document.timing.keys():
-        findings.refuse(f"timing.{task}", "is missing")
+    for task in document.results.keys() ^ document.timing.keys():
+        findings.refuse(f"timing.{task}", "is missing" if task in document.results else "is of no task with numbers")
+    for task in document.notes.keys() - document.results.keys():
+        findings.refuse(f"notes.{task}", "is of no task with numbers")
     for place, line in _iterations(document):
         _check_seconds(f"{place}.seconds", line.seconds, total, findings)
         if any(not 0 <= loss <= MOST_LOSS for loss in line.loss):

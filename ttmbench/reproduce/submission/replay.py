@@ -32,6 +32,8 @@ from ttmbench.types import Scores
 
 MOST_ITERATIONS = 10_000
 """Of one seed; a schedule is computed for so many."""
+MOST_LOSS = 10
+"""The largest mean cross entropy of an epoch, relative to the range of all scores of the seed."""
 NOISE = 0.02
 """By how much a group's scores may depend on what is scored beside it, relative to the range of all scores."""
 
@@ -76,6 +78,17 @@ def _near(scores: Scores, whole: np.ndarray) -> Scores:
     if scores.groups.shape != whole.shape or np.abs(scores.groups - whole).max() > NOISE * np.ptp(whole):
         raise DataError("the scores of held-out and adapted groups before training are not those of the raw model")
     return scores
+
+
+def check_pairs(stored: StoredScores) -> None:
+    """DataError if scores inside groups are not nearly those that the same pairs have among all pairs."""
+    per_seed = [*stored.scores.values(), *(steps for seeds in stored.iterations.values() for steps in seeds)]
+    for scores in (scores for several in per_seed for scores in several if scores.all_pairs is not None):
+        groups, images, captions = scores.groups.shape
+        assert scores.all_pairs is not None, "filtered"
+        inside = scores.all_pairs.reshape(groups, images, groups, captions)[np.arange(groups), :, np.arange(groups)]
+        if np.abs(inside - scores.groups).max() > NOISE * np.ptp(scores.all_pairs):
+            raise DataError("its scores inside groups are not those of the same pairs among all pairs")
 
 
 @dataclass(frozen=True)
@@ -137,6 +150,7 @@ class _Told:
                 f"{where}: has {len(lines)} iterations and scores of {len(after)}, its settings give "
                 f"{config.iterations} (--save_scores stores the scores of all)"
             )
+        most = 20 + MOST_LOSS * max(float(np.ptp(scores.groups)) for scores in (raw, *after))
         truth = truth_of(raw, blind.is_global)
         supervision = oracle(truth) if variant == ORACLE else CONTROLS.get(variant, algorithm1_selection)
         choose = selections(blind, raw, config, self.registry.schedule(config.schedule), seed, supervision)
@@ -149,6 +163,8 @@ class _Told:
                     f"{where}, iteration {number}: loss has {len(line.loss)} epochs, {selected} selected units and "
                     f"{config.epochs} epochs of the settings give {config.epochs if selected else 0}"
                 )
+            if not max(line.loss, default=0.0) <= most:
+                raise DataError(f"{where}, iteration {number}: loss is {line.loss!s:.100}, impossible for its scores")
             if not selected and not np.array_equal(found.groups, scores.groups):
                 raise DataError(f"{where}, iteration {number}: selects nothing, and its scores changed")
             captions, scores, seconds = blind.unshuffle(chosen.captions), found, line.seconds

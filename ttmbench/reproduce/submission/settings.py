@@ -33,6 +33,7 @@ _DIGEST = re.compile(r"[0-9a-f]{40,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/@:+()=,-]{0,199}")
 _ALIKE = str.maketrans({"0": "o", "1": "l", "i": "l", "|": "l", "5": "s"})
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+CAPABILITIES = {"DualEncoder", "PairScorer", "PreparedPairScorer", "ChoiceScorer", "Trainable", "PairTrainable"}
 _OF_THE_MACHINE = ("device", "attn_implementation")
 _BY_TRANSFORMERS = ("config_sha256", "preprocessing", "image_processor", "tokenizer_sha256")
 _INFO = {"capabilities", "fingerprint", "source", "trained_on", "finetuned", "usage"}
@@ -81,8 +82,14 @@ def check_model(document: ResultsDocument, config: RunConfig, registry: Registry
     info, declared = document.model_info, document.fingerprint
     for key in sorted(info.keys() - _INFO):
         findings.refuse(f"model_info.{key}", "is a key that no run writes")
-    if not isinstance(info.get("capabilities"), list):
-        findings.refuse("model_info.capabilities", "is not a list of what the model can do")
+    can = info.get("capabilities")
+    if (
+        not isinstance(can, list)
+        or not set(map(str, can)) <= CAPABILITIES
+        or len({*map(str, can)}) < len(can)
+        or not can
+    ):
+        findings.refuse("model_info.capabilities", f"is not a list of {', '.join(sorted(CAPABILITIES))}")
     if not declared:
         findings.refuse("model_info.fingerprint", "is missing; it says which weights the numbers are of")
         return
@@ -108,7 +115,7 @@ def check_model(document: ResultsDocument, config: RunConfig, registry: Registry
                 findings.same(f"model_info.fingerprint.{key}", stated, expected, f"model {config.model} has")
     else:
         _check_shipped(document, config, registry, spec, findings)
-    if spec.card is not None and "finetuned" not in info and not config.model_args:
+    if spec.card is not None and "finetuned" not in info and not set(config.model_args) & set(_WEIGHTS):
         known = None if spec.card.trained_on is None else list(spec.card.trained_on)
         findings.same("model_info.trained_on", info.get("trained_on"), known, f"model {config.model} states")
 
