@@ -304,7 +304,7 @@ class ChatClient:
         if status in _PASSING or status >= 500:
             return f"{status} {message}"
         if status in (401, 403) and "logprob" not in message.casefold():
-            raise DataError(f"{detail}. Is the key in the environment right (api_key_env=NAME)?")
+            raise DataError(f"{detail}. Is the key in the environment right? api_key_env names its variable")
         if "logprob" in message.casefold():
             raise UsageError(f"model {body['model']} {_NO_LOGPROBS} ({detail})")
         if status == 404:

@@ -268,11 +268,11 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
     ("given", "said"),
     [
         ({"num_cpu": 4}, "unknown key 'num_cpu'; did you mean 'num_cpus'?"),
-        ({"num_cpus": 0}, "'num_cpus': input should be greater than 0, got 0"),
-        ({"num_gpus": "all"}, "'num_gpus': input should be a valid number, got 'all'"),
-        ({"workers": 1.5}, "'workers': input should be a valid integer, got 1.5"),
-        ({"folder": "mine"}, "'folder': input should be 'auto' or 'own', got 'mine'"),
-        ({"stall": True}, "'stall': input should be a valid number, got True"),
+        ({"num_cpus": 0}, "'num_cpus': must be greater than 0, got 0"),
+        ({"num_gpus": "all"}, "'num_gpus': must be a valid number, got 'all'"),
+        ({"workers": 1.5}, "'workers': must be a valid integer, got 1.5"),
+        ({"folder": "mine"}, "'folder': must be 'auto' or 'own', got 'mine'"),
+        ({"stall": True}, "'stall': must be a valid number, got True"),
         ({"address": "ray://head:10001"}, "ray start --address=HOST:PORT"),
     ],
 )
