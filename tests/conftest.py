@@ -300,6 +300,15 @@ def chromium():
         yield browser
 
 
+@pytest.fixture(scope="module")
+def opened(chromium):
+    """Opens pages in one tab; each must log nothing and load nothing."""
+    from support.browser import page_opener
+
+    with page_opener(chromium) as open_page:
+        yield open_page
+
+
 EVIL = (
     "<script>alert(1)</script>",
     "a \"quoted\" 'cat' & </script><img src=x onerror=alert(2)>",

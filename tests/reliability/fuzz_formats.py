@@ -33,10 +33,15 @@ from support.documents import DIGEST, whole_document
 
 from ttmbench._util.images import open_image
 from ttmbench.cli import main
+from ttmbench.config import make_run_config
 from ttmbench.data.catalog import find_task
 from ttmbench.data.download.archive import unpack
 from ttmbench.data.rows import stored_image
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.score_task import load_data
+from ttmbench.evaluator.settings import read_samples as read_ids
+from ttmbench.model_adapters import embeddings
+from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring import fingerprint
 from ttmbench.types import ImageRef
 
@@ -51,21 +56,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 @dataclass
 class Outcome:
-    """What became of a file.
-
-    Attributes:
-        accepted: whether it was read.
-        said: the message of the refusal.
-        tracebacks: exceptions other than TtmbenchError, generic lines, control characters that were printed.
-        wrong: numbers that are out of range or differ from the independent ones.
-        numbers: what came out, for files whose meaning a change must not alter.
-    """
+    """What became of a file."""
 
     accepted: bool = False
-    said: str = ""
-    tracebacks: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    numbers: object = None
+    said: str = ""  # the message of the refusal
+    tracebacks: list[str] = field(default_factory=list)  # no TtmbenchError, generic lines, control characters
+    wrong: list[str] = field(default_factory=list)  # numbers out of range, or others than the independent ones
+    numbers: object = None  # what came out, for files whose meaning a change must not alter
 
 
 @dataclass(frozen=True)
@@ -378,18 +375,14 @@ def header_changed(content: bytes, rng: random.Random) -> bytes:
 
 
 def make_features(rng: random.Random) -> bytes:
-    arrays = {}
-    for name in ("img", "cap"):
-        draws = np.array([[rng.gauss(0, 1) for _ in range(8)] for _ in range(2 * GROUPS)])
-        arrays[name] = (draws / np.linalg.norm(draws, axis=1, keepdims=True)).astype(np.float32)
+    draws = np.array([[rng.gauss(0, 1) for _ in range(8)] for _ in range(4 * GROUPS)])
+    img, cap = np.split((draws / np.linalg.norm(draws, axis=1, keepdims=True)).astype(np.float32), 2)
     stream = io.BytesIO()
-    np.savez(stream, **arrays)
+    np.savez(stream, img=img, cap=cap)
     return stream.getvalue()
 
 
 def put_features(folder: Path, content: bytes) -> Outcome:
-    from ttmbench.model_adapters import embeddings
-
     file = folder / "features.npz"
     file.write_bytes(content)
     outcome, model = function(lambda: embeddings.load(path=str(file), device="cpu"))
@@ -482,26 +475,20 @@ def make_config(rng: random.Random) -> bytes:
 
 
 def put_ids(folder: Path, content: bytes) -> Outcome:
-    from ttmbench.config import make_run_config
-    from ttmbench.evaluator.score_task import load_data
-    from ttmbench.evaluator.settings import read_samples
-    from ttmbench.plugins.registry import build_registry
-
     file = folder / "ids.json"
     file.write_bytes(content)
 
     def call() -> list[str]:
         registry = build_registry()
         config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"], "samples": str(file)})
-        groups = load_data(registry, config, find_task(registry, "shapes_color"), read_samples(str(file))).groups
+        groups = load_data(registry, config, find_task(registry, "shapes_color"), read_ids(str(file))).groups
         return [group.group_id for group in groups]
 
-    outcome, ids = function(call)
-    if ids is not None:
+    outcome, outcome.numbers = function(call)
+    if outcome.accepted:
         wanted = {str(one) for one in json.loads(content.decode("utf-8-sig"))}
-        if set(ids) != wanted:
-            outcome.wrong.append(f"{len(ids)} groups for {len(wanted)} ids")
-        outcome.numbers = ids
+        if set(outcome.numbers) != wanted:
+            outcome.wrong.append(f"{len(outcome.numbers)} groups for {len(wanted)} ids")
     return outcome
 
 
@@ -806,9 +793,8 @@ def put_samples(folder: Path, content: bytes) -> Outcome:
 def make_published(rng: random.Random) -> bytes:
     lines = ["source,table,task,model,method,metric,percent,std_percent,track"]
     for metric in METRICS:
-        lines.append(
-            f"A paper,Table 1,mine,clip,raw,{metric},{rng.uniform(0, 100):.2f},{rng.choice(('', '0.5'))},zero_shot"
-        )
+        numbers = f"{rng.uniform(0, 100):.2f},{rng.choice(('', '0.5'))}"
+        lines.append(f"A paper,Table 1,mine,clip,raw,{metric},{numbers},zero_shot")
     return ("\n".join(lines) + "\n").encode()
 
 
@@ -832,25 +818,15 @@ def put_published(folder: Path, content: bytes) -> Outcome:
 def make_parquet(rng: random.Random) -> bytes:
     import datasets
 
-    table = datasets.Dataset.from_dict(
-        {
-            "id": ["g0", "g1"],
-            "image_0": [{"bytes": image(random.Random(one)), "path": None} for one in (1, 2)],
-            "image_1": [{"bytes": image(random.Random(one)), "path": None} for one in (3, 4)],
-            "caption_0": [f"a red {rng.random()}", "a left dog"],
-            "caption_1": [f"a blue {rng.random()}", "a right dog"],
-            "kind": ["x", "y"],
-        },
-        features=datasets.Features(
-            {
-                **{name: datasets.Value("string") for name in ("id", "caption_0", "caption_1", "kind")},
-                **{name: datasets.Image() for name in ("image_0", "image_1")},
-            }
-        ),
-    )
+    def images(*seeds: int) -> list[dict[str, object]]:
+        return [{"bytes": image(random.Random(seed)), "path": None} for seed in seeds]
+
+    columns = {"id": ["g0", "g1"], "image_0": images(1, 2), "image_1": images(3, 4), "kind": ["x", "y"]}
+    columns |= {"caption_0": [f"a red {rng.random()}", "a left dog"], "caption_1": [f"a blue {rng.random()}", "a dog"]}
+    kinds = {name: datasets.Image() if "image" in name else datasets.Value("string") for name in columns}
     stream = io.BytesIO()
     with contextlib.redirect_stderr(io.StringIO()):  # a bar
-        table.to_parquet(stream)
+        datasets.Dataset.from_dict(columns, features=datasets.Features(kinds)).to_parquet(stream)
     return stream.getvalue()
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.browser import listening
+from support.browser import column
 
 from ttmbench.cli import main
 from ttmbench.report.groups import GroupSet
@@ -22,42 +21,6 @@ def report_page(reported_runs, evil_task, tmp_path_factory) -> Path:
     target = tmp_path_factory.mktemp("page") / "report.html"
     assert main(["report", str(reported_runs), "-o", str(target), "--include_path", str(evil_task.parent)]) == 0
     return target
-
-
-@pytest.fixture(scope="module")
-def opened(chromium):
-    """Opens a page; at the end it must have logged, loaded and asked nothing."""
-    tab = chromium.new_page()
-    tab.set_default_timeout(5000)
-
-    @contextmanager
-    def open_page(path: Path, width: int = 1300, color_scheme: str = "light"):
-        complaints: list[str] = []
-        tab.set_viewport_size({"width": width, "height": 900})
-        tab.emulate_media(color_scheme=color_scheme)
-        with listening(
-            tab,
-            console=lambda message: complaints.append(f"console: {message.text}"),
-            pageerror=lambda error: complaints.append(f"error: {error}"),
-            dialog=lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()),
-            request=lambda request: (
-                None
-                if request.url == path.as_uri() or request.url.startswith("data:")
-                else complaints.append(f"request: {request.url}")
-            ),
-        ):
-            tab.goto(path.as_uri())
-            yield tab
-            assert not complaints
-
-    yield open_page
-    tab.close()
-
-
-def column(page, table: str, number: int) -> list[str]:
-    """The shown cells of a column, from 1."""
-    cells = page.locator(f"{table} tbody tr:not([hidden]) > :nth-child({number})")
-    return [text.strip() for text in cells.all_inner_texts()]
 
 
 def choose_evil(page) -> None:
@@ -226,8 +189,7 @@ def test_every_control_has_a_name_and_focus_is_seen(opened, report_page):
         assert outline == "solid"
 
 
-def test_thousands_of_groups_stay_quick(opened, reported_runs, tmp_path):
-    """7,500 groups: only a page of them is ever in the document."""
+def test_of_thousands_of_groups_one_page_is_in_the_document(opened, reported_runs, tmp_path):
     run = gather(reported_runs).runs[0]
     filters = [
         {"name": "none", "words": "raw", "seeds": [None]},
@@ -248,14 +210,9 @@ def test_thousands_of_groups_stay_quick(opened, reported_runs, tmp_path):
     path.write_text(to_html(report), encoding="utf-8")
     with opened(path) as page:
         assert page.locator("#found").inner_text() == "7500 of 7500 groups, showing 1 to 12"
-        took = page.evaluate(
-            "() => { const box = document.querySelector('#browser [name=text]'), start = performance.now();"
-            " box.value = 'dog 74'; box.dispatchEvent(new Event('input', {bubbles: true}));"
-            " return performance.now() - start; }"
-        )
+        page.get_by_label("Search captions").fill("dog 74")
         assert page.locator("#found").inner_text().startswith(f"{sum('74' in str(at) for at in range(7500))} of 7500")
         assert page.locator("#cards > li").count() == 12
-        assert took < 1500, f"{took:.0f} ms"
 
 
 def test_linked_images_are_shown(chromium, reported_runs, evil_task, tmp_path):

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import jsonschema
 import pytest
-from support.browser import listening
+from support.browser import column
 from support.documents import PUBLISHED, trained, write_run
 
 from ttmbench.cli import main
@@ -217,71 +217,45 @@ def test_a_site_is_renewed_and_nothing_else_is_overwritten(tmp_path, capsys):
 # ---- in a browser
 
 
-@pytest.fixture(scope="module")
-def tab(chromium):
-    page = chromium.new_page()
-    page.set_default_timeout(5000)
-    yield page
-    page.close()
-
-
 @pytest.fixture
-def opened(tab, site):
-    """Opens pages of the site; nothing may be asked for elsewhere, and nothing may go wrong."""
-    tab.set_viewport_size({"width": 1300, "height": 900})
-    tab.emulate_media(color_scheme="light")
-    complaints: list[str] = []
-    with listening(
-        tab,
-        console=lambda message: complaints.append(message.text),
-        pageerror=lambda error: complaints.append(str(error)),
-        request=lambda one: None if one.url.startswith(site.as_uri()) else complaints.append(one.url),
-    ):
-        tab.goto((site / "index.html").as_uri())
-        yield tab
-    assert not complaints
+def start(opened, site):
+    with opened(site / "index.html", root=site) as page:
+        yield page
 
 
-def column(page, table: str, number: int) -> list[str]:
-    cells = page.locator(f"{table} tbody tr:not([hidden]) > :nth-child({number})").all_inner_texts()
-    return [text.split("\n")[0].strip() for text in cells]
-
-
-def test_filters_search_and_sorted_columns(opened, site):
+def test_filters_search_and_sorted_columns(start):
     matching = "section:has(> #matching) table"
-    form = opened.locator("form.filters")
+    form = start.locator("form.filters")
     form.locator("[name=standing]").select_option("published")
-    assert [name.split()[0] for name in column(opened, matching, 1)] == ["theirs"]
-    assert opened.locator("#test_time").is_hidden()
+    assert [name.split()[0] for name in column(start, matching, 1)] == ["theirs"]
+    assert start.locator("#test_time").is_hidden()
     form.locator("[name=standing]").select_option("")
     form.locator("[name=task]").select_option("u")
-    assert opened.locator(f"{matching} th[data-task=t]").is_hidden()
+    assert start.locator(f"{matching} th[data-task=t]").is_hidden()
     form.locator("[name=task]").select_option("")
     form.locator("[name=text]").fill("gam")
-    assert column(opened, matching, 1) == ["gamma"]
+    assert column(start, matching, 1) == ["gamma"]
     form.locator("[name=text]").fill("")
-    opened.locator(f"{matching} th[data-task=t] button").click()
-    assert opened.locator(f"{matching} th[data-task=t]").get_attribute("aria-sort") == "descending"
-    values = column(opened, matching, 3)
+    start.locator(f"{matching} th[data-task=t] button").click()
+    assert start.locator(f"{matching} th[data-task=t]").get_attribute("aria-sort") == "descending"
+    values = column(start, matching, 3)
     assert values[:4] == ["60.00", "60.00", "55.00", "50.00"] and set(values[4:]) == {"100.00", "90.00", "80.00"}
 
 
-def test_from_the_start_page_to_a_run(opened, site):
-    opened.locator("section:has(> #matching) th[data-task=t] a").click()
-    assert opened.locator("h1").inner_text() == "t"
-    opened.locator("section:has(> #matching) tbody tr", has_text="beta").locator("td a").click()
-    assert opened.url.endswith("models/beta.html#run-1") and opened.locator("#run-1 pre").is_visible()
-    opened.locator(".bar-nav a", has_text="Leaderboard").click()
-    assert opened.locator("h1").inner_text() == "Leaderboard"
+def test_from_the_start_page_to_a_run(start):
+    start.locator("section:has(> #matching) th[data-task=t] a").click()
+    assert start.locator("h1").inner_text() == "t"
+    start.locator("section:has(> #matching) tbody tr", has_text="beta").locator("td a").click()
+    assert start.url.endswith("models/beta.html#run-1") and start.locator("#run-1 pre").is_visible()
+    start.locator(".bar-nav a", has_text="Leaderboard").click()
+    assert start.locator("h1").inner_text() == "Leaderboard"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_is_wider_than_a_phone(tab, site, scheme):
-    tab.set_viewport_size({"width": 360, "height": 800})
-    tab.emulate_media(color_scheme=scheme)
+def test_no_page_is_wider_than_a_phone(opened, site, scheme):
     colors = set()
     for name in ("index.html", "tasks/t.html", "models/alpha.html"):
-        tab.goto((site / name).as_uri())
-        assert tab.evaluate("document.documentElement.scrollWidth") == 360, name
-        colors.add(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
+        with opened(site / name, width=360, color_scheme=scheme) as page:
+            assert page.evaluate("document.documentElement.scrollWidth") == 360, name
+            colors.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert len(colors) == 1 and colors != ({"rgb(255, 255, 255)"} if scheme == "dark" else {"rgb(17, 22, 27)"})

@@ -245,7 +245,7 @@ def test_two_images_may_be_joined():
     assert not results["choice"]["shapes_color"]["unread"] and results["choice"]["shapes_color"]["side_by_side"] is True
 
 
-def test_hooks_hear_of_forced_choices():
+def test_what_needs_scores_is_left_out_with_a_note_and_hooks_hear_of_the_rest(tmp_path):
     heard = []
 
     class Plugin:
@@ -253,20 +253,10 @@ def test_hooks_hear_of_forced_choices():
         def ttmbench_task_scored(self, task, filter, results):
             heard.append((task, filter, sorted(results)[0]))
 
+    settings = {"ttm": True, "save_scores": True, "output_path": str(tmp_path / "x.json"), **QUICK}
     model = Chooser(lambda *_: "A")
-    ttmbench.simple_evaluate(model, "shapes_color", plugins=[("p", Plugin())], **QUICK)
+    results = ttmbench.simple_evaluate(model, "shapes_color", plugins=[("p", Plugin())], **settings)
     assert heard == [("shapes_color", "choice", "group_score,choice")]
-
-
-def test_what_needs_scores_is_left_out_with_a_note(tmp_path):
-    results = ttmbench.simple_evaluate(
-        Chooser(lambda *_: "A"),
-        "shapes_color",
-        ttm=True,
-        save_scores=True,
-        output_path=str(tmp_path / "x.json"),
-        **QUICK,
-    )
     notes = " ".join(results["notes"]["shapes_color"])
     assert "can be neither matched nor adapted" in notes and "--save_scores wrote none" in notes
     assert not list(tmp_path.glob("*.safetensors"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,3 +59,41 @@ def listening(page: Page, **heard: Callable[[Any], object]) -> Iterator[Page]:
     finally:
         for event, hear in heard.items():
             page.remove_listener(event, hear)
+
+
+@contextmanager
+def page_opener(browser: Browser) -> Iterator[Callable[..., AbstractContextManager[Page]]]:
+    """A function that opens a page in a shared tab; the page must log nothing and load nothing outside its ``root``."""
+    tab = browser.new_page()
+    tab.set_default_timeout(5000)
+
+    @contextmanager
+    def opened(path: Path, width: int = 1300, color_scheme: str = "light", root: Path | None = None) -> Iterator[Page]:
+        complaints: list[str] = []
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=color_scheme)
+
+        def requested(request: Any) -> None:
+            is_inside = root is not None and request.url.startswith(root.as_uri())
+            if not (is_inside or request.url == path.as_uri() or request.url.startswith("data:")):
+                complaints.append(f"request: {request.url}")
+
+        with listening(
+            tab,
+            console=lambda message: complaints.append(f"console: {message.text}"),
+            pageerror=lambda error: complaints.append(f"error: {error}"),
+            dialog=lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+            request=requested,
+        ):
+            tab.goto(path.as_uri())
+            yield tab
+            assert not complaints
+
+    yield opened
+    tab.close()
+
+
+def column(page: Page, table: str, number: int) -> list[str]:
+    """The first lines of the shown cells of a column, from 1."""
+    cells = page.locator(f"{table} tbody tr:not([hidden]) > :nth-child({number})").all_inner_texts()
+    return [text.strip().split("\n")[0].strip() for text in cells]

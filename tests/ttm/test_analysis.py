@@ -221,7 +221,7 @@ def test_what_is_seen_of_a_run_does_not_depend_on_the_order_of_captions():
     moved = [np.take_along_axis(one, order[:, None, :], axis=2) for one in scores]
     found = []
     for three in (scores, moved):
-        labels = [analysis.matchings(Scores(one.astype(np.float32)), False) for one in three]
+        labels = [analysis.candidates(Scores(one.astype(np.float32)), False) for one in three]
         runs = [analysis.Seen(one, (), (), None) for one in labels]
         found.append((analysis.agreement(runs), analysis.confident_kept(labels[0], labels[1])))
     assert found[0] == found[1] and 0 < found[0][0] < 1 and 0 < found[0][1] < 1

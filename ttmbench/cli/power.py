@@ -29,26 +29,15 @@ DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
 
 @dataclass(frozen=True)
 class _Design:
-    """What a comparison is based on.
-
-    Attributes:
-        groups: number of groups.
-        worth: the effective number of independent groups.
-        discordances: fractions of groups on which the models disagree.
-        origin: where these come from.
-        seed_std: of the difference, over seeds.
-        seeds: per model.
-        observed: the measured difference.
-        metric: that was measured.
-    """
+    """What a comparison is based on, expected or measured."""
 
     groups: int
-    worth: float
-    discordances: Sequence[float]
-    origin: str
-    seed_std: float | None = None
-    seeds: int = 1
-    observed: float | None = None
+    worth: float  # the effective number of independent groups
+    discordances: Sequence[float]  # fractions of groups on which the models disagree
+    origin: str  # of the discordances
+    seed_std: float | None = None  # of the difference
+    seeds: int = 1  # per model
+    observed: float | None = None  # the measured difference
     metric: str | None = None
 
     @property

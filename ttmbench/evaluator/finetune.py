@@ -11,7 +11,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import filelock
 
@@ -58,7 +57,7 @@ from ttmbench.ttm.supervised import (
     train,
     true_pairs,
 )
-from ttmbench.types import Group
+from ttmbench.types import Group, Record
 
 STATE, TRAINING, LOCK = ".finetune", "training.safetensors", "lock"
 _MAX_SAVING = 0.1  # fraction of the time that goes into saving the state of training
@@ -75,7 +74,7 @@ class Finetuned:
     """
 
     folder: Path
-    record: dict[str, Any]
+    record: Record
     was_done: bool = False
 
 
@@ -85,7 +84,7 @@ def finetune_model(
     command: Sequence[str] = (),
     *,
     preset: str | None = None,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, object] | None = None,
 ) -> Finetuned:
     """Finetunes a model on the labelled groups of tasks and writes it to ``config.output_path``.
 
@@ -121,7 +120,7 @@ def _finetune(
     started: datetime,
     command: Sequence[str],
     preset: str | None,
-    changes: Mapping[str, Any],
+    changes: Mapping[str, object],
 ) -> Finetuned:
     before = _earlier_record(folder)
     registry = build_registry(config.include_path)
@@ -175,11 +174,11 @@ def _finetune(
     return Finetuned(folder, record)
 
 
-def _earlier_record(folder: Path) -> dict[str, Any] | None:
+def _earlier_record(folder: Path) -> Record | None:
     """The record of a finetuning in the folder; None in a new folder, UsageError in one that is used otherwise."""
     record = read_record(folder)
     if record is None and any(inside.name != STATE for inside in folder.iterdir()):
-        raise UsageError(f"--output_path {folder} is not empty and holds no finetuning; name a new folder")
+        raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
     return record
 
 
@@ -201,9 +200,9 @@ def _record(
     config: RunConfig,
     registry: Registry,
     model: Capabilities,
-    tasks: list[dict[str, Any]],
-    training: Mapping[str, Any],
-) -> dict[str, Any]:
+    tasks: list[Record],
+    training: Record,
+) -> Record:
     adapter = model.adapter
     earlier = finetuned(adapter)
     seen = [*(trained_on(registry, config.model, config.model_args, adapter) or ())]
@@ -283,9 +282,7 @@ def _check_model(config: RunConfig, model: Capabilities) -> tuple[Trained, Savab
     return model.trained, model.savable
 
 
-def _load(
-    registry: Registry, config: RunConfig, tasks: Mapping[str, TaskFile]
-) -> tuple[list[Group], list[dict[str, Any]]]:
+def _load(registry: Registry, config: RunConfig, tasks: Mapping[str, TaskFile]) -> tuple[list[Group], list[Record]]:
     """The groups of all tasks, with task names in their images' names, and each task's entry in the record."""
     samples = read_samples(config.samples) if config.samples else None
     groups: list[Group] = []

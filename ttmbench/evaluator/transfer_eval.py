@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,11 +22,11 @@ from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, 
 from ttmbench.results.summary import MethodScores, Summary, difference_of, differences
 from ttmbench.stats import seed_std
 from ttmbench.ttm.checkpoint import read_state, score_tensors, scores_of, write_state
-from ttmbench.types import Scores
+from ttmbench.types import Record, Scores
 
 Score = Callable[[TaskFile, bool], TaskResult]
 """Scores a task with the model in its current state; the flag says that it is adapted (no cached scores)."""
-Gains = Mapping[str, Mapping[str, Any]]
+Gains = Mapping[str, Record]
 """Metric -> its difference, as results documents have it."""
 STAGE = "ttm_also"
 

@@ -146,7 +146,7 @@ def _words(error: Any, document: object) -> str:
     elif "error" in error.get("ctx", {}):
         message = str(error["ctx"]["error"])
     else:
-        message = f"cannot be taken: {error['msg'][:1].lower()}{error['msg'][1:]}"
+        message = error["msg"].replace("Input should be", "must be").replace("Extra inputs are not", "is not")
     place, here = [], document
     for part in error["loc"]:
         if isinstance(here, dict) and part in here:

@@ -138,11 +138,9 @@ class BlockStore(Protocol):
 
     def get(self, side: str, block: int) -> np.ndarray | None:
         """A finished block, float32 [rows, ...]; None if it is not stored."""
-        ...
 
     def put(self, side: str, block: int, values: np.ndarray) -> None:
         """Stores a finished block."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,9 @@ def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) ->
             strict=True,
         )
         groups = torch.stack([_logits(adapter, *group) for group in in_groups]).float().cpu().numpy()
-        if not all_pairs:
-            return Scores(groups)
-        distinct = _logits(adapter, images.features, captions.features).float().cpu().numpy()
+    if not all_pairs:
+        return Scores(groups)
+    distinct = _scores(adapter, images.features, captions.features)
     return Scores(groups, distinct[np.ix_(images.rows.reshape(-1), captions.rows.reshape(-1))])
 
 
@@ -107,9 +107,7 @@ def image_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
     """A function that scores some images with all captions or classes: float32 [some images, others]."""
 
     def score(rows: slice) -> np.ndarray:
-        with torch.inference_mode():
-            logits = _logits(adapter, features.images.some(rows), features.captions.features)
-            return logits.float().cpu().numpy()[:, features.captions.rows]
+        return _scores(adapter, features.images.some(rows), features.captions.features)[:, features.captions.rows]
 
     return score
 
@@ -118,9 +116,7 @@ def caption_scores(adapter: DualEncoder, features: Features) -> ScoreRows:
     """A function that scores some captions with all images: float32 [some captions, images]."""
 
     def score(rows: slice) -> np.ndarray:
-        with torch.inference_mode():
-            logits = _logits(adapter, features.images.features, features.captions.some(rows))
-            return logits.float().cpu().numpy().T[:, features.images.rows]
+        return _scores(adapter, features.images.features, features.captions.some(rows)).T[:, features.images.rows]
 
     return score
 
@@ -292,6 +288,12 @@ def _logits(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) 
             f"the model's logits have shape {_shape(logits)} for {len(images)} images and {len(captions)} captions"
         )
     return logits
+
+
+def _scores(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) -> np.ndarray:
+    """Logits of every image with every caption, float32, on the CPU."""
+    with torch.inference_mode():
+        return _logits(adapter, images, captions).float().cpu().numpy()
 
 
 def _encoded(

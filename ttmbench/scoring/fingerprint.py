@@ -100,11 +100,9 @@ class PixelDigests(Protocol):
 
     def get(self, image: ImageRef) -> str | None:
         """Digest of an image whose file was decoded before; None if it is unknown."""
-        ...
 
     def put(self, image: ImageRef, digest: str) -> None:
         """Stores the digest of an image that was decoded."""
-        ...
 
 
 class Fingerprint:

@@ -112,11 +112,9 @@ class PreparedImages(Protocol):
 
     def get(self, image: ImageRef) -> tuple[Batch, str] | None:
         """A prepared image as one row, and the digest of its pixels; None if it is not stored."""
-        ...
 
     def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
         """Stores a prepared image and the digest of its pixels."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -158,14 +158,11 @@ def usable_scores(adapter: MayRefuse | None, scores: Scores, groups: Sequence[Gr
                 "--model_args on_refusal=wrong counts such groups as wrong"
             )
         scores = Scores(np.where(missing[:, None, None], np.float32(0), scores.groups), scores.all_pairs)
-    finite = np.isfinite(scores.groups).all(axis=(1, 2))
-    if not finite.all():
-        group_id = groups[int(np.argmin(finite))].group_id
-        raise TtmbenchError(f"the model gave group {group_id} a score that is NaN or infinite")
-    if scores.all_pairs is not None and not np.isfinite(scores.all_pairs).all():
-        image = int(np.argmin(np.isfinite(scores.all_pairs).all(axis=1)))
-        group_id = groups[image // scores.shape.images].group_id
-        raise TtmbenchError(f"the model gave an image of group {group_id} a score that is NaN or infinite")
+    for array in (scores.groups, scores.all_pairs):
+        if array is not None and not np.isfinite(array).all():
+            finite = np.isfinite(array).reshape(len(groups), -1).all(axis=1)
+            group_id = groups[int(np.argmin(finite))].group_id
+            raise TtmbenchError(f"the model gave group {group_id} a score that is NaN or infinite")
     return scores
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import filelock
 
@@ -15,6 +14,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, units_of
 from ttmbench.sweep.plan import PlannedCell
+from ttmbench.types import Record
 
 _LOCK = f"{OWN}/lock"
 
@@ -49,7 +49,7 @@ def why_again(root: Path, planned: PlannedCell) -> str | None:
     return None if document is None else planned.chosen.key(planned.cell.config_at(root)).changes_since(document)
 
 
-def _done_document(path: Path) -> dict[str, Any] | None:
+def _done_document(path: Path) -> Record | None:
     try:
         document = read_json(path)
     except Unreadable:
@@ -57,7 +57,7 @@ def _done_document(path: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) and document.get("status") == "done" else None
 
 
-def _files_are_sound(path: Path, document: dict[str, Any]) -> bool:
+def _files_are_sound(path: Path, document: Record) -> bool:
     """Whether the files next to a document are as its run wrote them."""
     artifacts = document.get("artifacts", {})
     try:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
@@ -22,6 +22,7 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, also_tasks, check_config, task_settings
 from ttmbench.evaluator.unit import Cell
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.types import Record
 
 PAIRS = ("model_args", "task_args", "ttm_args", "track_args", "rerank")
 NOT_OF_A_CELL = {
@@ -32,9 +33,6 @@ NOT_OF_A_CELL = {
     "assertions": "assertions are checked by `ttmbench run`",
     "baseline": "`ttmbench compare` compares the documents",
 }
-
-Given: TypeAlias = dict[str, Any]
-"""Options of a run by their names."""
 Names = Annotated[list[str], BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)]
 
 
@@ -110,7 +108,7 @@ class SweepPlan(_Strict):
     models: list[PlannedModel] = Field(min_length=1)
     tasks: Names = Field(min_length=1)
     settings: list[PlannedSetting] = []
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
+    grid: dict[str, Annotated[list[object], Field(min_length=1)]] = {}
     options: dict[str, object] = {}
     overrides: list[Override] = []
     include: list[Match] = []
@@ -147,7 +145,7 @@ def read_plan(path: Path) -> SweepPlan:
         raise UsageError(f"{path}: {describe(error, SweepPlan)}") from None
 
 
-def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = ()) -> list[PlannedCell]:
+def expand(plan: SweepPlan, origin: str, over: Record, command: Sequence[str] = ()) -> list[PlannedCell]:
     """The cells of a plan, numbered from 1, model by model, task by task, setting by setting; nothing is loaded.
 
     Args:
@@ -195,10 +193,10 @@ def expand(plan: SweepPlan, origin: str, over: Given, command: Sequence[str] = (
     return list(cells.values())
 
 
-def _settings(plan: SweepPlan, origin: str) -> list[tuple[str, Given]]:
+def _settings(plan: SweepPlan, origin: str) -> list[tuple[str, Record]]:
     """Name and options of every setting; with a grid one for each combination, with its values in the name."""
     named = [(one.name, _options(one.model_extra or {}, f"{origin}: settings: {one.name}")) for one in plan.settings]
-    settings: list[tuple[str, Given]] = []
+    settings: list[tuple[str, Record]] = []
     for (name, options), values in product(named or [("", {})], product(*plan.grid.values())):
         chosen = dict(zip(plan.grid, values, strict=True))
         of_ttm = {key: value for key, value in chosen.items() if key in TTMConfig.model_fields}
@@ -219,7 +217,7 @@ def _path(*parts: str) -> str:
     return "/".join(filter(None, parts))
 
 
-def _options(given: Mapping[str, object], origin: str) -> Given:
+def _options(given: Mapping[str, object], origin: str) -> Record:
     """Checks options of a run by the names of the command line; pairs become mappings."""
     options = {str(key).replace("-", "_"): value for key, value in given.items()}
     for key, value in options.items():
@@ -238,9 +236,9 @@ def _options(given: Mapping[str, object], origin: str) -> Given:
     return options
 
 
-def _merged(layers: Sequence[Given]) -> Given:
+def _merged(layers: Sequence[Record]) -> Record:
     """Merges layers, of which later ones override; mappings are merged by their keys."""
-    merged: Given = {}
+    merged: Record = {}
     for layer in layers:
         for key, value in layer.items():
             merged[key] = {**merged.get(key, {}), **value} if key in PAIRS else value

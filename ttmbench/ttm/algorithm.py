@@ -17,7 +17,6 @@ from ttmbench._arrays.scores import fewer_first
 from ttmbench._util.console import progress_bar
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
-from ttmbench.matching import match_global, match_groups
 from ttmbench.metrics import group_score
 from ttmbench.protocols import Trainable
 from ttmbench.scoring.prepare import PreparedTask
@@ -28,6 +27,7 @@ from ttmbench.ttm.selection import (
     SelectionProposal,
     Supervision,
     algorithm1_selection,
+    candidates,
     first_threshold,
     select,
 )
@@ -234,12 +234,7 @@ class ShuffledTask:
 
     def propose(self, scores: Scores) -> PseudoLabels:
         """Matches with shuffled captions: Algorithm 1, lines 4 and 5; Eq. 2 in the global variant."""
-        if self.is_global:
-            assert scores.all_pairs is not None, "the global variant scores every pair"
-            overall = match_global(scores.all_pairs[:, self._order])
-            return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
-        matching = match_groups(np.take_along_axis(fewer_first(scores.groups), self._order[:, None, :], axis=2))
-        return PseudoLabels(matching.captions, matching.margin, matching.tie)
+        return candidates(scores, self.is_global, self._order)
 
     def proposal(self, choice: Selection, tie: np.ndarray, rng: np.random.Generator) -> SelectionProposal:
         """Algorithm 1's choice as a supervision gets to see it."""

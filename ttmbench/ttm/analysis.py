@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from ttmbench import stats
-from ttmbench._arrays.scores import fewer_first
 from ttmbench.errors import DivergedError, UsageError
-from ttmbench.matching import match_global, match_groups
 from ttmbench.results.summary import metric_chance, metric_mean, metric_values
 from ttmbench.schedules import threshold_for_coverage
 from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.selection import PseudoLabels, Supervision, algorithm1_selection
+from ttmbench.ttm.selection import PseudoLabels, Supervision, algorithm1_selection, candidates
 from ttmbench.ttm.selection import oracle as oracle_supervision
 from ttmbench.ttm.trainer import restored
 from ttmbench.ttm.variants import Adaptation
@@ -207,7 +205,7 @@ def _at_rate(question: Question, rate: float) -> Analysis:
 
 def _confidence(stage: Adaptation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Confidence, tie and whether the matching is correct, of every unit, for the model as it is."""
-    labels = matchings(stage.raw, stage.spec.is_global)
+    labels = candidates(stage.raw, stage.spec.is_global)
     return labels.confidence, labels.tie, (labels.captions == stage.truth).all(axis=1) & ~labels.tie
 
 
@@ -252,16 +250,6 @@ def grid(rate: float) -> tuple[float, ...]:
     return tuple(float(f"{rate * factor:.3g}") for factor in FACTORS)
 
 
-def matchings(scores: Scores, is_global: bool) -> PseudoLabels:
-    """The matching of every unit, its confidence, and ties."""
-    if is_global:
-        assert scores.all_pairs is not None, "the global variant scores every pair"
-        overall = match_global(scores.all_pairs)
-        return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
-    found = match_groups(fewer_first(scores.groups))
-    return PseudoLabels(found.captions, found.margin, found.tie)
-
-
 def observe(steps: Iterable[Step], raw: Scores, is_global: bool) -> Seen:
     """Goes through the iterations of a run that starts from raw scores; one that diverges is not an error here."""
     selected: list[int] = []
@@ -274,8 +262,8 @@ def observe(steps: Iterable[Step], raw: Scores, is_global: bool) -> Seen:
     except DivergedError as error:
         return Seen(None, tuple(selected), tuple(loss), None, diverged=str(error))
     assert last is not None, "TTM has at least one iteration"
-    after = matchings(last.scores, is_global)
-    kept = confident_kept(matchings(raw, is_global), after)
+    after = candidates(last.scores, is_global)
+    kept = confident_kept(candidates(raw, is_global), after)
     return Seen(after, tuple(selected), tuple(loss), kept, last.scores)
 
 

@@ -13,8 +13,11 @@ from typing import Literal
 
 import numpy as np
 
+from ttmbench._arrays.scores import fewer_first
 from ttmbench.config import DEFAULT_SHARE, TTMConfig
+from ttmbench.matching import match_global, match_groups
 from ttmbench.schedules import threshold_for_coverage
+from ttmbench.types import Scores
 
 Ties = Literal["exclude", "include"]
 
@@ -52,6 +55,20 @@ class SelectionProposal:
     n_captions: int  # how many captions a unit has to choose from
     is_global: bool  # units are pairs of one assignment, in which no caption is given twice
     rng: np.random.Generator  # for random draws; the same seed and iteration give the same stream
+
+
+def candidates(scores: Scores, is_global: bool, order: np.ndarray | None = None) -> PseudoLabels:
+    """The matching of every unit, among captions in an order, int [groups, options] or [captions]; else in their own.
+
+    Options are captions; with more images than captions, which choose among them, they are images.
+    """
+    if is_global:
+        assert scores.all_pairs is not None, "the global variant scores every pair"
+        overall = match_global(scores.all_pairs if order is None else scores.all_pairs[:, order])
+        return PseudoLabels(overall.captions[:, None], overall.scores, overall.tie)
+    inside = fewer_first(scores.groups)
+    matching = match_groups(inside if order is None else np.take_along_axis(inside, order[:, None, :], axis=2))
+    return PseudoLabels(matching.captions, matching.margin, matching.tie)
 
 
 Supervision = Callable[[SelectionProposal], Selection]
