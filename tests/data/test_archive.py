@@ -23,13 +23,15 @@ from ttmbench.errors import DataError
 FILES = {"images/a.jpg": b"a" * 100, "images/deep/b.jpg": b"b" * 50}
 
 
-def zipped(path: Path, files: dict[str, bytes], links: dict[str, str] | None = None, packed: int = 0) -> Path:
+def zipped(
+    path: Path, files: dict[str, bytes], links: dict[str, str] | None = None, packed: int = 0, kind: int = stat.S_IFLNK
+) -> Path:
     with zipfile.ZipFile(path, "w", packed or zipfile.ZIP_STORED) as file:
         for name, content in files.items():
             file.writestr(name, content)
         for name, target in (links or {}).items():
             entry = zipfile.ZipInfo(name)
-            entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+            entry.external_attr = (kind | 0o777) << 16
             file.writestr(entry, target)
     return path
 
@@ -162,11 +164,7 @@ def test_what_is_no_file_of_the_archive_refuses_it(tmp_path, more, words):
 
 
 def test_a_device_in_a_zip(tmp_path):
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
-        entry = zipfile.ZipInfo("device")
-        entry.external_attr = stat.S_IFCHR << 16
-        file.writestr(entry, b"")
-    refused(tmp_path / "x.zip", "neither a file nor a folder")
+    refused(zipped(tmp_path / "x.zip", {}, {"device": ""}, kind=stat.S_IFCHR), "neither a file nor a folder")
 
 
 def test_an_encrypted_member_refuses_the_archive_also_where_another_one_is_wanted(tmp_path):

@@ -10,11 +10,14 @@ import re
 import shutil
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import datasets
+import httpx2
 import pyarrow
 import pytest
 from datasets.exceptions import DatasetNotFoundError
+from huggingface_hub.errors import GatedRepoError
 from PIL import Image
 from pyarrow import parquet as parquet_files
 from support import task_data
@@ -22,6 +25,7 @@ from support.task_data import changed, encoded, find, run, task_file, write
 
 from ttmbench.cli import main
 from ttmbench.data.cells import Condition
+from ttmbench.data.hub_datasets import HubOptions
 from ttmbench.data.hub_tables import files_of_split, missing_shards
 from ttmbench.data.loader import data_locations
 from ttmbench.data.task_file import TaskFile
@@ -96,13 +100,8 @@ def test_winoground_with_its_tags_and_transparent_images(tmp_path):
     assert ids(loaded) == ["0", "1", "2", "3"]
     second = loaded.groups[1]
     assert second.captions == ("caption 0 1", "caption 1 1")
-    assert second.tags == {
-        "tag": "Adjective-Noun",
-        "secondary_tag": "Pragmatics, Series",
-        "num_main_preds": "2",
-        "collapsed_tag": "Object",
-        "diwan": "Complex Reasoning, Unusual Text",
-    }
+    tags = {"tag": "Adjective-Noun", "secondary_tag": "Pragmatics, Series", "num_main_preds": "2"}
+    assert second.tags == {**tags, "collapsed_tag": "Object", "diwan": "Complex Reasoning, Unusual Text"}
     assert loaded.groups[0].tags["diwan"] == "" and loaded.groups[0].tags["secondary_tag"] == ""
     assert second.images[0].open().mode == "RGBA" and open_upright(second.images[0], "1").mode == "RGB"
     assert open_upright(second.images[1], "1").size == (20, 11)
@@ -377,32 +376,16 @@ def test_shards_that_are_missing():
 # --- what the Hub answers ------------------------------------------------------------------------------------
 
 
-def answering(monkeypatch, error: Exception) -> None:
-    def answer(*_, **__):
-        raise error
-
-    monkeypatch.setattr(datasets, "load_dataset", answer)
-
-
-def test_a_gated_dataset_says_where_to_ask_and_what_to_set(monkeypatch):
-    import httpx2
-    from huggingface_hub.errors import GatedRepoError
-
-    answer = httpx2.Response(401, request=httpx2.Request("GET", "https://example.org"))
-    error = DatasetNotFoundError("as the library wraps it, in words that may change")
-    error.__context__ = GatedRepoError("gated", response=answer)
-    answering(monkeypatch, error)
-    with pytest.raises(OutOfReachError) as caught:
-        load("winoground")
-    assert str(caught.value) == (
-        "dataset facebook/winoground at revision b400e173549071916ad1b3d449293bc8d8b4b763 is gated: accept its terms "
-        "at https://huggingface.co/datasets/facebook/winoground and set HF_TOKEN to a token of that account"
-    )
+GATED = DatasetNotFoundError("as the library wraps it, in words that may change")
+REFUSAL = httpx2.Response(401, request=httpx2.Request("GET", "https://example.org"))
+GATED.__context__ = GatedRepoError("gated", response=REFUSAL)
+TERMS = "accept its terms at https://huggingface.co/datasets/a/b and set HF_TOKEN to a token of that account"
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
+        (GATED, OutOfReachError, f"dataset a/b at revision 5 is gated: {TERMS}"),
         (
             ConnectionError("Couldn't reach 'x' on the Hub"),
             OutOfReachError,
@@ -415,10 +398,9 @@ def test_a_gated_dataset_says_where_to_ask_and_what_to_set(monkeypatch):
         (ValueError('Unknown split "tset". Should be one of ["test"].'), DataError, 'Unknown split "tset"'),
     ],
 )
-def test_other_answers_are_told_in_one_line(monkeypatch, error, kind, message):
-    answering(monkeypatch, error)
+def test_answers_of_the_hub_are_told_in_one_line(error, kind, message):
     with pytest.raises(kind) as caught:
-        load("colorswap")
+        HubOptions(path="a/b", revision="5").reach(True, Mock(side_effect=error))
     assert message in str(caught.value) and type(caught.value) is kind and "\n" not in str(caught.value)
 
 

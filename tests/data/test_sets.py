@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.task_data import find, load, rewritten, write, zip_of
+from support.task_data import find, load, rewritten, write
 
 import ttmbench
 from ttmbench.cli import main
@@ -143,24 +143,11 @@ def naturalbench(folder: Path, count: int = 6) -> None:
     write(folder / "metadata.json", rows)
 
 
-def archive_of(folder: Path, top: str) -> bytes:
-    """A zip of a folder below another one, with what a Mac adds."""
-    files = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*")) if file.is_file()}
-    whole = {f"{top}/{name}": file.read_bytes() for name, file in files.items()}
-    return zip_of({**whole, f"__MACOSX/{top}/._metadata.json": b"litter"})
-
-
-def test_naturalbench_comes_as_one_archive(site, tmp_path, capsys):
-    naturalbench(tmp_path / "made")
-    site.put("/NaturalBench-Retrieval.zip", archive_of(tmp_path / "made", "NaturalBench-Retrieval"))
-    here = {"url": f"{site.url}/NaturalBench-Retrieval.zip"}
-    change = lambda spec: spec["source"]["get"]["naturalbench_retrieval"].update(here)  # noqa: E731
-    path = reduced(tmp_path, "naturalbench_retrieval", change, n_groups=6)
-    assert main(["download", str(path), "--data_dir", str(tmp_path / "data")]) == 0, capsys.readouterr().out
-    capsys.readouterr()
-    assert "6 groups, all images decode; 12 images" in validated(path, tmp_path / "data", capsys)
-    shutil.move(tmp_path / "data" / "naturalbench_retrieval", tmp_path / "data" / "NaturalBench-Retrieval")
-    groups = load("naturalbench_retrieval", tmp_path / "data").groups
+def test_naturalbench_lies_in_the_folder_of_its_archive(tmp_path, capsys):
+    naturalbench(tmp_path / "NaturalBench-Retrieval")
+    path = reduced(tmp_path, "naturalbench_retrieval", n_groups=6)
+    assert "6 groups, all images decode; 12 images" in validated(path, tmp_path, capsys)
+    groups = load("naturalbench_retrieval", tmp_path).groups
     assert groups[0].group_id == "10" and groups[0].captions == ("A dog 0.", "A cat 0.")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from support.damaged_tars import DAMAGE, damaged, end, offset
-from support.task_data import encoded, load, rewritten, tar_of, task_file, write, zip_of
+from support.task_data import changed, encoded, find, load, tar_of, task_file, write
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError
@@ -127,29 +127,16 @@ def test_no_group_is_lost_to_damage_that_looks_like_the_end(tmp_path, capsys, ho
         ("flickr30k_retrieval", "test_1k_flickr.csv", "images_flickr_1k_test", "{}.jpg"),
     ],
 )
-def test_a_mirror_of_a_table_and_an_archive_is_fetched(site, tmp_path, capsys, name, table, folder, image):
-    """The two files of the repository: captions are a JSON list in a cell, the archive holds a folder and litter."""
+def test_a_mirror_is_a_table_and_the_folder_of_an_archive(tmp_path, name, table, folder, image):
+    """Captions are a JSON list in a cell."""
     names = [image.format(number) for number in (391895, 42, 7)]
-    rows = [
-        f'"{json.dumps([f"{one} {n}" for n in range(5)]).replace(chr(34), chr(34) * 2)}",test,{one}' for one in names
-    ]
-    site.put(f"/{table}", "\n".join(["raw,split,filename", *rows]).encode())
-    files = {f"{folder}/{one}": photo(number) for number, one in enumerate(names)}
-    site.put(f"/{folder}.zip", zip_of({**files, f"__MACOSX/{folder}/._{names[0]}": b"litter"}))
-
-    def of_this_site(spec):
-        spec["group"] |= {"n_groups": 3, "n_captions": 15}
-        mirror = next(one for one in spec["source"]["of"] if f"retrieval/{table}" in one.get("get", {}))
-        assert set(mirror["get"]) == {f"retrieval/{table}", f"retrieval/{folder}"}
-        mirror["get"] = {
-            f"retrieval/{table}": {"url": f"{site.url}/{table}"},
-            f"retrieval/{folder}": {"url": f"{site.url}/{folder}.zip", "unpack": True},
-        }
-
-    path = rewritten(tmp_path, name, of_this_site, name)
-    data = tmp_path / "data"
-    assert main(["download", str(path), "--alternative", "3", "--data_dir", str(data)]) == 0, capsys.readouterr()
-    assert main(["validate", str(path), "--data_dir", str(data), "--offline"]) == 0
-    assert "3 images with 15 captions" in capsys.readouterr().out
-    loaded = load(path, data_dir=data)
-    assert loaded.groups[1].images[0].name == names[1] and loaded.groups[1].captions[0] == f"{names[1]} 0"
+    captions = [json.dumps([f"{name} {n}" for n in range(5)]).replace('"', '""') for name in names]
+    rows = [f'"{cell}",test,{name}' for cell, name in zip(captions, names, strict=True)]
+    write(tmp_path / "retrieval" / table, "\n".join(["raw,split,filename", *rows]))
+    for number, file in enumerate(names):
+        write(tmp_path / "retrieval" / folder / file, photo(number))
+    mirror = next(one for one in find(name).spec.source["of"] if f"retrieval/{table}" in one.get("get", {}))
+    assert set(mirror["get"]) == {f"retrieval/{table}", f"retrieval/{folder}"}
+    loaded = load(changed(name, n_groups=3, n_captions=15), tmp_path)
+    assert [group.images[0].name for group in loaded.groups] == names and len(loaded.source["passed_over"]) == 2
+    assert loaded.groups[1].captions == tuple(f"{names[1]} {n}" for n in range(5))
