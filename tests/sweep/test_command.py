@@ -9,8 +9,7 @@ import pytest
 from support.sweeps import SMALL, TTM, write_plan
 
 from ttmbench.cli import main
-from ttmbench.sweep.folder import beside_other_cells, one_driver
-from ttmbench.sweep.summary import read_summary
+from ttmbench.sweep.folder import beside_other_cells, one_driver, read_summary
 
 PLAN = {"models": ["tiny-clip"], "tasks": ["shapes_color", "shapes_place"], "options": SMALL}
 

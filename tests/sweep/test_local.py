@@ -25,7 +25,7 @@ from ttmbench.evaluator.worker import Worker
 from ttmbench.model_adapters.api import pool
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.summary import read_summary
+from ttmbench.sweep.folder import read_summary
 
 PLAN = {
     "models": ["tiny-clip", "tiny-clip-seed1"],
