@@ -20,11 +20,9 @@ class Pauses(Protocol):
 
     def left(self, server: str) -> float:
         """Seconds until a server may be used."""
-        ...
 
     def hold(self, server: str, seconds: float) -> None:
         """Extends the pause of a server to so many seconds."""
-        ...
 
 
 _SHARED: ContextVar[Pauses | None] = ContextVar("pauses that processes share", default=None)
