@@ -80,6 +80,13 @@ class Repository:
             advice = "another revision of it may be complete (--model_args revision=...)"
         return DataError(f"{self.name} is incomplete: missing {listed}; {advice}")
 
+    def refused(self, file: str) -> DataError:
+        """The error to raise for a pickle where only safetensors are asked for."""
+        return DataError(
+            f"{self.name} holds its weights as {file} and not as safetensors, which weights=safetensors asks for; "
+            "another revision may hold both (--model_args revision=...)"
+        )
+
 
 def find_repository(name: str, revision: str | None = None, *, offline: bool = False) -> Repository:
     """Lists a repository or a folder; nothing is fetched.

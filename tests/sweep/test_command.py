@@ -115,7 +115,7 @@ def test_a_cell_beside_a_sweep_is_refused_and_beside_other_cells_is_not(plan, ca
         (["plan.yaml", "-o", "x", "--cell", "0"], "must be at least 1"),
         (["other.yaml", "-o", "x"], "other.yaml"),
         (["plan.yaml", "-o", "x", "--executor_args", "address=auto"], "unknown key 'address'; known: stall"),
-        (["plan.yaml", "-o", "x", "--executor_args", "stall=1"], "input should be greater than or equal to 10, got 1"),
+        (["plan.yaml", "-o", "x", "--executor_args", "stall=1"], "must be greater than or equal to 10, got 1"),
         (["plan.yaml", "-o", "x", "--executor", "dask"], "invalid choice"),
         (["plan.yaml", "-o", "x", "--on_error", "never"], "invalid choice"),
         (["plan.yaml", "-o", "x", "--batch_size", "auto", "--deterministic"], "batch_size must be a number"),

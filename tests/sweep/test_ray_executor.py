@@ -24,7 +24,7 @@ from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.sweep import ray_cluster, ray_executor
 from ttmbench.sweep.executor_options import RayOptions
 from ttmbench.sweep.payload import Payload, gather, missing_plugins, relocated
-from ttmbench.sweep.ray_cluster import BoardPauses, board_class
+from ttmbench.sweep.ray_cluster import board_class
 from ttmbench.sweep.ray_executor import RayExecutor
 from ttmbench.sweep.ray_worker import Greeting, RayWorker, leave_token
 
@@ -268,11 +268,11 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
     ("given", "said"),
     [
         ({"num_cpu": 4}, "unknown key 'num_cpu'; did you mean 'num_cpus'?"),
-        ({"num_cpus": 0}, "'num_cpus': input should be greater than 0, got 0"),
-        ({"num_gpus": "all"}, "'num_gpus': input should be a valid number, got 'all'"),
-        ({"workers": 1.5}, "'workers': input should be a valid integer, got 1.5"),
-        ({"folder": "mine"}, "'folder': input should be 'auto' or 'own', got 'mine'"),
-        ({"stall": True}, "'stall': input should be a valid number, got True"),
+        ({"num_cpus": 0}, "'num_cpus': must be greater than 0, got 0"),
+        ({"num_gpus": "all"}, "'num_gpus': must be a valid number, got 'all'"),
+        ({"workers": 1.5}, "'workers': must be a valid integer, got 1.5"),
+        ({"folder": "mine"}, "'folder': must be 'auto' or 'own', got 'mine'"),
+        ({"stall": True}, "'stall': must be a valid number, got True"),
         ({"address": "ray://head:10001"}, "ray start --address=HOST:PORT"),
     ],
 )
@@ -423,21 +423,11 @@ def test_what_killed_commands_left_to_be_known_by_is_removed(tmp_path):
     assert other.exists(), "it may be of a sweep that runs"
 
 
-def test_workers_on_a_board_keep_pauses_together(monkeypatch):
+def test_the_board_has_the_last_line_of_a_worker():
     board = board_class()()
-
-    def method(call):
-        return SimpleNamespace(remote=lambda *given: call(*given))
-
-    handle = SimpleNamespace(left=method(board.left), hold=method(board.hold))
-    fake = SimpleNamespace(get=lambda value, timeout: value, exceptions=SimpleNamespace(RayError=RayError))
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    one, other = BoardPauses(handle), BoardPauses(handle)
-    assert other.left("api another") == 0
-    one.hold("api m", 30.0)
-    assert one.left("api m") > 29 and other.left("api m") > 29 and other.left("api another") == 0
     board.tell("w", "first")
     board.tell("w", "second")
+    board.tell("w", None)
     assert board.take() == {"w": "second"} and board.take() == {}
 
 
