@@ -24,7 +24,7 @@ from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.sweep import ray_cluster, ray_executor
 from ttmbench.sweep.executor_options import RayOptions
 from ttmbench.sweep.payload import Payload, gather, missing_plugins, relocated
-from ttmbench.sweep.ray_cluster import BoardPauses, board_class
+from ttmbench.sweep.ray_cluster import board_class
 from ttmbench.sweep.ray_executor import RayExecutor
 from ttmbench.sweep.ray_worker import Greeting, RayWorker, leave_token
 
@@ -423,21 +423,11 @@ def test_what_killed_commands_left_to_be_known_by_is_removed(tmp_path):
     assert other.exists(), "it may be of a sweep that runs"
 
 
-def test_workers_on_a_board_keep_pauses_together(monkeypatch):
+def test_the_board_has_the_last_line_of_a_worker():
     board = board_class()()
-
-    def method(call):
-        return SimpleNamespace(remote=lambda *given: call(*given))
-
-    handle = SimpleNamespace(left=method(board.left), hold=method(board.hold))
-    fake = SimpleNamespace(get=lambda value, timeout: value, exceptions=SimpleNamespace(RayError=RayError))
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    one, other = BoardPauses(handle), BoardPauses(handle)
-    assert other.left("api another") == 0
-    one.hold("api m", 30.0)
-    assert one.left("api m") > 29 and other.left("api m") > 29 and other.left("api another") == 0
     board.tell("w", "first")
     board.tell("w", "second")
+    board.tell("w", None)
     assert board.take() == {"w": "second"} and board.take() == {}
 
 
