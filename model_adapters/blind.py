@@ -24,12 +24,7 @@ AT_ONCE = 64
 
 @takes(BlindOptions)
 def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
-    """Loads a language model, or a generative model that gets noise for images.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or have tensors missing.
-        UsageError: the model writes no text, or an argument is wrong.
-    """
+    """Loads a language model, or a generative model that gets noise for images; errors as for `hf.load`."""
     import transformers
 
     found = find(asked)

@@ -27,12 +27,7 @@ HINT = "--model_args side_by_side=true joins them into one"
 
 @takes(ChoiceOptions)
 def load(asked: ChoiceOptions) -> ChatChooser:
-    """Loads a model that answers forced choices, from the Hub or a folder.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or have tensors missing.
-        UsageError: the model has no chat template, or an argument is wrong.
-    """
+    """Loads a model that answers forced choices, from the Hub or a folder; errors as for `hf.load`."""
     return ChatChooser(load_image_text(find(asked), asked, encodes=False), asked)
 
 

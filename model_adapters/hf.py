@@ -45,7 +45,7 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
 
     Raises:
         DataError: the weights are unavailable, damaged, or have tensors missing.
-        UsageError: the model is not a contrastive dual encoder, or an argument is wrong.
+        UsageError: the model is not of this kind, or an argument is wrong.
     """
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 

@@ -23,12 +23,7 @@ TEMPERATURE = 0.07
 
 @takes(ContrastiveHalfOptions)
 def load(asked: ContrastiveHalfOptions) -> ContrastiveHalf:
-    """Loads the contrastive half of a model from the Hub or a folder.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or have tensors missing.
-        UsageError: the model has no known contrastive half, or a temperature does not fit.
-    """
+    """Loads the contrastive half of a model from the Hub or a folder; errors as for `hf.load`."""
     hint = ". A CLIP or SigLIP is for the model 'hf'"
     family, loaded, adapter = load_family(asked, FAMILIES, "contrastive half", hint)
     if asked.temperature is not None and family == "flava":

@@ -33,12 +33,7 @@ Kind = TypeVar("Kind")
 
 @takes(MatchingOptions)
 def load(asked: MatchingOptions) -> MatchingModel:
-    """Loads a model with a matching head from the Hub or a folder.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or have tensors missing.
-        UsageError: the model has no known matching head, or an argument does not fit it.
-    """
+    """Loads a model with a matching head from the Hub or a folder; errors as for `hf.load`."""
     family, loaded, adapter = load_family(asked, FAMILIES, "matching head")
     if asked.itm_start is not None and family != "blip":
         raise UsageError(f"itm_start={asked.itm_start}: BLIP has enc or cls, other models have one start alone")

@@ -197,6 +197,8 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
     Raises:
         UsageError: a wrong argument, or the environment has no key.
     """
+    from platformdirs import user_cache_path
+
     _check_address(asked.base_url)
     key = _key(asked.api_key_env, asked.base_url, asked.offline)
     parameters: Body = {"temperature": asked.temperature}
@@ -205,7 +207,8 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
     else:
         parameters |= {"max_tokens": asked.max_tokens}
     server = Server(asked.base_url, key, asked.timeout, asked.retries, asked.backoff, asked.api_version)
-    chat = ChatModel(asked, server, parameters, _cache_file(asked.cache))
+    cache = user_cache_path("ttmbench", appauthor=False) / "answers.sqlite"
+    chat = ChatModel(asked, server, parameters, cache if asked.cache is None else Path(asked.cache).expanduser())
     if asked.scorer == "vqascore":
         return VqaScoreModel(chat, asked.score_as, asked.on_refusal == "wrong")
     return ChoosingModel(chat, ChoiceStyle(asked.order, asked.side_by_side))
@@ -245,14 +248,6 @@ def _check_address(base_url: str) -> None:
         host = ""
     if not host:
         raise UsageError(f"base_url names no server: {url_without_secrets(address)}")
-
-
-def _cache_file(cache: str | None) -> Path:
-    if cache is not None:
-        return Path(cache).expanduser()
-    from platformdirs import user_cache_path
-
-    return user_cache_path("ttmbench", appauthor=False) / "answers.sqlite"
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,7 @@ _OF_PRIOR = ("alpha", "prior", "noise_images", "noise_mean", "noise_std", "noise
 
 @takes(VisualGptOptions)
 def load(asked: VisualGptOptions) -> Captioner:
-    """Loads a generative model from the Hub or a folder: BLIP, BLIP-2, or one with a chat template.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or have tensors missing.
-        UsageError: the model cannot write captions, or an argument is wrong.
-    """
+    """Loads BLIP, BLIP-2 or a model with a chat template, from the Hub or a folder; errors as for `hf.load`."""
     import transformers
 
     found = find(asked)

@@ -34,12 +34,7 @@ _STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 
 @takes(VqaScoreOptions)
 def load(asked: VqaScoreOptions) -> VQAScore:
-    """Loads a model with a chat template, BLIP-2 or InstructBLIP, from the Hub or a folder.
-
-    Raises:
-        DataError: the weights are unavailable, damaged, or have tensors missing.
-        UsageError: the model cannot be asked about an image, or an argument is wrong.
-    """
+    """Loads a model with a chat template, BLIP-2 or InstructBLIP, from the Hub or a folder; errors as for `hf.load`."""
     found = find(asked)
     family = load_config(found).model_type
     if family not in CLASSES:

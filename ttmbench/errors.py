@@ -81,16 +81,6 @@ def phase_of(error: BaseException, otherwise: str) -> str:
     return str(getattr(error, "ttmbench_stage", otherwise))
 
 
-@contextmanager
-def carrying(results: Any) -> Iterator[None]:
-    """Attaches results to errors that are raised inside."""
-    try:
-        yield
-    except BaseException as error:
-        carry(error, results)
-        raise
-
-
 def carry(error: BaseException, results: Any) -> None:
     """Attaches results to an error."""
     error.results = results  # type: ignore[attr-defined]

@@ -223,10 +223,7 @@ def _weights_in(
         if _holds_open_clip(repository.get([name]) / name):
             return ModelFiles(repository.name, repository.get([name]), (name,), repository.commit)
     if refused:
-        raise DataError(
-            f"{model}: {repository.name} holds its weights as {refused[0]} and not as safetensors, which "
-            "weights=safetensors asks for; another revision may hold both (--model_args revision=...)"
-        )
+        raise repository.refused(refused[0])
     if repository.folder is not None and not repository.is_folder:
         raise repository.lacking([WEIGHTS])
     raise DataError(f"{model}: {repository.name} has no weights of open_clip ({WEIGHTS} or {_PICKLE_NAMES[0]})")

@@ -221,10 +221,7 @@ def _choose(repository: Repository, safetensors_only: bool) -> str:
     for file in (*SAFETENSORS, *PICKLES):
         if file in repository.files:
             if safetensors_only and file in PICKLES:
-                raise DataError(
-                    f"{name} holds its weights as {file} and not as safetensors, which weights=safetensors asks for; "
-                    "another revision may hold both (--model_args revision=...)"
-                )
+                raise repository.refused(file)
             return file
     if any(file.startswith("open_clip") for file in repository.files):
         kind = "local-dir" if repository.is_folder else "hf-hub"

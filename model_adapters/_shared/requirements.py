@@ -87,13 +87,12 @@ def _as_ours(name: str) -> str | None:
         ours = []
     for line in ours:
         requirement, _, marker = line.partition(";")
-        if _plain(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0]) != _plain(known or name):
-            continue
-        extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", marker)
-        if extra is None:
-            return requirement.strip().replace(" ", "")
-        if extra[1] not in ("dev", "test"):
-            return f"ttmbench[{extra[1]}]"
+        if _plain(re.split(r"[^A-Za-z0-9._-]", requirement.strip())[0]) == _plain(known or name):
+            extra = re.search(r"extra == ['\"]([^'\"]+)['\"]", marker)
+            if extra is None:
+                return requirement.strip().replace(" ", "")
+            if extra[1] not in ("dev", "test"):
+                return f"ttmbench[{extra[1]}]"
     return known
 
 

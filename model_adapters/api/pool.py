@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -51,8 +51,8 @@ class Pool:
                 with contextlib.suppress(Stopped):
                     await work(index)
 
-        await self._finish([asyncio.ensure_future(worker(1))])
-        await self._finish([asyncio.ensure_future(worker(jobs)) for _ in range(min(self._concurrency, jobs - 1))])
+        for workers, each in ((1, 1), (min(self._concurrency, jobs - 1), jobs)):
+            await self._finish([asyncio.ensure_future(worker(each)) for _ in range(workers)])
 
     async def sleep(self, seconds: float) -> None:
         """Waits; raises Stopped at once when the pool stops."""
@@ -65,8 +65,7 @@ class Pool:
                 raise Stopped
             step_done()
 
-    async def _finish(self, tasks: Iterable[asyncio.Future[None]]) -> None:
-        running = list(tasks)
+    async def _finish(self, running: list[asyncio.Future[None]]) -> None:
         if not running:
             return
         try:

@@ -18,11 +18,8 @@ def unit(x):
 def features(groups=400, dimension=512, seed=0, signal=0.05):
     """Two images and two captions a group that differ in little, with a gap between the two modalities."""
     rng = np.random.RandomState(seed)
-    image_mean, caption_mean, scene = (
-        unit(rng.randn(dimension)),
-        unit(rng.randn(dimension)),
-        rng.randn(groups, 1, dimension),
-    )
+    image_mean, caption_mean = unit(rng.randn(dimension)), unit(rng.randn(dimension))
+    scene = rng.randn(groups, 1, dimension)
     detail, scene = unit(rng.randn(groups, 2, dimension)), unit(scene)
     images = image_mean + 0.8 * scene + 0.7 * unit(rng.randn(groups, 2, dimension)) + signal * detail
     captions = caption_mean + 0.8 * scene + 0.25 * unit(rng.randn(groups, 2, dimension)) + signal * detail
@@ -40,13 +37,8 @@ def file(tmp_path):
 
 
 def evaluate(path, **settings):
-    return simple_evaluate(
-        "embeddings",
-        "winoground",
-        model_args={"path": str(path), **settings.pop("args", {})},
-        bootstrap_iters=0,
-        **settings,
-    )
+    arguments = {"path": str(path), **settings.pop("args", {})}
+    return simple_evaluate("embeddings", "winoground", model_args=arguments, bootstrap_iters=0, **settings)
 
 
 def test_overfitting_turns_the_group_match_into_the_group_score(file):
@@ -62,9 +54,8 @@ def test_scores_are_scaled_cosines_of_features_of_any_norm(tmp_path):
     scores = evaluate(tmp_path / "long.npz").scores["winoground"]["none"][0].groups
     left, right = arrays["img"].reshape(400, 2, 16), arrays["cap"].reshape(400, 2, 16)
     assert np.allclose(scores, 12 * np.einsum("gid,gcd->gic", left, right) - 3, atol=1e-4)
-    default = evaluate(tmp_path / "long.npz", args={"logit_scale": 1.0, "logit_bias": 0.0}).scores["winoground"][
-        "none"
-    ][0]
+    run = evaluate(tmp_path / "long.npz", args={"logit_scale": 1.0, "logit_bias": 0.0})
+    default = run.scores["winoground"]["none"][0]
     assert np.allclose(default.groups, np.einsum("gid,gcd->gic", left, right), atol=1e-5)
 
 
@@ -92,10 +83,8 @@ def test_sigmoid_loss_where_there_is_a_bias(file):
         float(m.matching_loss(m.stored_images()[some], m.stored_captions()[some]).detach()) for m in (plain, biased)
     ]
     logits = 100 * plain.stored_images()[some] @ plain.stored_captions()[some].T
-    truth = torch.arange(6)
-    softmax = (
-        torch.nn.functional.cross_entropy(logits, truth) + torch.nn.functional.cross_entropy(logits.T, truth)
-    ) / 2
+    entropy = torch.nn.functional.cross_entropy
+    softmax = (entropy(logits, some) + entropy(logits.T, some)) / 2
     signs = 2 * torch.eye(6) - 1
     assert losses[0] == pytest.approx(float(softmax), abs=1e-4)
     assert losses[1] == pytest.approx(float(-torch.nn.functional.logsigmoid(signs * (logits - 10)).sum() / 6), abs=1e-4)

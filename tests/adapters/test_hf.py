@@ -16,53 +16,28 @@ from safetensors.torch import load_file, save_file
 from support.adapter_inputs import CAPTIONS, assert_same_gradients, logits_of, random_images
 from support.checkpoints import Program
 
-from ttmbench.config import TTMConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.adapters import model_info, remarks
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.scoring.capabilities import Capabilities
-from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.testing import ContractError, check_adapter
-from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 
 TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 VISION = {**TOWER, "image_size": 32, "patch_size": 8}
-TOKENS = {"vocab_size": 60, "max_position_embeddings": 24, "bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
+IDS = {"bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
+TEXT = {**TOWER, "vocab_size": 60, "max_position_embeddings": 24}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-SQUARE = {"crop_size": {"height": 32, "width": 32}}
-
-
-def metaclip2():
-    config = transformers.MetaClip2Config(text_config={**TOWER, **TOKENS}, vision_config=VISION, projection_dim=24)
-    return (
-        transformers.MetaClip2Model(config),
-        transformers.CLIPImageProcessor(size={"shortest_edge": 32}, **SQUARE),
-        20,
-    )
-
-
-def altclip():
-    text = {**TOWER, **TOKENS, **NO_DROPOUT, "project_dim": 24}
-    config = transformers.AltCLIPConfig(text_config=text, vision_config=VISION, projection_dim=24)
-    return transformers.AltCLIPModel(config), transformers.CLIPImageProcessor(size={"shortest_edge": 32}, **SQUARE), 20
-
-
-def chinese_clip():
-    text = {**TOWER, **NO_DROPOUT, "vocab_size": 60, "max_position_embeddings": 24, "pad_token_id": 0}
-    config = transformers.ChineseCLIPConfig(text_config=text, vision_config=VISION, projection_dim=24)
-    size = {"height": 32, "width": 32}
-    return transformers.ChineseCLIPModel(config), transformers.ChineseCLIPImageProcessor(size=size, **SQUARE), 20
-
-
-def siglip2_naflex():
-    text = {**TOWER, "vocab_size": 60, "max_position_embeddings": 16, "projection_size": 32}
-    ids = {"bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0}
-    vision = {**TOWER, "patch_size": 8, "num_patches": 16}
-    config = transformers.Siglip2Config(text_config={**text, **ids}, vision_config=vision)
-    return transformers.Siglip2Model(config), transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=16), 16
-
-
-LIKES = {make.__name__: make for make in (metaclip2, altclip, chinese_clip, siglip2_naflex)}
+SHORTEST, SQUARE = {"shortest_edge": 32}, {"height": 32, "width": 32}
+LIKES = {  # class of the model, its text and vision, class and settings of the image processor, longest caption
+    "MetaClip2": ({**TEXT, **IDS}, VISION, "CLIP", {"size": SHORTEST, "crop_size": SQUARE}, 20),
+    "AltCLIP": ({**TEXT, **IDS, **NO_DROPOUT, "project_dim": 24}, VISION, "CLIP", {"size": SHORTEST}, 20),
+    "ChineseCLIP": ({**TEXT, **NO_DROPOUT, "pad_token_id": 0}, VISION, "ChineseCLIP", {"size": SQUARE}, 20),
+    "Siglip2": (
+        {**TEXT, **IDS, "max_position_embeddings": 16, "projection_size": 32},
+        {**TOWER, "patch_size": 8, "num_patches": 16},
+        *("Siglip2", {"patch_size": 8, "max_num_patches": 16}, 16),
+    ),
+}
 
 
 @pytest.fixture(params=["siglip", "clip"])
@@ -76,7 +51,11 @@ def any_folder(request, tiny_siglip, tiny_hf_clip, tmp_path_factory, word_tokeni
     if request.param not in LIKES:
         return {"siglip": tiny_siglip, "clip": tiny_hf_clip}[request.param]
     torch.manual_seed(3)
-    model, image_processor, length = LIKES[request.param]()
+    text, vision, kind, settings, length = LIKES[request.param]
+    sizes = {} if request.param == "Siglip2" else {"projection_dim": 24}
+    config = getattr(transformers, f"{request.param}Config")(text_config=text, vision_config=vision, **sizes)
+    model = getattr(transformers, f"{request.param}Model")(config)
+    image_processor = getattr(transformers, f"{kind}ImageProcessor")(**{"crop_size": SQUARE, **settings})
     path = tmp_path_factory.mktemp(request.param)
     tokenizer = word_tokenizer(eos="</s>", pad="<pad>", length=length)
     for part in (model, image_processor, tokenizer):
@@ -113,7 +92,7 @@ def test_adapters_keep_the_contract(any_folder):
 
 def test_a_model_that_cuts_patches_by_itself_cannot_be_augmented(any_folder):
     adapter = hf.load(pretrained=str(any_folder), device="cpu")
-    if "siglip2" in any_folder.name:
+    if "Siglip2" in any_folder.name:
         with pytest.raises(UsageError, match="no images of one fixed size"):
             adapter.prepare_enlarged(random_images(), 1.25)
         return
@@ -303,29 +282,3 @@ def test_every_module_is_in_the_mode_of_what_is_done(tiny_hf_clip):
     for done, training in (("train_captions", True), ("train_captions", True), ("encode_captions", False)):
         getattr(model, done)(captions)
         assert {module.training for module in model.model.modules()} == {training}
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_an_epoch_waits_for_the_device_once(tiny_hf_clip, monkeypatch, dtype):
-    """What a tensor of floats tells the host makes it wait for an accelerator; the loss of an epoch may."""
-    adapter = hf.load(pretrained=str(tiny_hf_clip), device="cpu", dtype=dtype)
-    images = torch.randint(0, 256, (6, 3, *adapter._size), dtype=torch.uint8)
-    captions = adapter.prepare_captions([f"a {word} b" for word in "c d e f g h".split()])
-    rows = np.arange(6)[:, None]
-    prepared = Prepared({"pixel_values": images}, captions, Rows(rows, rows))
-    waits = []
-    for name in ("item", "cpu", "numpy", "tolist", "__float__", "__bool__", "__int__"):
-        real = getattr(torch.Tensor, name)
-
-        def counted(self, *args, real=real, name=name, **kwargs):
-            if self.is_floating_point():
-                waits.append(name)
-            return real(self, *args, **kwargs)
-
-        monkeypatch.setattr(torch.Tensor, name, counted)
-    config = TTMConfig(epochs=3)
-    optimizer = make_optimizer(adapter, config)
-    generator = np.random.default_rng(0)
-    pairs = TrainingPairs(rows, rows)
-    finetune(adapter, prepared, pairs, optimizer, config=config, learning_rate=1e-4, batch=2, rng=generator)
-    assert waits == ["__float__"] * 3

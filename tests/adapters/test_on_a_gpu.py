@@ -157,13 +157,15 @@ def test_open_clip_gives_the_numbers_of_the_processor(gpu, tiny_vlm, tmp_path):
     same(gpu, tmp_path, "open_clip", model_args={"model": f"local-dir:{tiny_vlm('open_clip')}"}, **TTM)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_training_waits_once_an_epoch_and_sends_images_once(kind, tiny_hf_clip, tiny_siglip):
+def test_training_waits_once_an_epoch_and_sends_images_once(kind, dtype, tiny_hf_clip, tiny_siglip):
     registry = build_registry()
     groups = load_task_data(registry, find_task(registry, "shapes_color"), limit=4).groups
     epochs, batch = 2, 2
     with stand_in_gpu() as gpu:
-        adapter = hf.load(pretrained=str(tiny_siglip if kind == "siglip" else tiny_hf_clip), device="cuda")
+        folder = str(tiny_siglip if kind == "siglip" else tiny_hf_clip)
+        adapter = hf.load(pretrained=folder, device="cuda", dtype=dtype)
         if kind == "siglip":
             adapter.tokenizer.model_input_names = ["input_ids"]  # as those of the hub's repositories have it
         prepared, _ = prepare(adapter, groups, 32)

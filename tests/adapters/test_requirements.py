@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 import tomllib
 from importlib.metadata import requires
@@ -75,38 +74,6 @@ def test_what_transformers_says_of_a_sentencepiece_file_it_takes_for_tiktoken():
     assert what_to_install(caught.value) == f"pip install {ours('sentencepiece')} {ours('protobuf')} tiktoken"
 
 
-@pytest.mark.parametrize(
-    ("kind", "tokenizer", "file"),
-    [
-        ("siglip", "SiglipTokenizer", "spiece.model"),
-        ("mt5", "T5Tokenizer", "spiece.model"),
-        ("llama", "LlamaTokenizer", "tokenizer.model"),
-    ],
-)
-def test_the_plain_install_reads_sentencepiece_files(tmp_path, kind, tokenizer, file):
-    import sentencepiece
-    from transformers import AutoTokenizer
-
-    text = [f"a photo of a {color} {thing}" for color in ("red", "blue", "green") for thing in ("dog", "cat", "square")]
-    with (tmp_path / file).open("wb") as model:
-        special = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text),
-            model_writer=model,
-            vocab_size=30,
-            hard_vocab_limit=False,
-            minloglevel=2,
-            **special,
-        )
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
-    named = {"tokenizer_class": tokenizer, "unk_token": "<unk>", "eos_token": "</s>", "pad_token": "</s>"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named), encoding="utf-8")
-    words = AutoTokenizer.from_pretrained(tmp_path)
-    assert type(words).__name__ == tokenizer
-    ids = words("a red dog").input_ids
-    assert len(ids) > 3 and words.decode(ids, skip_special_tokens=True).strip() == "a red dog"
-
-
 def test_two_missing_packages_make_one_command():
     both = "X requires the SentencePiece library but it was not found.\nX requires the protobuf library but it was not"
     assert what_to_install(ImportError(f"{both} found.")) == f"pip install {ours('sentencepiece')} {ours('protobuf')}"
@@ -120,17 +87,9 @@ def test_two_missing_packages_make_one_command():
         (missing("google.protobuf"), f"pip install {ours('protobuf')}"),
         (missing("open_clip"), f"pip install {ours('open_clip_torch')}"),
         (missing("cv2"), "pip install opencv-python"),
+        (ImportError("Package `num2words` is required to run SmolVLM processor."), f"pip install {ours('num2words')}"),
         (
-            ImportError(
-                "Package `num2words` is required to run SmolVLM processor. Install it with `pip install num2words`."
-            ),
-            f"pip install {ours('num2words')}",
-        ),
-        (
-            ImportError(
-                "This modeling file requires the following packages that were not found in your environment: einops, "
-                "timm. Run `pip install einops timm`"
-            ),
+            ImportError("packages that were not found: einops, timm. Run `pip install einops timm`"),
             "pip install einops timm",
         ),
         (ValueError("m requires `torchvision` to be installed. Please install"), f"pip install {ours('torchvision')}"),
@@ -143,12 +102,12 @@ def test_two_missing_packages_make_one_command():
             "pip install 'transformers[audio]'",
         ),
         (ImportError("`pip install x --extra-index-url https://example.org/x`"), "pip install x"),
-        (ImportError("Try: `pip install transformers -U`"), "pip install 'transformers>=TF' -U"),
+        (ImportError("Try: `pip install transformers -U`"), f"pip install {ours('transformers')} -U"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_other_libraries_words(error, command):
-    assert what_to_install(error) == command.replace("'transformers>=TF'", ours("transformers"))
+    assert what_to_install(error) == command
 
 
 def test_the_error_behind_an_error_is_looked_at():

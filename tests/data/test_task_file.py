@@ -314,7 +314,7 @@ def test_nothing_is_overwritten(tmp_path, capsys):
     shutil.rmtree(tmp_path / "empty")
     (tmp_path / "mine" / "notes.txt").write_text("mine", encoding="utf-8")
     code, out, err = run(capsys, "new", "task", "mine", "-o", tmp_path / "mine")
-    assert code == 2 and out == "" and "is there and not empty, and nothing is overwritten" in err
+    assert code == 2 and out == "" and "already exists and is not empty" in err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

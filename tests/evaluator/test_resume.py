@@ -437,9 +437,9 @@ def test_two_runs_cannot_write_to_one_place(tmp_path):
     from datetime import datetime
 
     key = choose(config).key(config)
-    with resume.open_place(config, key, datetime.now()), pytest.raises(UsageError, match="another run is writing to"):
-        resume.open_place(config, key, datetime.now())
-    with resume.open_place(config, key, datetime.now()):
+    with resume.open_output(config, key, datetime.now()), pytest.raises(UsageError, match="another run is writing to"):
+        resume.open_output(config, key, datetime.now())
+    with resume.open_output(config, key, datetime.now()):
         pass  # and afterwards it is free again
 
 

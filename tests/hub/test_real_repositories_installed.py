@@ -102,13 +102,8 @@ def check_model(ttmbench: Path, model: str, arguments: str, hub: HubServer, home
     return online
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_a_named_model(ttmbench, hub, tmp_path, name):
-    check_model(ttmbench, name, "", hub, tmp_path)
-
-
-@pytest.mark.parametrize(("model", "arguments"), KINDS)
-def test_a_kind_of_model(ttmbench, hub, tmp_path, model, arguments):
+@pytest.mark.parametrize(("model", "arguments"), [*((name, "") for name in NAMED), *KINDS])
+def test_a_model(ttmbench, hub, tmp_path, model, arguments):
     check_model(ttmbench, model, arguments, hub, tmp_path)
 
 

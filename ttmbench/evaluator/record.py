@@ -50,7 +50,7 @@ class RunRecord:
         tasks: that the run is to do.
         datasets: dataset -> its tasks, whose mean is reported once all of them are there.
         key: which command it is.
-        place: where the run writes; None for a run without an output path.
+        output: where the run writes; None for a run without an output path.
         clock: when the run began, by ``time.perf_counter``; None if it begins now.
     """
 
@@ -63,10 +63,10 @@ class RunRecord:
         tasks: Sequence[str] = (),
         datasets: Mapping[str, Sequence[str]] | None = None,
         key: RunKey | None = None,
-        place: RunDirectory | None = None,
+        output: RunDirectory | None = None,
         clock: float | None = None,
     ) -> None:
-        self._tasks, self._datasets, self._key, self._place = list(tasks), datasets or {}, key, place
+        self._tasks, self._datasets, self._key, self._output = list(tasks), datasets or {}, key, output
         self._secrets = secrets.secrets_of(dict(config))
         self.config = secrets.redact_values(dict(config))
         self._model_name, self._date = model_name, started
@@ -81,7 +81,7 @@ class RunRecord:
         self._earlier: dict[str, Record] = {}
         self._earlier_seconds = 0.0
         self._earlier_usage: Record = {}
-        self.is_new = place is None or place.previous is None  # else the document is still an earlier run's
+        self.is_new = output is None or output.previous is None  # else the document is still an earlier run's
         self._task: str | None = None  # under way
         self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
         self._states: list[Path] = []  # checkpoints of tasks that are done
@@ -106,10 +106,10 @@ class RunRecord:
         Args:
             data_of: task -> its data as they are now; None if they are out of reach.
         """
-        place, done = self._place, list[str]()
-        if place is not None and place.previous is not None:
-            done = place.keep_completed(self.model_info["fingerprint"], data_of)
-            previous = place.previous
+        output, done = self._output, list[str]()
+        if output is not None and output.previous is not None:
+            done = output.keep_completed(self.model_info["fingerprint"], data_of)
+            previous = output.previous
             if previous is not None:  # of this model
                 document = previous.to_dict()
                 self.take_over(document, done)
@@ -128,14 +128,14 @@ class RunRecord:
             self._earlier[task] = {key: document[key][task] for key in known}
 
     @contextmanager
-    def kept(self, notify: Callable[..., object]) -> Iterator[None]:
+    def recording(self, notify: Callable[..., object]) -> Iterator[None]:
         """Writes the document when the run begins and however it ends, and tells plugins of both.
 
         An error takes along the results of the tasks that were finished.
         """
         self._save_running()
         notify("ttmbench_run_started", config=deepcopy(self.config))
-        folder = None if self._place is None else self._place.files.folder
+        folder = None if self._output is None else self._output.files.folder
         try:
             yield
             document = self._save("failed" if self.errors else "done")
@@ -148,9 +148,9 @@ class RunRecord:
                 carry(error, self.evaluated(is_whole=False))
             raise
         notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
-        if self._place is not None and self._place.unsent is not None:
-            carry(self._place.unsent, self.evaluated())
-            raise self._place.unsent
+        if self._output is not None and self._output.unsent is not None:
+            carry(self._output.unsent, self.evaluated())
+            raise self._output.unsent
 
     @contextmanager
     def task(self, name: str, state: Path | None, is_last_failure: bool) -> Iterator[None]:
@@ -193,27 +193,27 @@ class RunRecord:
 
         Groups of tasks that an earlier run had done are read from its samples, if the run is over (``is_whole``).
         """
-        document, place = document or self._document, self._place
+        document, output = document or self._document, self._output
         assert document is not None, "a document was saved before"
-        if place is None:
+        if output is None:
             return EvalResults(document, dict(self.results))
-        path, address = place.results
+        path, address = output.results
         groups: dict[str, TaskGroups] = {}
         if is_whole and any(task not in self.results for task in document.results):
-            groups = stored_groups(place.files.folder, document)
+            groups = stored_groups(output.files.folder, document)
         return EvalResults(document, dict(self.results), path, groups, address)
 
     def _save_running(self) -> None:
-        if self._place is not None and self.is_new:
+        if self._output is not None and self.is_new:
             self._save("running")
 
     def _save(self, status: str) -> ResultsDocument:
         """The document as it is now, written; an earlier run's is left alone until its tasks are taken over."""
         began, document = time.perf_counter(), self.document(status)
-        if self._place is not None and self.is_new:
+        if self._output is not None and self.is_new:
             with phase("save"):
-                self._place.files.write_results(document.to_dict())
-                self._place.publish(self._place.files)
+                self._output.files.write_results(document.to_dict())
+                self._output.publish(self._output.files)
             while self._states:  # these tasks are done, so nothing resumes from their checkpoints
                 shutil.rmtree(self._states.pop(), ignore_errors=True)
         self._unsaved, self._saving, self._document = 0.0, time.perf_counter() - began, document
@@ -256,7 +256,7 @@ class RunRecord:
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
         groups = aggregates(done, self._datasets)
         notes = {name: shared_images_note(per_task["configs"], self._datasets[name]) for name in groups}
-        notes = {name: found for name, found in notes.items() if found}
+        notes = {name: lines for name, lines in notes.items() if lines}
         document = {
             "schema_version": SCHEMA_VERSION,
             "status": status,
@@ -282,7 +282,7 @@ class RunRecord:
             "hardware": digests.hardware(),
             "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - self._clock,
             "command": self._command,
-            "artifacts": {} if self._place is None else dict(self._place.files.artifacts),
+            "artifacts": {} if self._output is None else dict(self._output.files.artifacts),
         }
         try:
             return ResultsDocument.of(secrets.scrub_values(document, self._secrets))
@@ -296,11 +296,11 @@ class RunRecord:
         now = {name: _entries(result, collections, finetuning) for name, result in self.results.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
-        found: dict[str, Record] = {
+        by_key: dict[str, Record] = {
             key: {name: known[name][key] for name in order if name in known and key in known[name]}
             for key in keys_by_task()
         }
-        return {key: entries for key, entries in found.items() if entries or key not in _RARE}
+        return {key: entries for key, entries in by_key.items() if entries or key not in _RARE}
 
 
 def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record | None) -> Record:
@@ -355,7 +355,7 @@ def _with_earlier(used: Record, earlier: Mapping[str, object]) -> Record:
         if name in _COUNTS and isinstance(before, int | float):
             total[name] = before + (now or 0)
         elif isinstance(before, list) and isinstance(now, list):
-            total[name] = [*before, *(one for one in now if one not in before)]
+            total[name] = [*before, *(item for item in now if item not in before)]
     return total
 
 
@@ -364,13 +364,13 @@ def _notes_on_hardware(earlier: Sequence[Mapping[str, object]]) -> list[str]:
 
     def words(hardware: Mapping[str, object]) -> str:
         parts = (hardware.get(name) for name in ("cpu_capability", "machine", "accelerator"))
-        return " ".join(str(one) for one in parts if one is not None)
+        return " ".join(str(part) for part in parts if part is not None)
 
-    own = words(digests.hardware())
-    others = dict.fromkeys(one for one in map(words, earlier) if one != own)
+    this = words(digests.hardware())
+    others = dict.fromkeys(part for part in map(words, earlier) if part != this)
     if not others:
         return []
-    return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {own}"]
+    return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {this}"]
 
 
 def _dataset(result: TaskResult) -> Record:

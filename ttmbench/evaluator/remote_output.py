@@ -16,7 +16,7 @@ from ttmbench._util.files import safe_name
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.config import RunConfig
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.resume import RunDirectory, open_place
+from ttmbench.evaluator.resume import RunDirectory, open_output
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.results.files import RunFiles
 
@@ -29,14 +29,14 @@ class UnsentError(TtmbenchError):
 
 
 @contextmanager
-def run_at_address(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
-    """The files of a run for as long as it writes: as `open_place`, for an address (``output_path``).
+def open_remote_output(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
+    """The files of a run for as long as it writes: as `open_output`, for an address (``output_path``).
 
     Raises:
-        UsageError: as `open_place`; or the address cannot be read or written.
+        UsageError: as `open_output`; or the address cannot be read or written.
     """
     address = config.output_path
-    assert address is not None, "a run without an output path has no place"
+    assert address is not None, "the run has an output path"
     from ttmbench._util.remote import RemoteFolder, folder_and_name  # fsspec is imported for addresses alone
 
     is_file = address.partition("?")[0].rstrip("/").endswith(".json")
@@ -46,30 +46,30 @@ def run_at_address(config: RunConfig, key: RunKey, started: datetime) -> Iterato
         _fetch_earlier(remote, name, model, key.sha256)
     except TtmbenchError as error:
         raise UsageError(f"--output_path: {error}") from None
-    was_sent, place = False, None
+    was_sent, output = False, None
 
     def publish(files: RunFiles) -> None:
         """Sends what was written. The first time has to succeed; later the run continues, with a warning."""
         nonlocal was_sent
-        assert place is not None, "files are written in the place"
+        assert output is not None, "files are written in it"
         try:
             remote.send()
         except TtmbenchError as error:
             if not was_sent:
                 raise UsageError(f"--output_path: {error}") from None
             remote.keep_copy()
-            place.unsent = UnsentError(f"{error}; the results are kept in {remote.home}: copy them to the address")
+            output.unsent = UnsentError(f"{error}; the results are kept in {remote.home}: copy them to the address")
             warn(f"{error}; what is done is kept in {remote.home}, and the run goes on")
         else:
-            was_sent, place.unsent = True, None
+            was_sent, output.unsent = True, None
 
     local = config.model_copy(update={"output_path": str(remote.copy / name)})
     try:
-        with open_place(local, key, started) as place:
-            place.address, place.publish = remote.named(model), publish
-            yield place
+        with open_output(local, key, started) as output:
+            output.address, output.publish = remote.named(model), publish
+            yield output
     finally:
-        if place is None or place.unsent is None:
+        if output is None or output.unsent is None:
             remote.remove_copy()
 
 
@@ -77,8 +77,8 @@ def _fetch_earlier(remote: RemoteFolder, name: str, model: str, key: str) -> Non
     """Fetches the documents that this run may resume, with the files that they name."""
     from ttmbench.results.remote import fetch_artifacts
 
-    earlier = [one for one in remote.files(model) if one.startswith(f"{model}/results_")] if model else [name]
-    for document in (one for one in earlier if one.endswith(".json") and remote.fetch(one, "text_bytes")):
+    earlier = [file for file in remote.files(model) if file.startswith(f"{model}/results_")] if model else [name]
+    for document in (file for file in earlier if file.endswith(".json") and remote.fetch(file, "text_bytes")):
         try:
             content = read_json(remote.copy / document)
         except Unreadable:

@@ -138,7 +138,7 @@ class RunDirectory:
         return False
 
 
-def open_place(config: RunConfig, key: RunKey, started: datetime) -> RunDirectory:
+def open_output(config: RunConfig, key: RunKey, started: datetime) -> RunDirectory:
     """Chooses the files of a run, makes sure that they can be written, and locks them for this run.
 
     Args:
@@ -150,7 +150,7 @@ def open_place(config: RunConfig, key: RunKey, started: datetime) -> RunDirector
         UsageError: the folder cannot be written to, another run writes there, ``overwrite`` forbids it, or the file to
             write is not a results document.
     """
-    assert config.output_path is not None, "a run without an output path has no place"
+    assert config.output_path is not None, "the run has an output path"
     files = _new_files(config, started)
     probe(files, config.output_path)
     single = Path(config.output_path).suffix == ".json"
@@ -275,8 +275,8 @@ def _lock(files: RunFiles) -> filelock.BaseFileLock:
 
 def _refuse_links(state: Path) -> None:
     """UsageError if the state holds a link: no run makes one, and what it leads to is not to be removed."""
-    found = [state, *(Path(place) / name for place, folders, names in os.walk(state) for name in (*folders, *names))]
-    for path in found:
+    paths = [state, *(Path(folder) / name for folder, folders, names in os.walk(state) for name in (*folders, *names))]
+    for path in paths:
         if path.is_symlink():
             raise UsageError(f"{path} is a link, which no run makes or follows; remove it")
 
@@ -296,7 +296,7 @@ def _move_aside(files: RunFiles, document: Record) -> None:
     """Gives another run's files a name with its time.
 
     The document with the new names comes first and the old one goes last: after a kill in between, both exist, and
-    `open_place` does the rest.
+    `open_output` does the rest.
     """
     aside = _aside(files, document)
     stems = files.results.stem, aside.results.stem

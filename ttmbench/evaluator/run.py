@@ -26,8 +26,8 @@ from ttmbench.evaluator.determinism import naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults, sample_lines
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.record import RunRecord
-from ttmbench.evaluator.remote_output import run_at_address
-from ttmbench.evaluator.resume import RunDirectory, open_place
+from ttmbench.evaluator.remote_output import open_remote_output
+from ttmbench.evaluator.resume import RunDirectory, open_output
 from ttmbench.evaluator.run_key import DataNow, RunKey
 from ttmbench.evaluator.score_task import TaskMemory, data_now, score_task
 from ttmbench.evaluator.settings import (
@@ -79,40 +79,40 @@ def run(
         baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), chosen.tasks)
         samples = read_samples(config.samples) if config.samples else None
         started, key, cache = datetime.now().astimezone(), chosen.key(config, adapter), cache_of(config)
-        with _devices_of(config, adapter, chosen, cache) as devices, _place_of(config, key, started) as place:
+        with _devices_of(config, adapter, chosen, cache) as devices, _output_of(config, key, started) as output:
             dumped, datasets = config.model_dump(mode="json"), datasets_of(chosen.registry, chosen.tasks)
-            record = RunRecord(config.model_name, dumped, command, started, list(chosen.tasks), datasets, key, place)
-            with record.kept(chosen.registry.plugins.notify):
+            record = RunRecord(config.model_name, dumped, command, started, list(chosen.tasks), datasets, key, output)
+            with record.recording(chosen.registry.plugins.notify):
                 folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
                 model = _load_model(config, chosen, adapter, record, devices)
                 cache = cache if devices is None else devices.cache
                 run = Run(chosen.registry, config, model, cache, key.sha256, samples)
                 done = record.resume(lambda name: _data_now(run, chosen.tasks[name]))
-                ahead = None if devices is None else devices.join(run, None if place is None else place.files.results)
+                ahead = None if devices is None else devices.join(run, None if output is None else output.files.results)
                 score = partial(score_task, ahead=ahead) if memory is None else memory.score
                 methods = Methods(run, folders, chosen.also, ahead)
                 for name in progress_of(chosen.tasks, "tasks", "tasks", total=len(chosen.tasks)):
                     if name in done:
                         continue
-                    state = _state_of(name, place, devices)
+                    state = _state_of(name, output, devices)
                     with record.task(name, state, config.on_error == "raise"):
                         with _named_errors(config, name):
                             task, settings = chosen.tasks[name], chosen.settings[name]
                             result = run_task(run, task, settings, state, score, methods)
                             record.add(result)
-                        if place is not None:
+                        if output is not None:
                             with phase("save"):
-                                write_artifacts(place.files, config, result)
+                                write_artifacts(output.files, config, result)
                 if baseline is not None:
                     record.compare_with(baseline)
             return record.evaluated()
 
 
-def _place_of(config: RunConfig, key: RunKey, started: datetime) -> AbstractContextManager[RunDirectory | None]:
+def _output_of(config: RunConfig, key: RunKey, started: datetime) -> AbstractContextManager[RunDirectory | None]:
     """Where a run writes: its folder, or an address; None for a run without an output path."""
     if config.output_path is None:
         return nullcontext()
-    return (run_at_address if is_address(config.output_path) else open_place)(config, key, started)
+    return (open_remote_output if is_address(config.output_path) else open_output)(config, key, started)
 
 
 def _devices_of(
@@ -146,10 +146,10 @@ def _load_model(
     return model
 
 
-def _state_of(task: str, place: RunDirectory | None, devices: Devices | None) -> Path | None:
+def _state_of(task: str, output: RunDirectory | None, devices: Devices | None) -> Path | None:
     """Folder of a task's checkpoints; None for a run that writes none."""
-    if place is not None:
-        return place.files.state_of(task)
+    if output is not None:
+        return output.files.state_of(task)
     return None if devices is None else devices.state(task)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
 from ttmbench.data.memory import Task
-from ttmbench.errors import carrying
+from ttmbench.errors import carry
 from ttmbench.evaluator.adapters import check_scores, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults
 from ttmbench.evaluator.run import run
@@ -137,7 +137,10 @@ def simple_evaluate(
     in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
     config = make_run_config(given)
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
-    with carrying(results):
+    try:
         results.typed.check_baseline()
         check_assertions(config.assertions, results.typed)
+    except BaseException as error:
+        carry(error, results)
+        raise
     return results

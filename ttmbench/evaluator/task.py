@@ -177,11 +177,11 @@ class Methods:
             clock = time.perf_counter()
             try:
                 with phase(name):
-                    found = method()
+                    finished = method()
             except DivergedError as error:
                 error.usual = usual_rate(run.registry, config, scored.spec)
                 raise
-            *before, column = found if isinstance(found, list) else [found]
+            *before, column = finished if isinstance(finished, list) else [finished]
             yield from before
             yield replace(column, seconds=time.perf_counter() - clock)
 

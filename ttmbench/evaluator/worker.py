@@ -21,7 +21,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_o
 from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
-from ttmbench.evaluator.resume import open_place
+from ttmbench.evaluator.resume import open_output
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
@@ -213,7 +213,7 @@ def _move_other_run_aside(config: RunConfig, key: RunKey) -> None:
         except (Unreadable, AttributeError):
             return  # which the run reports
         try:
-            with open_place(config, key, datetime.now().astimezone()):
+            with open_output(config, key, datetime.now().astimezone()):
                 return
         except UsageError:
             if time.monotonic() > deadline:

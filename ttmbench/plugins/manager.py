@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import EntryPoint, entry_points
+from importlib.resources.abc import Traversable
 from itertools import islice
 from typing import Any, get_args
 
@@ -34,7 +35,7 @@ _KINDS: dict[str, type[Any]] = {
     "ttmbench_register_metrics": MetricSpec,
     "ttmbench_register_schedules": ScheduleSpec,
 }
-"""Hook -> what it registers; folders of tasks are checked where they are read."""
+"""Hook -> what it registers, except folders of tasks."""
 
 _NAMES = {
     AdapterSpec: (r"[A-Za-z0-9][A-Za-z0-9._+:/-]*", "letters, digits and . _ + : / -"),
@@ -84,7 +85,7 @@ class Plugins:
         loaded = [name for name, _ in self.manager.list_name_plugin()]
         return sorted(loaded, key=lambda name: (name != BUILTIN, name))
 
-    def refuse(self, plugin: str, reason: str) -> None:
+    def _refuse(self, plugin: str, reason: str) -> None:
         """Records an error of an installed plugin; raises it as UsageError for one that a program passed."""
         broken = BrokenPlugin(plugin, self.installed.get(plugin, ""), reason)
         if plugin not in self.installed:
@@ -92,28 +93,28 @@ class Plugins:
         if broken not in self.broken:
             self.broken.append(broken)
 
-    def collect(self, hook: str, key: Callable[[Any], Iterable[str]]) -> dict[str, tuple[Any, str]]:
-        """All items that are registered through a hook, by the names that ``key`` returns, each with its plugin.
+    def collect(self, hook: str, entries: Callable[[Any], Iterable[tuple[str, Any]]]) -> dict[str, tuple[Any, str]]:
+        """The named ``entries`` of all items that are registered through a hook, each with its plugin.
 
-        Wrong items are skipped. Of two with the same name only a built-in one is taken. UsageError for an error of a
-        plugin that a program passed.
+        Wrong items are skipped. Of two entries with the same name only a built-in one is taken. UsageError for an
+        error of a plugin that a program passed.
         """
         registered: dict[str, tuple[Any, str]] = {}
         doubled: set[str] = set()
-        for plugin, items in self.each(hook):
+        for plugin, items in self._each(hook):
             for item in items:
                 problem = problem_of(item, hook)
                 if problem is not None:
-                    self.refuse(plugin, f"in {hook}{self._place(plugin, hook)}: {problem}")
+                    self._refuse(plugin, f"in {hook}{self._place(plugin, hook)}: {problem}")
                     continue
-                spec = replace(item, plugin=plugin) if isinstance(item, MetricSpec) and plugin != BUILTIN else item
-                for name in key(item):
-                    first = registered.setdefault(name, (spec, plugin))
-                    if first[0] is not spec and self.both(first[1], plugin, f"register '{name}' through {hook}"):
+                marks = isinstance(item, MetricSpec) and plugin != BUILTIN
+                for name, entry in entries(replace(item, plugin=plugin) if marks else item):
+                    first = registered.setdefault(name, (entry, plugin))
+                    if first[0] is not entry and self._both(first[1], plugin, f"register '{name}' through {hook}"):
                         doubled.add(name)
         return {name: entry for name, entry in registered.items() if name not in doubled}
 
-    def both(self, first: str, second: str, what: str) -> bool:
+    def _both(self, first: str, second: str, what: str) -> bool:
         """Records a conflict of two plugins; returns whether neither gets the name, since neither is built in."""
         if not {first, second} <= {BUILTIN, *self.installed}:
             raise UsageError(
@@ -121,10 +122,10 @@ class Plugins:
             )
         for one, other in ((first, second), (second, first)):
             if one != BUILTIN:
-                self.refuse(one, f"and '{other}' both {what}; uninstall one, or rename what it registers")
+                self._refuse(one, f"and '{other}' both {what}; uninstall one, or rename what it registers")
         return first != BUILTIN
 
-    def each(self, hook: str) -> list[tuple[str, list[Any]]]:
+    def _each(self, hook: str) -> list[tuple[str, list[Any]]]:
         """(Plugin name, items) that each plugin returns from a registering hook, the built-in plugin first."""
         results = []
         most = limit("plugin_items")
@@ -138,11 +139,11 @@ class Plugins:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # whatever another's code raises
-                self.refuse(name, f"failed in {hook}: {error_with_place(error)}")
+                self._refuse(name, f"failed in {hook}: {error_with_place(error)}")
                 continue
             if len(items) > most:
                 place = self._place(name, hook)
-                self.refuse(name, f"returns more than {most} items from {hook}{place}; {raised_by('plugin_items')}")
+                self._refuse(name, f"returns more than {most} items from {hook}{place}; {raised_by('plugin_items')}")
                 continue
             results.append((name, items))
         return results
@@ -236,6 +237,9 @@ def _label(point: EntryPoint) -> str:
 
 def problem_of(item: object, hook: str) -> str | None:
     """The first error of an item that a plugin's hook registers; None if it is correct."""
+    if hook == "ttmbench_register_task_dirs":
+        is_folder = isinstance(item, Traversable) and item.is_dir()
+        return None if is_folder else f"must be a Path to a folder of tasks, got {item!r:.200}"
     kind = _KINDS[hook]
     if not isinstance(item, kind):
         return f"{type(item).__name__} is nothing to register here; it takes {kind.__name__}s of ttmbench"

@@ -109,7 +109,7 @@ def build_registry(
     of ``extra`` plugins and of folders, and for a task with the name of another.
     """
     plugins = load_plugins(extra)
-    files = _plugins_tasks(plugins)
+    files: dict[str, tuple[Traversable, str]] = plugins.collect("ttmbench_register_task_dirs", _tasks_in)
     for include in include_paths:
         if not Path(include).is_dir():
             raise UsageError(f"--include_path {include} is no folder")
@@ -119,33 +119,17 @@ def build_registry(
             files[name] = (entry, str(include))
     registry = Registry(
         plugins=plugins,
-        adapters=plugins.collect("ttmbench_register_adapters", lambda spec: (spec.name, *spec.aliases)),
+        adapters=plugins.collect(
+            "ttmbench_register_adapters", lambda spec: [(name, spec) for name in (spec.name, *spec.aliases)]
+        ),
         task_files=files,
-        sources=plugins.collect("ttmbench_register_sources", lambda spec: (spec.kind,)),
-        metrics=plugins.collect("ttmbench_register_metrics", lambda spec: (spec.name,)),
-        schedules=plugins.collect("ttmbench_register_schedules", lambda spec: (spec.name,)),
+        sources=plugins.collect("ttmbench_register_sources", lambda spec: [(spec.kind, spec)]),
+        metrics=plugins.collect("ttmbench_register_metrics", lambda spec: [(spec.name, spec)]),
+        schedules=plugins.collect("ttmbench_register_schedules", lambda spec: [(spec.name, spec)]),
     )
     for broken in () if quiet else plugins.broken:
         warn(f"{broken}; everything else works")
     return registry
-
-
-def _plugins_tasks(plugins: Plugins) -> dict[str, tuple[Traversable, str]]:
-    """The task files of plugins; of two with the same name only a built-in one."""
-    files: dict[str, tuple[Traversable, str]] = {}
-    doubled: set[str] = set()
-    for plugin, folders in plugins.each("ttmbench_register_task_dirs"):
-        for folder in folders:
-            if not hasattr(folder, "iterdir") or not folder.is_dir():
-                shown = f"'{folder}'" if isinstance(folder, str | Path) else type(folder).__name__
-                plugins.refuse(plugin, f"registered {shown} as a folder of tasks, which is no Path to a folder")
-                continue
-            for name, entry in _tasks_in(folder):
-                if name not in files:
-                    files[name] = (entry, plugin)
-                elif plugins.both(files[name][1], plugin, f"bring task '{name}'"):
-                    doubled.add(name)
-    return {name: one for name, one in files.items() if name not in doubled}
 
 
 def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:
