@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.rate_limit import Pauses
+from ttmbench._util.rate_limit import FolderPauses
 from ttmbench._util.redact import GONE, SHORTEST, secrets_in_url, without
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters.api.answers import Answer, BadAnswerError, Reply, read_answer, refused
@@ -187,7 +187,7 @@ class ChatClient:
         sleep: Callable[[float], Awaitable[None]],
         count: Callable[[], None],
         dialect: Dialect | None = None,
-        pauses: Pauses | None = None,
+        pauses: FolderPauses | None = None,
     ) -> None:
         self._server, self._sleep, self._count, self._pauses = server, sleep, count, pauses
         self._free_at = 0.0  # a server that asks one question to wait asks all of them

@@ -132,6 +132,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
         (f"{base} --assert good", 2, "cannot be read"),
         (f"{base} --ttm_preset papr", 2, "ttm_preset"),
         (f"{base} --seeds 1,1", 2, "different whole numbers"),
+        (f"{base} --ttm_holdout x", 2, "argument --ttm_holdout: must be a number, got x"),
         (f"{base} --device cuda:77", 2, "--device cpu"),
         (f"--config {here}/no.yaml", 2, "cannot be read"),
         (f"--config {here}/c.yaml", 2, "did you mean 'model'"),

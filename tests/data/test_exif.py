@@ -46,7 +46,7 @@ def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_tas
     ignored = open_upright(read_in_folder(folder, exif="ignore").images[0], "g0")
     assert upright.size == (20, 30) and upright.getpixel((10, 2))[0] > 200 > 50 > upright.getpixel((10, 27))[0]
     assert ignored.size == (30, 20) and ignored.getpixel((2, 10))[0] > 200 > 50 > ignored.getpixel((27, 10))[0]
-    with pytest.raises(UsageError, match="'exif': input should be 'apply' or 'ignore'"):
+    with pytest.raises(UsageError, match="'exif': must be 'apply' or 'ignore'"):
         read_in_folder(folder, exif="follow")
 
 

@@ -156,7 +156,7 @@ def test_seeds_differ_and_deterministic_repeats(made, tmp_path):
 def test_a_folder_of_something_else_is_left_alone(made, tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("x")
     assert main([*WORDS, *SHORT, "-o", str(tmp_path)]) == 2
-    assert "is not empty and holds no finetuning; name a new folder" in capsys.readouterr().err
+    assert "is not empty and has no earlier fine-tuning; choose a new folder" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt"]
     assert main([*WORDS, "--finetune_args", "epochs=1", "-o", str(made)]) == 2
     assert "holds another finetuning (shapes_color, status done)" in capsys.readouterr().err

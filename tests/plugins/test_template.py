@@ -60,4 +60,4 @@ def test_names_that_no_package_can_have(tmp_path, capsys, name):
 def test_nothing_is_overwritten(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     assert main(["new", "plugin", "invented", "-o", str(tmp_path)]) == 2
-    assert "nothing is overwritten" in capsys.readouterr().err and len(list(tmp_path.iterdir())) == 1
+    assert "already exists and is not empty" in capsys.readouterr().err and len(list(tmp_path.iterdir())) == 1

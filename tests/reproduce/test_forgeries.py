@@ -32,7 +32,6 @@ NOT_HERE = {
         "RankingRecord.rerank",
     ),
     *(f"ResultsDocument.{name}" for name in ("baseline", "choice", "group_notes", "seen_in_training", "tag_means")),
-    "ResultsDocument.undecided",
 }
 """Fields that these runs do not have, by part or name."""
 

@@ -60,6 +60,23 @@ def compare(table, documents, registry):
     return compare_typed(table, [(path, ResultsDocument.of(document)) for path, document in documents], registry)
 
 
+def write_table(folder, rows, **spec):
+    """A table of a user's own: its YAML, with a CSV of these rows beside it."""
+    known = {"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv"}
+    (folder / "own.yaml").write_text(yaml.safe_dump({**known, **spec}))
+    (folder / "own.csv").write_text(HEAD + "".join(f"S,T,{row}\n" for row in rows))
+    return str(folder / "own.yaml")
+
+
+def on_two_tasks(reference):
+    """The reference with all it has of shapes_color again as shapes_place."""
+    document = copy.deepcopy(reference)
+    for value in document.values():
+        if isinstance(value, dict) and "shapes_color" in value:
+            value["shapes_place"] = copy.deepcopy(value["shapes_color"])
+    return document
+
+
 def verdicts(rows):
     return {(row.number.method, row.number.metric): row.verdict for row in rows}
 
@@ -336,23 +353,14 @@ def test_settings_that_are_not_the_papers_are_said(reference, registry, tmp_path
 
 
 def test_a_mean_over_tasks_and_numbers_of_stored_answers(reference, registry, tmp_path):
-    spec = {
-        **{"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv", "decimals": 1},
-        "tasks": {"both": {"mean_of": ["shapes_color", "shapes_place"]}},
-        "models": {
-            "m": {"track": "zero_shot", "model": "tiny-clip"},
-            "stored": {"track": "forced_choice", "why": "gone", "names": ["answers"]},
-        },
+    models = {
+        "m": {"track": "zero_shot", "model": "tiny-clip"},
+        "stored": {"track": "forced_choice", "why": "gone", "names": ["answers"]},
     }
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
-    (tmp_path / "own.csv").write_text(
-        HEAD + "S,T,both,m,raw,text_score,40.3,\nS,T,shapes_color,stored,raw,text_score,9,\n"
-    )
-    table = load_table(str(tmp_path / "own.yaml"))
-    document = json.loads(json.dumps(reference))
-    for value in document.values():
-        if isinstance(value, dict) and "shapes_color" in value:
-            value["shapes_place"] = json.loads(json.dumps(value["shapes_color"]))
+    rows = ["both,m,raw,text_score,40.3,", "shapes_color,stored,raw,text_score,9,"]
+    tasks = {"both": {"mean_of": ["shapes_color", "shapes_place"]}}
+    table = load_table(write_table(tmp_path, rows, decimals=1, tasks=tasks, models=models))
+    document = on_two_tasks(reference)
     document["results"]["shapes_place"]["text_score,none"] = 0.5
     mean, stored = compare(table, as_run(document), registry)
     assert (mean.verdict, mean.tasks) == ("agrees", ("shapes_color", "shapes_place"))
@@ -455,25 +463,20 @@ def test_a_task_that_is_not_here_has_a_reason_and_no_more():
 
 
 def test_a_number_over_the_groups_of_several_tasks_counts_each_as_often_as_it_has_groups(reference, registry, tmp_path):
-    spec = {
-        **{"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv", "decimals": 1},
-        "metrics": {"accuracy": "text_score"},
-        "tasks": {
-            "all": {"pool_of": ["shapes_color", "shapes_place"]},
-            "other": {"pool_of": ["shapes_color", "shapes_place"], "metrics": {"accuracy": "group_score"}},
-        },
-        "models": {"m": {"track": "zero_shot", "model": "tiny-clip"}},
-    }
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
-    (tmp_path / "own.csv").write_text(HEAD + "S,T,all,m,raw,accuracy,30.0,\nS,T,other,m,raw,accuracy,30.0,\n")
-    document = json.loads(json.dumps(reference))
-    for value in document.values():
-        if isinstance(value, dict) and "shapes_color" in value:
-            value["shapes_place"] = json.loads(json.dumps(value["shapes_color"]))
+    pool = {"pool_of": ["shapes_color", "shapes_place"]}
+    path = write_table(
+        tmp_path,
+        ["all,m,raw,accuracy,30.0,", "other,m,raw,accuracy,30.0,"],
+        decimals=1,
+        metrics={"accuracy": "text_score"},
+        tasks={"all": pool, "other": {**pool, "metrics": {"accuracy": "group_score"}}},
+        models={"m": {"track": "zero_shot", "model": "tiny-clip"}},
+    )
+    document = on_two_tasks(reference)
     document["results"]["shapes_color"] |= {"text_score,none": 0.2, "group_score,none": 0.1}
     document["results"]["shapes_place"] |= {"text_score,none": 0.6, "group_score,none": 0.1}
     document["n-samples"]["shapes_place"] = {"original": 600, "effective": 600}
-    row, other = compare(load_table(str(tmp_path / "own.yaml")), as_run(document), registry)
+    row, other = compare(load_table(path), as_run(document), registry)
     assert row.ours.measured.value == pytest.approx((200 * 0.2 + 600 * 0.6) / 800)
     assert row.ours.group == pytest.approx(1 / 800) and row.key == "text_score,none"
     assert other.ours.measured.value == pytest.approx(0.1) and other.key == "group_score,none"
@@ -547,22 +550,23 @@ def own_table(folder_task, tmp_path):
         bootstrap_iters=0,
     )
     numbers = run.results["mine"]
-    spec = {
-        **{"paper": "[P]", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv", "runs": 2},
-        "settings": {"ttm_args": settings},
-        "tasks": {"mine": {"groups": 6, "version": 1}},
-        "models": {
+    rows = [
+        f"mine,theirs,{method},group_match,{100 * numbers[f'group_match,{key}']:.2f},{std}"
+        for method, key, std in (("simple_match", "none", ""), ("ttm", "ttm", 1.0))
+    ]
+    path = write_table(
+        tmp_path,
+        [*rows, "mine,nobody's,raw,group_score,50,"],
+        paper="[P]",
+        runs=2,
+        settings={"ttm_args": settings},
+        tasks={"mine": {"groups": 6, "version": 1}},
+        models={
             "theirs": {"track": "zero_shot", "model": "tiny-clip"},
             "nobody's": {"track": "zero_shot", "why": "people"},
         },
-    }
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
-    lines = [
-        f"S,T,mine,theirs,{method},group_match,{100 * numbers[f'group_match,{key}']:.2f},{std}\n"
-        for method, key, std in (("simple_match", "none", ""), ("ttm", "ttm", 1.0))
-    ]
-    (tmp_path / "own.csv").write_text(HEAD + "".join(lines) + "S,T,mine,nobody's,raw,group_score,50,\n")
-    return [str(tmp_path / "own.yaml"), "--runs", str(tmp_path / "runs"), "--include_path", str(folder)]
+    )
+    return [path, "--runs", str(tmp_path / "runs"), "--include_path", str(folder)]
 
 
 def test_what_is_missing_is_run_and_then_agrees(own_table, tmp_path, capsys):
@@ -602,7 +606,7 @@ def test_what_fails_is_listed_and_the_rest_goes_on(own_table, tmp_path, capsys):
     assert main(command) == 3
     out, err = capsys.readouterr()
     assert "failed: clip-b32: " in out and "failed: tiny-clip, winoground: " in out
-    assert "failed: gpt-4.1: was not run, because its server takes money; --models gpt-4.1 runs it" in out
+    assert "failed: gpt-4.1: not run because its server is paid; --models gpt-4.1 runs it" in out
     assert "agrees 2, missing 3, cannot be run 1" in out and "3 of 6 numbers: missing" in err
     assert main(["reproduce", *own_table, "--allow_missing"]) == 0
     assert main(["reproduce", *own_table, "--models", "theirs", "--tasks", "mine"]) == 0
@@ -645,7 +649,7 @@ def test_the_builtin_table_and_its_exit_codes(tmp_path, capsys, reference):
     [
         (["ttm_tabel1"], "did you mean 'ttm_table1'"),
         (["builtin", "--run"], "--run needs --runs DIR"),
-        (["builtin", "--run", "--dry_run", "--runs", "x"], "give one of them"),
+        (["builtin", "--run", "--dry_run", "--runs", "x"], "--run cannot be combined with --dry_run"),
         (["builtin", "--models", "clip"], "builtin has no 'clip'; it has tiny-clip"),
         (["ttm_table1", "--tasks", "mmvp_vlm", "--models", "siglip-l16"], "no number of these models on these tasks"),
         (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
@@ -686,13 +690,10 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
     ],
 )
 def test_wrong_tables_are_told_by_file_and_place(tmp_path, change, numbers, message):
-    spec = {"paper": "P", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv"}
-    (tmp_path / "own.yaml").write_text(
-        yaml.safe_dump({**spec, "models": {"m": {"track": "zero_shot", "why": "x"}}, **change})
-    )
+    path = write_table(tmp_path, [], **{"models": {"m": {"track": "zero_shot", "why": "x"}}, **change})
     (tmp_path / "own.csv").write_text(numbers)
     with pytest.raises(UsageError, match=message):
-        load_table(str(tmp_path / "own.yaml"))
+        load_table(path)
 
 
 def test_stored_scores_of_a_paper_give_its_numbers(real_scores, tmp_path, capsys):
@@ -717,13 +718,12 @@ def test_stored_ranks_of_a_paper_give_its_numbers(real_scores, tmp_path, capsys)
 
 
 def test_text_from_files_does_nothing_to_a_terminal(tmp_path, capsys, reference):
-    spec = {"paper": "[red]P[/red] \x1b[2J", "source": "S", "where": "T", "shows": "x", "numbers": "own.csv"}
-    spec["models"] = {"[bold]m": {"track": "zero_shot", "model": "tiny-clip"}}
-    (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
-    (tmp_path / "own.csv").write_text(HEAD + "S,T,shapes_color,[bold]m,raw,group_score,12.5,\n")
+    models = {"[bold]m": {"track": "zero_shot", "model": "tiny-clip"}}
+    rows = ["shapes_color,[bold]m,raw,group_score,12.5,"]
+    path = write_table(tmp_path, rows, paper="[red]P[/red] \x1b[2J", models=models)
     reference["config"]["dtype"] = "\x1b[31mred"
     (tmp_path / "x.json").write_text(json.dumps(reference))
-    assert main(["reproduce", str(tmp_path / "own.yaml"), "--runs", str(tmp_path)]) == 0
+    assert main(["reproduce", path, "--runs", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "\x1b" not in out and r"[red]P[/red] \x1b[2J, S, T" in out and "[bold]m" in out and r"in \x1b[31mred" in out
 
@@ -764,21 +764,16 @@ def test_the_builtin_table_is_reproduced_from_nothing(tmp_path, capsys):
 def finetuned_rows(tmp_path_factory):
     """A table of a model as it is and finetuned, and a folder in which the command has run both."""
     folder = tmp_path_factory.mktemp("finetuned")
-    spec = {
-        **{"paper": "P", "source": "s", "where": "T", "shows": "x", "numbers": "own.csv"},
-        "tasks": {"small": {"groups": 24, "version": 1}},
-        "models": {
+    tuned = {"tasks": ["small"], "groups": 24, "args": {"epochs": 1, "lr": 1e-6}}
+    path = write_table(
+        folder,
+        [f"small,{model},raw,group_score,50," for model in ("as it is", "finetuned")],
+        tasks={"small": {"groups": 24, "version": 1}},
+        models={
             "as it is": {"track": "zero_shot", "model": "tiny-clip"},
-            "finetuned": {
-                "model": "tiny-clip",
-                "track": "supervised",
-                "finetuned": {"tasks": ["small"], "groups": 24, "args": {"epochs": 1, "lr": 1e-6}},
-            },
+            "finetuned": {"model": "tiny-clip", "track": "supervised", "finetuned": tuned},
         },
-    }
-    (folder / "own.yaml").write_text(yaml.safe_dump(spec))
-    rows = [f"s,T,small,{model},raw,group_score,50,\n" for model in ("as it is", "finetuned")]
-    (folder / "own.csv").write_text(HEAD + "".join(rows))
+    )
     (folder / "tasks").mkdir()
     (folder / "tasks" / "small.yaml").write_text(
         "task: small\nversion: 1\nsource: {kind: rendered, scene: color}\ngroup: {shape: [2, 2], n_groups: 24}\n"
@@ -786,7 +781,7 @@ def finetuned_rows(tmp_path_factory):
     )
     words = [
         "reproduce",
-        str(folder / "own.yaml"),
+        path,
         "--include_path",
         str(folder / "tasks"),
         "--runs",

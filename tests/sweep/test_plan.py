@@ -102,7 +102,7 @@ def test_overrides_and_the_command_line_win_and_pairs_are_merged(tmp_path):
         ),
         (
             {"models": [{"model": "tiny-clip", "shards": 0}]},
-            "'models.0.shards': input should be greater than or equal to 1, got 0",
+            "'models.0.shards': must be greater than or equal to 1, got 0",
         ),
         ({"models": ["tiny-clip", "tiny-clip"]}, "cells 1 and 5 would both write to raw/tiny-clip/shapes_color"),
         ({"tasks": ["shapes_colour"]}, "tasks: unknown task 'shapes_colour'; did you mean"),

@@ -24,7 +24,7 @@ from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.sweep import ray_cluster, ray_executor
 from ttmbench.sweep.executor_options import RayOptions
 from ttmbench.sweep.payload import Payload, gather, missing_plugins, relocated
-from ttmbench.sweep.ray_cluster import BoardPauses, board_class
+from ttmbench.sweep.ray_cluster import board_class
 from ttmbench.sweep.ray_executor import RayExecutor
 from ttmbench.sweep.ray_worker import Greeting, RayWorker, leave_token
 
@@ -130,7 +130,7 @@ def done(unit=None, state="done", error=None):
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     """Makes an executor on a fake cluster and starts it."""
-    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
+    (one,) = cells_of(tmp_path, options=SMALL)
     monkeypatch.setattr(ray_executor, "connect", lambda *_: None)
     monkeypatch.setattr(ray_executor, "_CHECK", -1.0)
     clock = [0.0]
@@ -268,11 +268,11 @@ def test_a_head_that_is_gone_ends_the_sweep_with_one_line(begun, monkeypatch):
     ("given", "said"),
     [
         ({"num_cpu": 4}, "unknown key 'num_cpu'; did you mean 'num_cpus'?"),
-        ({"num_cpus": 0}, "'num_cpus': input should be greater than 0, got 0"),
-        ({"num_gpus": "all"}, "'num_gpus': input should be a valid number, got 'all'"),
-        ({"workers": 1.5}, "'workers': input should be a valid integer, got 1.5"),
-        ({"folder": "mine"}, "'folder': input should be 'auto' or 'own', got 'mine'"),
-        ({"stall": True}, "'stall': input should be a valid number, got True"),
+        ({"num_cpus": 0}, "'num_cpus': must be greater than 0, got 0"),
+        ({"num_gpus": "all"}, "'num_gpus': must be a valid number, got 'all'"),
+        ({"workers": 1.5}, "'workers': must be a valid integer, got 1.5"),
+        ({"folder": "mine"}, "'folder': must be 'auto' or 'own', got 'mine'"),
+        ({"stall": True}, "'stall': must be a valid number, got True"),
         ({"address": "ray://head:10001"}, "ray start --address=HOST:PORT"),
     ],
 )
@@ -322,7 +322,7 @@ def test_task_files_and_samples_go_along(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = SMALL | TTM | {"include_path": ["tasks"], "samples": "ids.json"}
     (tmp_path / "tasks" / "deep.yaml").unlink()
-    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=options)
+    (one,) = cells_of(tmp_path, options=options)
     payload = gather([one.cell], tmp_path / "sent")
     assert set(payload.paths) == {"tasks", "ids.json"}
     config = relocated(Unit(one.cell), {name: f"/there/{place}" for name, place in payload.paths.items()}).cell.config
@@ -385,7 +385,7 @@ def test_a_worker_that_sees_the_folder_works_there(greeting, tmp_path, capsys):
     worker = RayWorker(Greeting(**given))
     assert worker.common and worker.lacks == [] and worker._cache is None
     assert [path.name for path in (tmp_path / "driver" / OWN).iterdir()] == [".common-t"]
-    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
+    (one,) = cells_of(tmp_path, options={**SMALL, "limit": 4})
     result, files = worker.do(Unit(one.cell), None)
     assert result.state == "done" and files == {} and told[0][0] == "w"
     assert (tmp_path / "driver" / one.cell.document).is_file()
@@ -400,7 +400,7 @@ def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
     assert [line.startswith("it has torch ") and line.endswith(", the driver has 1.0") for line in worker.lacks] == [
         True
     ]
-    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
+    (one,) = cells_of(tmp_path, options={**SMALL, "limit": 4})
     result, files = worker.do(Unit(one.cell), {})
     assert result.state == "done" and one.cell.document in files
     assert not (tmp_path / "driver" / one.cell.folder).exists()
@@ -423,21 +423,11 @@ def test_what_killed_commands_left_to_be_known_by_is_removed(tmp_path):
     assert other.exists(), "it may be of a sweep that runs"
 
 
-def test_workers_on_a_board_keep_pauses_together(monkeypatch):
+def test_the_board_has_the_last_line_of_a_worker():
     board = board_class()()
-
-    def method(call):
-        return SimpleNamespace(remote=lambda *given: call(*given))
-
-    handle = SimpleNamespace(left=method(board.left), hold=method(board.hold))
-    fake = SimpleNamespace(get=lambda value, timeout: value, exceptions=SimpleNamespace(RayError=RayError))
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    one, other = BoardPauses(handle), BoardPauses(handle)
-    assert other.left("api another") == 0
-    one.hold("api m", 30.0)
-    assert one.left("api m") > 29 and other.left("api m") > 29 and other.left("api another") == 0
     board.tell("w", "first")
     board.tell("w", "second")
+    board.tell("w", None)
     assert board.take() == {"w": "second"} and board.take() == {}
 
 

@@ -72,9 +72,7 @@ def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; --output_path names another folder")
     if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(
-            f"{folder} is there and not empty, and nothing is overwritten; --output_path names another folder"
-        )
+        raise UsageError(f"{folder} already exists and is not empty; choose another folder with --output_path")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:

@@ -99,7 +99,7 @@ def read_rerank(pairs: object) -> object:
         raise ValueError("must have model=NAME, which ranks all candidates, and may have k=N")
     k = pairs.get("k", 1)
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"k must be a whole number from 1, got {k!r}")
+        raise ValueError("k must be a whole number from 1")
     return dict(pairs)
 
 

@@ -8,41 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol
 
 from ttmbench._util.files import replace_file
 
 LONGEST = 3600.0  # seconds; longer ones come from a changed clock or an old file
-
-
-class Pauses(Protocol):
-    """When each server may be used again."""
-
-    def left(self, server: str) -> float:
-        """Seconds until a server may be used."""
-        ...
-
-    def hold(self, server: str, seconds: float) -> None:
-        """Extends the pause of a server to so many seconds."""
-        ...
-
-
-_SHARED: ContextVar[Pauses | None] = ContextVar("pauses that processes share", default=None)
-
-
-@contextmanager
-def sharing_pauses(pauses: Pauses) -> Iterator[None]:
-    """Inside, models behind servers use these pauses."""
-    token = _SHARED.set(pauses)
-    try:
-        yield
-    finally:
-        _SHARED.reset(token)
-
-
-def shared_pauses() -> Pauses | None:
-    """The pauses of `sharing_pauses`; None outside."""
-    return _SHARED.get()
 
 
 class FolderPauses:
@@ -74,3 +43,21 @@ class FolderPauses:
 
     def _file(self, server: str) -> Path:
         return self._folder / f"{hashlib.sha256(server.encode()).hexdigest()[:16]}.txt"
+
+
+_SHARED: ContextVar[FolderPauses | None] = ContextVar("pauses that processes share", default=None)
+
+
+@contextmanager
+def sharing_pauses(pauses: FolderPauses) -> Iterator[None]:
+    """Inside, models behind servers use these pauses."""
+    token = _SHARED.set(pauses)
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def shared_pauses() -> FolderPauses | None:
+    """The pauses of `sharing_pauses`; None outside."""
+    return _SHARED.get()

@@ -129,7 +129,7 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
         near = get_close_matches(str(first["loc"][-1]), known, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else (f"; known: {', '.join(known)}" if known else "")
         return f"unknown key '{key}'{hint}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if first["type"] == "missing":
         return f"key '{key}' is missing"
     shown = repr(first["input"])

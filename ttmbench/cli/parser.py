@@ -177,6 +177,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
+        for kind, words in (("int", "a whole number"), ("float", "a number")):
+            message = re.sub(rf"invalid {kind} value: '(.*)'", rf"must be {words}, got \1", message)
         note(one_line(redact([f"{self.prog}: {_with_near_choice(message)} (see {self.prog} --help)"])))
         raise SystemExit(2)
 

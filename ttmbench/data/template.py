@@ -41,7 +41,9 @@ def new_task(name: str, folder: Path) -> list[str]:
     UsageError if the name is invalid, the folder is not empty, or it cannot be written.
     """
     if not _NAME.fullmatch(name) or name.endswith((".yaml", ".yml")):
-        raise UsageError(f"'{name}' is no name of a task: letters, digits, '_', '.' and '-', a letter or digit first")
+        raise UsageError(
+            f"a task name must have letters, digits, '_', '.' and '-', and begin with a letter or digit, got '{name}'"
+        )
     new_folder(folder, lambda made: _write(name, made))
     file = folder / f"{name}.yaml"
     return [

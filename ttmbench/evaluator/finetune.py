@@ -178,7 +178,7 @@ def _earlier_record(folder: Path) -> Record | None:
     """The record of a finetuning in the folder; None in a new folder, UsageError in one that is used otherwise."""
     record = read_record(folder)
     if record is None and any(inside.name != STATE for inside in folder.iterdir()):
-        raise UsageError(f"--output_path {folder} is not empty and holds no finetuning; name a new folder")
+        raise UsageError(f"--output_path {folder} is not empty and has no earlier fine-tuning; choose a new folder")
     return record
 
 

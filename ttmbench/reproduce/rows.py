@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
@@ -29,7 +28,7 @@ class _Run:
 
     document: ResultsDocument
     checkpoint: str | None
-    identity: tuple[str, dict[str, Any]] | None
+    identity: tuple[str, dict[str, object]] | None
     numbers: Sequence[Number]
 
 
@@ -280,7 +279,7 @@ _HOW_ASKED = frozenset(
 )
 
 
-def _identity(config: Mapping[str, Any], registry: Registry) -> tuple[str, dict[str, Any]] | None:
+def _identity(config: Mapping[str, object], registry: Registry) -> tuple[str, dict[str, object]] | None:
     """What loads a model, and with which arguments: the same for a name, an alias, and the weights' own name."""
     name = config.get("model")
     if not isinstance(name, str):

@@ -17,8 +17,7 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, ComparedRow
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable
 from ttmbench.results.labels import CHOICE, RAW
-
-_SWITCHES = ("ttm", "simple_match", "oracle", "offline")
+from ttmbench.results.settings import command_line
 
 
 @dataclass(frozen=True)
@@ -38,28 +37,13 @@ class PlannedRun:
     @property
     def command(self) -> str:
         """The run as a command line."""
-        return _command("run", self.settings)
+        return command_line(["ttmbench", "run"], self.settings)
 
     @property
     def commands(self) -> list[str]:
         """What has to be done, as command lines: the finetuning, if there is one, and the run."""
-        return [*([_command("finetune", self.finetuning)] if self.finetuning else []), self.command]
-
-
-def _command(name: str, settings: Mapping[str, Any]) -> str:
-    words = ["ttmbench", name]
-    for key, value in settings.items():
-        if key in _SWITCHES:
-            words += [f"--{key}"] if value else []
-        elif key == "include_path":
-            words += [word for one in value for word in ("--include_path", str(one))]
-        elif isinstance(value, Mapping):
-            words += [f"--{key}", ",".join(f"{name}={_word(one)}" for name, one in value.items())] if value else []
-        elif isinstance(value, list):
-            words += [f"--{key}", ",".join(map(str, value))]
-        elif value is not None:
-            words += [f"--{key}", str(value)]
-    return shlex.join(words)
+        finetuning = [command_line(["ttmbench", "finetune"], self.finetuning)] if self.finetuning else []
+        return [*finetuning, self.command]
 
 
 def plan(
@@ -148,10 +132,6 @@ def _preset(table: PublishedTable, model: str | None, task: str, registry: Regis
     if wanted == "paper" and (model is None or registry.adapter(model).name not in find_task(registry, task).spec.ttm):
         return "auto"
     return wanted
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def skipped_for_money(runs: Sequence[PlannedRun], named: Sequence[str]) -> list[PlannedRun]:

@@ -203,7 +203,7 @@ def load_table(name: str) -> PublishedTable:
         return _load(path.stem, path, path.parent)
     near = get_close_matches(name, list(shipped), n=1, cutoff=0.5)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    raise UsageError(f"unknown table '{name}'{hint} (`ttmbench reproduce` lists them; your own is a .yaml file)")
+    raise UsageError(f"unknown table '{name}'{hint}; `ttmbench reproduce` lists the tables, or give a .yaml file")
 
 
 def published_tables(name: str) -> list[PublishedTable]:

@@ -116,14 +116,14 @@ class ResultsDocument(Part):
     ranking: Recomputed[ByTask[RankingRecord]] = Field(
         {}, description="Tasks of kind retrieval or classification: what was ranked, and what intervals are over."
     )
-    truncated: Recomputed[ByTask[Truncated]] = Field(
+    truncated: Recorded[ByTask[Truncated]] = Field(
         {}, description="Captions cut at the model's context length; of models that say so (`Truncating`)."
     )
     seen_in_training: Recomputed[ByTask[list[str]]] = Field(
         {}, description="Image collections that the model was trained on and the task's images are of."
     )
     notes: Free[ByTask[list[str]]] = Field({})
-    undecided: Recomputed[ByTask[Undecided]] = Field(
+    undecided: Recorded[ByTask[Undecided]] = Field(
         {}, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
     )
     configs: Recomputed[ByTask[dict[str, Any]]] = Field(description="The task files, resolved.")
@@ -277,7 +277,7 @@ _WHOLE = (
 """A task in ``results`` has to be in each of these, or its numbers cannot be told apart or explained."""
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
     """A value of which the schema does not say what it is, if it is an object; else nothing."""
     return value if isinstance(value, Mapping) else {}
 

@@ -68,12 +68,14 @@ class RunFiles:
         """Folder of what one task needs to go on."""
         return self.state / "tasks" / task
 
-    def write_results(self, document: Mapping[str, Any]) -> None:
+    def write_results(self, document: Mapping[str, object]) -> None:
         """Replaces the results document in one step."""
         write_atomically(self.results, lambda path: path.write_text(to_json(document), encoding="utf-8"))
         self.finished = document.get("status") == "done"
 
-    def write_lines(self, kind: str, task: str, lines: Iterable[Mapping[str, Any]], other: str | None = None) -> None:
+    def write_lines(
+        self, kind: str, task: str, lines: Iterable[Mapping[str, object]], other: str | None = None
+    ) -> None:
         """Writes JSON lines (``samples``, ``ttm``) of a task; those of another task that its model was measured on."""
         import jsonlines
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from ttmbench.types import Track
 
@@ -182,7 +182,7 @@ _RANKED = re.compile(r"(?:(?:i2t|t2i)_recall_at_|accuracy_top)\d+(?:_as_topk)?")
 LARGEST = 1e300
 
 
-def wrong_number(key: str, value: Any) -> str | None:
+def wrong_number(key: str, value: object) -> str | None:
     """What is wrong with a number of results or samples, in words that follow it; None if nothing is.
 
     >>> wrong_number("group_match,none", 1.5)
@@ -198,7 +198,7 @@ def wrong_number(key: str, value: Any) -> str | None:
     return "which is a negative spread" if base_metric(metric) != metric and value < 0 else None
 
 
-def sample_value(metrics: Any) -> dict[str, float] | None:
+def sample_value(metrics: object) -> dict[str, float] | None:
     """The defined numbers of a samples line; None if they are no such thing."""
     if not isinstance(metrics, Mapping):
         return None

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 from ttmbench.results.document import ResultsDocument, mapping
 
@@ -70,7 +69,7 @@ def stated_model(document: ResultsDocument) -> StatedModel:
     )
 
 
-def fingerprint_of(declared: Mapping[str, Any]) -> str | None:
+def fingerprint_of(declared: Mapping[str, object]) -> str | None:
     """The digest by which results of one model are known; None if nothing is declared (``model_info.fingerprint``).
 
     sha256 of all of it but the machine's part, and the name of weights whose digest is there.

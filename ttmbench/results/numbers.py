@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import Extent, together
@@ -100,7 +100,7 @@ class Number:
     from_file: bool = False
     setting: str = ""
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """Every attribute by name, the ends of the interval and the counts of groups each on its own.
 
         ``model`` is without the setting, which has a place of its own.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -135,7 +135,7 @@ def summarise_ranks(
     return summary
 
 
-def ranking_record(kind: str, ranks: Mapping[str, Ranks], about: Mapping[str, Any]) -> dict[str, Any]:
+def ranking_record(kind: str, ranks: Mapping[str, Ranks], about: Mapping[str, object]) -> dict[str, object]:
     """What a results document says of how a task was ranked."""
     return {
         "kind": kind,

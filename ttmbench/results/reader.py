@@ -66,7 +66,7 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
             yield path, str(refused)
 
 
-def parse_document(content: Any, migrations: Mapping[str, tuple[str, Migration]] = MIGRATIONS) -> ResultsDocument:
+def parse_document(content: object, migrations: Mapping[str, tuple[str, Migration]] = MIGRATIONS) -> ResultsDocument:
     """Brings what a JSON file holds to the present schema and checks it.
 
     What a newer minor version adds is not checked, and `ResultsDocument.to_dict` leaves it out. ``migrations`` are as
@@ -119,7 +119,7 @@ def _refuse(why: str) -> NoReturn:
     raise _RefusedError(why) from None
 
 
-def _parse(path: Path) -> Any:
+def _parse(path: Path) -> object:
     try:
         return read_json(path)
     except Unreadable as error:
@@ -137,7 +137,7 @@ def _check_version(version: str) -> None:
         _refuse(f"has schema {version}, which is older than {known}.x and cannot be brought to it; run it again")
 
 
-def _words(error: Any, document: Any) -> str:
+def _words(error: Any, document: object) -> str:
     """What pydantic says, with the place as a reader of the file finds it."""
     kind, tag = error["type"], error["loc"][-1:]
     if kind in _KINDS:
@@ -146,7 +146,7 @@ def _words(error: Any, document: Any) -> str:
     elif "error" in error.get("ctx", {}):
         message = str(error["ctx"]["error"])
     else:
-        message = f"cannot be taken: {error['msg'][:1].lower()}{error['msg'][1:]}"
+        message = error["msg"].replace("Input should be", "must be").replace("Extra inputs are not", "is not")
     place, here = [], document
     for part in error["loc"]:
         if isinstance(here, dict) and part in here:

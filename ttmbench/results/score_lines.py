@@ -225,7 +225,7 @@ def _samples(path: Path, lines: Lines, shape: GroupShape) -> StoredScores:
     return StoredScores(scores, group_ids, "ttmbench samples", clusters, subsets, shape.true_captions, stated)
 
 
-def _table(path: Path, value: Any, where: str) -> np.ndarray:
+def _table(path: Path, value: object, where: str) -> np.ndarray:
     """A list of equally long lists of numbers as float64."""
     if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
         raise DataError(f"{path}: {where} has scores that are no table of numbers")
@@ -234,7 +234,7 @@ def _table(path: Path, value: Any, where: str) -> np.ndarray:
     return np.array([[_number(path, one, where) for one in row] for row in value], dtype=np.float64)
 
 
-def _number(path: Path, value: Any, where: str) -> float:
+def _number(path: Path, value: object, where: str) -> float:
     """A score as a float; DataError for what is no number, or a whole one that no float tells apart from the next."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{path}: {where} has score {value!r:.80}, which is no number")

@@ -90,7 +90,7 @@ def save_scores(
     save_arrays(path, arrays, {"format": FORMAT, **metadata})
 
 
-def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, object]) -> None:
     """Writes safetensors with what `ttmbench._util.arrays.read_arrays` reads beside them."""
     from safetensors.numpy import save
 
@@ -166,7 +166,7 @@ def _from_embeddings(images: np.ndarray, captions: np.ndarray, shape: GroupShape
 
 
 def _from_saved(
-    path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], shape: GroupShape | None
+    path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, object], shape: GroupShape | None
 ) -> StoredScores:
     """What ``--save_scores`` wrote."""
     first = arrays.get(f"scores.{RAW}.0")
@@ -210,7 +210,7 @@ def _from_saved(
     )
 
 
-def _saved(path: Path, about: Mapping[str, Any], key: str, default: str) -> Any:
+def _saved(path: Path, about: Mapping[str, object], key: str, default: str) -> Any:
     """A value that metadata hold as JSON."""
     try:
         return parse_json(str(about.get(key, default)))
@@ -218,7 +218,7 @@ def _saved(path: Path, about: Mapping[str, Any], key: str, default: str) -> Any:
         raise DataError(f"{path}: its '{key}' cannot be read: {error}") from None
 
 
-def _saved_subsets(path: Path, about: Mapping[str, Any], groups: int) -> dict[str, list[int]]:
+def _saved_subsets(path: Path, about: Mapping[str, object], groups: int) -> dict[str, list[int]]:
     """Filter -> positions of its groups; nothing where every filter has all groups."""
     subsets = _saved(path, about, "subsets", "{}")
     if not isinstance(subsets, dict):
@@ -230,7 +230,7 @@ def _saved_subsets(path: Path, about: Mapping[str, Any], groups: int) -> dict[st
     return subsets
 
 
-def _saved_clusters(path: Path, about: Mapping[str, Any], groups: int, shape: GroupShape) -> Clusters | None:
+def _saved_clusters(path: Path, about: Mapping[str, object], groups: int, shape: GroupShape) -> Clusters | None:
     """Clusters; None if no image stands in several groups."""
     if "clusters" not in about:
         return None

@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.console import one_line
 from ttmbench.config import RunConfig
@@ -91,27 +90,49 @@ def command_of(document: ResultsDocument) -> str:
         names = str(files).split("+") if isinstance(files, str) else map(str, files)
         given = [word for key in ("task", "limit") if stated.get(key) for word in (f"--{key}", str(stated[key]))]
         return shlex.join(["ttmbench", "score", *names, *given])
-    words = (
-        ["ttmbench"] if isinstance(stated.get("model"), str) and stated.keys() <= RunConfig.model_fields.keys() else []
-    )
-    for name, field in RunConfig.model_fields.items() if words else ():
-        value = stated.get(name)
-        if (
-            name in _OF_THE_SENDER
-            or value in (None, field.get_default())
-            or (name, value) == ("model_name", stated["model"])
-        ):
-            continue
-        parts = [f"{key}={_text(part)}" for key, part in value.items()] if isinstance(value, Mapping) else value
-        text = ",".join(map(_text, parts)) if isinstance(parts, list) else _text(value)
-        words += ["--name" if name == "model_name" else f"--{name}", *([] if value is True else [text])]
-    return shlex.join(words)
+    if not isinstance(stated.get("model"), str) or not stated.keys() <= RunConfig.model_fields.keys():
+        return ""
+    by_default = {"model_name": stated["model"]}
+    chosen = {
+        "name" if name == "model_name" else name: stated.get(name)
+        for name, field in RunConfig.model_fields.items()
+        if name not in _OF_THE_SENDER and stated.get(name) != by_default.get(name, field.get_default())
+    }
+    return command_line(["ttmbench"], chosen)
+
+
+def command_line(words: Sequence[str], settings: Mapping[str, object]) -> str:
+    """A command and its options, quoted for a shell; what is false, empty or None is left out.
+
+    >>> command_line(["ttmbench"], {"tasks": ["a", "b"], "ttm": True, "ttm_args": {"lr": 0.5}, "include_path": ["x"]})
+    'ttmbench --tasks a,b --ttm --ttm_args lr=0.5 --include_path x'
+    """
+    line = list(words)
+    for name, value in settings.items():
+        if value is True:
+            line.append(f"--{name}")
+        elif name == "include_path" and isinstance(value, list | tuple):
+            line += [word for folder in value for word in ("--include_path", str(folder))]
+        elif isinstance(value, Mapping) and value:
+            line += [f"--{name}", ",".join(f"{key}={_word(one)}" for key, one in value.items())]
+        elif isinstance(value, list) and value:
+            line += [f"--{name}", ",".join(map(str, value))]
+        elif isinstance(value, str | int | float) and value is not False:
+            line += [f"--{name}", str(value)]
+    return shlex.join(line)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def _arguments(document: ResultsDocument, task: str) -> dict[str, str]:
     """What a user can set and the numbers of a task depend on, but for the model and the part of the groups."""
     config = document.config
-    given: dict[str, Any] = {**mapping(config.get("task_args")), **_prefixed("rerank", mapping(config.get("rerank")))}
+    given: dict[str, object] = {
+        **mapping(config.get("task_args")),
+        **_prefixed("rerank", mapping(config.get("rerank"))),
+    }
     overfitted, adapted, oracle = document.simple_match.get(task), document.ttm.get(task), document.oracle.get(task)
     if overfitted is not None:
         given |= {**_prefixed("simple_match", overfitted.hyperparameters), "seeds": overfitted.seeds}
@@ -124,11 +145,11 @@ def _arguments(document: ResultsDocument, task: str) -> dict[str, str]:
     return {str(name): _text(value) for name, value in given.items() if name not in _NO_ARGUMENTS}
 
 
-def _prefixed(prefix: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _prefixed(prefix: str, given: Mapping[str, object]) -> dict[str, object]:
     return {f"{prefix}.{name}": value for name, value in given.items()}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, float):

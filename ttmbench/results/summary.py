@@ -227,7 +227,7 @@ def differences(
     clusters: Clusters | None,
     bootstrap_iters: int,
     seed: int,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, object]]:
     """Every metric after adaptation minus what it was, group by group.
 
     Args:
@@ -255,7 +255,7 @@ def differences(
 
 def difference_of(
     raw: float | None, by_seed: Sequence[float | None], ci: list[float] | None = None
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """The difference of one number, as documents have it; None where a number is undefined.
 
     >>> difference_of(0.5, [0.5, 0.75])["value"], difference_of(None, [0.5])

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from ttmbench._util.console import one_line
 from ttmbench.errors import TtmbenchError, UsageError
 
 _ANSWER = 5.0  # seconds for a cluster to accept a connection
-_AGAIN = 0.5  # seconds between two questions to the board
 # Read when Ray is imported or connects: it prints nothing and reports nothing to its makers.
 _QUIET = {
     "RAY_DEDUP_LOGS": "1",
@@ -135,12 +133,11 @@ def _auto_address() -> str | None:
 
 
 def board_class() -> type:
-    """The class of a small actor with the last line of each worker, and for how long each server may not be asked."""
+    """The class of a small actor with the last line of each worker."""
 
     class Board:
         def __init__(self) -> None:
             self._lines: dict[str, str | None] = {}
-            self._until: dict[str, float] = {}
 
         def tell(self, worker: str, line: str | None) -> None:
             self._lines[worker] = line or self._lines.get(worker)  # None is a sign of progress
@@ -149,41 +146,4 @@ def board_class() -> type:
             lines, self._lines = self._lines, {}
             return lines
 
-        def hold(self, server: str, seconds: float) -> None:
-            import time
-
-            self._until[server] = max(self._until.get(server, 0.0), time.monotonic() + seconds)
-
-        def left(self, server: str) -> float:
-            import time
-
-            return max(0.0, self._until.get(server, 0.0) - time.monotonic())
-
     return Board
-
-
-class BoardPauses:
-    """Pauses that all workers of a cluster share through its board; a `ttmbench._util.rate_limit.Pauses`."""
-
-    def __init__(self, board: Untyped) -> None:
-        self._board = board
-        self._known: dict[str, tuple[float, float]] = {}  # server -> when the board was asked, end of its pause
-
-    def left(self, server: str) -> float:
-        """Seconds until a server may be asked."""
-        now = time.monotonic()
-        asked, until = self._known.get(server, (-1e9, 0.0))
-        if now - asked > _AGAIN:
-            import ray
-
-            with suppress(ray.exceptions.RayError):  # without a board everyone waits for itself
-                until = max(until, now + ray.get(self._board.left.remote(server), timeout=2.0))
-            self._known[server] = (now, until)
-        return max(0.0, until - now)
-
-    def hold(self, server: str, seconds: float) -> None:
-        """Keeps all workers from asking a server for so long."""
-        now = time.monotonic()
-        asked, until = self._known.get(server, (now, 0.0))
-        self._known[server] = (asked, max(until, now + seconds))
-        self._board.hold.remote(server, seconds)

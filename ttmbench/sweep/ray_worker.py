@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from ttmbench._util import digests
 from ttmbench._util.console import steps_told
-from ttmbench._util.rate_limit import sharing_pauses
+from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
 from ttmbench.cache.entry import SCORES, cache_folder
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Throttle
@@ -30,7 +30,7 @@ from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.evaluator.worker import Worker
 from ttmbench.sweep.payload import Payload, changed, missing_plugins, put_files, relocated, stamps
-from ttmbench.sweep.ray_cluster import BoardPauses, Untyped
+from ttmbench.sweep.ray_cluster import Untyped
 
 _AGAIN = 0.5  # seconds between two lines
 _SIGNS = 2.0  # seconds between two signs of progress: all workers share one board
@@ -85,7 +85,7 @@ class RayWorker:
         travelled = Path.cwd()
         if "torch" not in sys.modules:  # which reads them once
             os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(greeting.threads)))
-        self._board, tell = greeting.board, partial(greeting.board.tell.remote, greeting.name)
+        tell = partial(greeting.board.tell.remote, greeting.name)
         self._thread: int | None = None
         self._signs, self._report = Throttle(partial(tell, None), _SIGNS), Throttle(tell, _AGAIN)
         root = Path(greeting.root)
@@ -107,7 +107,7 @@ class RayWorker:
         self._thread = threading.get_ident()
         unit = relocated(unit, self._here)
         try:
-            with sharing_pauses(BoardPauses(self._board)), steps_told(self._signs):
+            with sharing_pauses(FolderPauses(self._root / OWN / "pauses")), steps_told(self._signs):
                 if self.common:
                     return self._worker.do(unit, self._report), {}
                 put_files(self._root, unit.cell, files or {}, self._cache)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 
@@ -18,13 +17,12 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.classes import load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.evaluator.forced_choice import ask_task
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import RetrievalPool, describe_classes
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.run import write_artifacts
 from ttmbench.evaluator.run_key import RunKey, kinds_of
-from ttmbench.evaluator.score_task import load_data
+from ttmbench.evaluator.score_task import ask_task, load_data
 from ttmbench.evaluator.settings import datasets_of
 from ttmbench.evaluator.task_result import Data, Ranked, Scored, TaskResult, TransferResult
 from ttmbench.evaluator.transfer_eval import with_adapted_scores
@@ -48,6 +46,7 @@ from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
 from ttmbench.types import Group, MetricSpec
 
+_PARTLY = ("truncated", "undecided")  # recorded, and made of parts of which some fields are recomputed
 _OF_THE_PLACE = ("folder", "passed_over")  # of a source: where this machine has the data
 
 
@@ -113,7 +112,7 @@ class Submission:
             self._take_over(name, made, stated)
         for name, about in ResultsDocument.model_fields.items():
             key = about.alias or name
-            if RECOMPUTED not in about.metadata or key == "command":
+            if key == "command" or (RECOMPUTED not in about.metadata and key not in _PARTLY):
                 made.pop(key, None)
                 made |= {key: stated[key]} if key in stated else {}
         made["artifacts"] = self._artifacts(record)
@@ -224,7 +223,7 @@ class Submission:
             undecided=None if left is None else left.model_dump(),
         )
 
-    def _from_store(self, task: str) -> dict[str, Any] | None:
+    def _from_store(self, task: str) -> dict[str, object] | None:
         kept = self.document.datasets[task].from_store
         return None if kept is None else kept.model_dump(exclude_unset=True)
 

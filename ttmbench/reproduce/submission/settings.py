@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.redact import GONE, redact, scrub_values
 from ttmbench._version import __version__
@@ -20,7 +19,7 @@ from ttmbench.results.document import ResultsDocument
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import AdapterSpec
 
-ReadCommand = Callable[[str], Mapping[str, Any]]
+ReadCommand = Callable[[str], Mapping[str, object]]
 """The settings that a command line gives; raises ValueError if it is none. Nothing that it names is read."""
 
 MOST_RESAMPLES = 100_000
