@@ -17,11 +17,19 @@ from ttmbench.evaluator.executor import Event, Executor, Finished, Progress, Wor
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.settings import choose
 from ttmbench.evaluator.unit import Unit
-from ttmbench.sweep.folder import beside_other_cells, stages_left, why_again
+from ttmbench.sweep.folder import (
+    SUMMARY,
+    CellEntry,
+    SweepSummary,
+    beside_other_cells,
+    new_summary,
+    read_summary,
+    stages_left,
+    why_again,
+)
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.sweep.progress import Display
 from ttmbench.sweep.scheduler import CellEnd, Scheduler
-from ttmbench.sweep.summary import SUMMARY, CellEntry, SweepSummary, new_summary, read_summary
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults

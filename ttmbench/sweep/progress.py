@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import one_line, warn
-from ttmbench.sweep.summary import SweepSummary
+from ttmbench.sweep.folder import SweepSummary
 
 if TYPE_CHECKING:
     from rich.live import Live
