@@ -17,10 +17,9 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.adapters import finetuned, model_notes, write_record
-from ttmbench.evaluator.forced_choice import ask_task
 from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import rank_task
-from ttmbench.evaluator.score_task import score_task
+from ttmbench.evaluator.score_task import ask_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
 from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, unadapted_config
