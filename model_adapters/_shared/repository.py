@@ -119,7 +119,9 @@ def find_repository(name: str, revision: str | None = None, *, offline: bool = F
         with quiet_hub():
             info = hub.patiently(lambda: HfApi().model_info(name, revision=revision))
     except Exception as error:
-        cached = _cached(name, revision) if _is_unreachable(error) or hub.trouble(error) == "gated" else None
+        status = hub.status_of(error)  # None without an answer
+        may_be_cached = status is None or status in hub.PASSING or hub.trouble(error) == "gated"
+        cached = _cached(name, revision) if may_be_cached else None
         if cached is None:
             raise _out_of_reach(name, revision, error) from error
         return cached
@@ -183,12 +185,6 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
 def described(error: Exception) -> str:
     """Kind and text of an error in one line."""
     return f"{type(error).__name__}: {one_line(str(error), 240)}"
-
-
-def _is_unreachable(error: Exception) -> bool:
-    """Whether the Hub gave no answer, or one that says that it cannot answer now."""
-    status = hub.status_of(error)
-    return status is None or status in hub.PASSING
 
 
 def _not_cached(name: str, revision: str | None) -> DataError:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from PIL import Image
 from support import processes
-from support.counting import Counting, run
+from support.small_models import Counting, run
 
 from ttmbench.cache import entry as entryfile
 from ttmbench.cache.entry import DamagedError, Header, cache_folder, read_entry, write_entry
@@ -383,7 +383,7 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
-from support.counting import Counting, run
+from support.small_models import Counting, run
 run({model}, use_cache={store!r}, limit={limit}, batch_size=30)
 """
 
