@@ -18,13 +18,11 @@ from ttmbench.model_adapters._shared.contrastive import (
     ContrastiveModel,
     PixelScale,
     Tower,
-    compiled,
     count_parameters,
     declared_name,
     longer_than,
     random_crop,
     trimmed,
-    use_cpu_layers,
 )
 from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_part, load_weights, locate
@@ -68,30 +66,26 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
 
     def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
         super().__init__(loaded.model, device=asked.device, dtype=asked.dtype)
-        self.loaded, self.files, self.name, self.compiled = loaded, loaded.files, asked.pretrained, asked.compile
+        self.loaded, self.files, self.name = loaded, loaded.files, asked.pretrained
         self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
         self.is_sigmoid = self._bias() is not None
-        self._parts = loaded.describe(self.device) | stated_activation(self.model.config)
-        if not asked.compile:
-            use_cpu_layers(self.model)
-        towers = self._towers()
-        self._image_tower: Tower
-        self._text_tower: Tower
-        self._image_tower, self._text_tower = map(compiled, towers) if asked.compile else towers
-        self._scale, self._size = pixel_scale(self.image_processor)
-
-    def fingerprint(self) -> Mapping[str, object]:
-        """Digest of the weights as they were loaded, and what else changes a score."""
-        return {
+        self._declared = {
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
             "weights_sha256": self.weights_sha256,
             "image_processor": type(self.image_processor).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
-            "compiled": self.compiled,
+            "compiled": asked.compile,
             "n_parameters": count_parameters(self.parameters()),
-            **self._parts,
+            **loaded.describe(self.device),
+            **stated_activation(self.model.config),
         }
+        self._set_towers(self._towers(), asked.compile)
+        self._scale, self._size = pixel_scale(self.image_processor)
+
+    def fingerprint(self) -> Mapping[str, object]:
+        """Digest of the weights as they were loaded, and what else changes a score."""
+        return self._declared
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, tokenizer and preprocessing, as ``from_pretrained`` loads them."""

@@ -35,12 +35,9 @@ from ttmbench.model_adapters._shared.contrastive import (
     QUICK,
     ContrastiveModel,
     PixelScale,
-    Tower,
-    compiled,
     count_parameters,
     declared_name,
     random_crop,
-    use_cpu_layers,
 )
 from ttmbench.model_adapters._shared.options import OpenClipFiles, OpenClipOptions, takes
 from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
@@ -86,48 +83,35 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
     ) -> None:
         super().__init__(model, device=asked.device, dtype=asked.dtype)
         self.tokenizer, self.config = tokenizer, source.config
-        self.model_notes, self.files, self.compiled = source.notes, source.files, asked.compile
-        self.declared = {
-            "model": _declared_model(source.model),
-            "pretrained": declared_name(asked.pretrained) if asked.pretrained else None,
-        }
-        model_config = source.config["model_cfg"].items()
-        self._parts = {
-            # A configuration that names no activation means GELU.
-            "config_sha256": digest_of({key: value for key, value in model_config if key != QUICK or value}),
-            "tokenizer_sha256": tokenizer_digest(getattr(tokenizer, "tokenizer", tokenizer)),
-            "context_length": getattr(tokenizer, "context_length", None),
-            "device": self.device.type,
-        }
+        self.model_notes, self.files = source.notes, source.files
         self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
         self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
-        if not asked.compile:
-            use_cpu_layers(model)
         text = _TextTower(model)
         self.reads_prefix = text.reads_prefix
-        towers: tuple[Tower, Tower] = model.encode_image, text.encode
-        self._image_tower: Tower
-        self._text_tower: Tower
-        self._image_tower, self._text_tower = map(compiled, towers) if asked.compile else towers
-
-    def fingerprint(self) -> Mapping[str, object]:
-        """Digest of the weights as they were loaded, and what else changes a score."""
-        return {
-            **self.declared,
+        self._set_towers((model.encode_image, text.encode), asked.compile)
+        model_config, own = source.config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
+        self._is_quick = bool(source.config["model_cfg"].get(QUICK))
+        self._declared = {
+            "model": _declared_model(source.model),
+            "pretrained": declared_name(asked.pretrained) if asked.pretrained else None,
             "architecture": type(self.model).__name__,
             QUICK: self._is_quick,
             "weights_sha256": self.weights_sha256,
             "preprocessing": json.loads(json.dumps(asdict(self.preprocessing))),
-            "tokenizer": type(getattr(self.tokenizer, "tokenizer", self.tokenizer)).__name__,
+            "tokenizer": type(own).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
-            "compiled": self.compiled,
+            "compiled": asked.compile,
             "n_parameters": count_parameters(self.parameters()),
-            **self._parts,
+            # A configuration that names no activation means GELU.
+            "config_sha256": digest_of({key: value for key, value in model_config if key != QUICK or value}),
+            "tokenizer_sha256": tokenizer_digest(own),
+            "context_length": getattr(tokenizer, "context_length", None),
+            "device": self.device.type,
         }
 
-    @property
-    def _is_quick(self) -> bool:
-        return bool(self.config["model_cfg"].get(QUICK))
+    def fingerprint(self) -> Mapping[str, object]:
+        """Digest of the weights as they were loaded, and what else changes a score."""
+        return self._declared
 
     def save_pretrained(self, folder: Path) -> None:
         """Weights, configuration and tokenizer, as open_clip's ``local-dir:`` and ``hf-hub:`` load them."""

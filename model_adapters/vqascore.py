@@ -11,7 +11,6 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.image_text import (
-    EncodedImage,
     ImageTextModel,
     PreparedImage,
     SeenImage,
@@ -91,12 +90,12 @@ class VQAScore(TrainablePairModel):
 
     def score_prepared(self, images: Sequence[SeenImage], captions: Sequence[str]) -> np.ndarray:
         """The score as it was asked for, float32 [pairs]."""
-        prepared, seen = [image for image, _ in images], [encoded for _, encoded in images]
-        if self._answer:
-            chosen = self._answer_probability(prepared, seen, captions)
-        else:
-            answers = self._log_answers(prepared, seen, captions)
-            chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
+        logs = self._log_probabilities(images, captions, self._answer)
+        if self._answer:  # the geometric mean over its tokens; of one token its probability
+            chosen = torch.stack([logs[:, position, token] for position, token in enumerate(self._answer)])
+            return chosen.mean(dim=0).exp().float().cpu().numpy()
+        answers = self._yes_no(logs)
+        chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
         return chosen.float().cpu().numpy()
 
     def pair_loss(self, images: Sequence[PreparedImage], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
@@ -110,8 +109,8 @@ class VQAScore(TrainablePairModel):
             raise UsageError("weights in half precision are too coarse to train; use weights_dtype=fp32 or lora=16")
         self.model.train()
         with self.arithmetic():
-            seen = self.chat.see(images)
-        answers = self._log_answers(images, seen, captions)
+            seen = list(zip(images, self.chat.see(images), strict=True))
+        answers = self._yes_no(self._log_probabilities(seen, captions, []))
         wanted = torch.from_numpy(np.where(matched, 0, 1)).to(self.device)
         return -answers.gather(1, wanted[:, None]).mean()
 
@@ -135,25 +134,22 @@ class VQAScore(TrainablePairModel):
             )
         return ids + ([int(self.chat.tokenizer.eos_token_id)] if self.score == "yes_and_end" else [])
 
-    def _answer_probability(
-        self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
+    def _log_probabilities(
+        self, images: Sequence[SeenImage], prompts: Sequence[str], answer: list[int]
     ) -> torch.Tensor:
-        """The geometric mean of the answer's tokens, each given those before it; of one token its probability."""
+        """Of every token after the prompt, and after each token of the answer but the last [pairs, places, words]."""
         rows = [
-            self.chat.continued(self.chat.row(image, prompt), self._answer[:-1])
-            for image, prompt in zip(images, prompts, strict=True)
+            self.chat.continued(self.chat.row(image, prompt), answer[:-1])
+            for (image, _), prompt in zip(images, prompts, strict=True)
         ]
         with self.arithmetic():
-            logs = self.chat.last_logits(seen, rows, len(self._answer)).log_softmax(dim=-1)
-        return torch.stack([logs[:, position, token] for position, token in enumerate(self._answer)]).mean(dim=0).exp()
+            logits = self.chat.last_logits([seen for _, seen in images], rows, max(1, len(answer)))
+        return logits.log_softmax(dim=-1)
 
-    def _log_answers(
-        self, images: Sequence[PreparedImage], seen: Sequence[EncodedImage], prompts: Sequence[str]
-    ) -> torch.Tensor:
-        rows = [self.chat.row(image, prompt) for image, prompt in zip(images, prompts, strict=True)]
-        with self.arithmetic():
-            logits = self.chat.last_logits(seen, rows, 1)[:, 0]
-        return log_answers(logits, list(self.yes.values()), list(self.no.values()))
+    def _yes_no(self, logs: torch.Tensor) -> torch.Tensor:
+        """Log P(yes) and log P(no) of the first token, float32 [pairs, 2]."""
+        sides = (list(self.yes.values()), list(self.no.values()))
+        return torch.stack([logs[:, 0, tokens].logsumexp(dim=-1) for tokens in sides], dim=1)
 
 
 def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, int]:
@@ -173,18 +169,6 @@ def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, in
     if not found:
         raise UsageError(f"this model's vocabulary has no single token for '{word}', so its answer cannot be read off")
     return dict(sorted(found.items()))
-
-
-def log_answers(logits: torch.Tensor, yes: list[int], no: list[int]) -> torch.Tensor:
-    """Log P(yes) and log P(no), float32 [pairs, 2].
-
-    Args:
-        logits: of the next token, float32 [pairs, vocabulary].
-        yes: tokens that say yes.
-        no: tokens that say no.
-    """
-    logs = logits.log_softmax(dim=-1)
-    return torch.stack([logs[:, yes].logsumexp(dim=-1), logs[:, no].logsumexp(dim=-1)], dim=1)
 
 
 def add_lora(model: PreTrainedModel, rank: int, targets: str) -> None:

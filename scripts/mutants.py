@@ -43,12 +43,12 @@ def _tests(folder: str, *names: str) -> list[str]:
 
 _CORE = _tests("ttm", "core", "core_training", "core_variants", "algorithm", "naive_variants")
 AREAS: tuple[tuple[str, Stages], ...] = (
-    ("ttmbench/metrics.py", [_tests("array_api", "bounds", "metrics", "several_true", "more_images", "matching")]),
-    ("ttmbench/matching.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
-    ("ttmbench/chance.py", [_tests("array_api", "bounds", "metrics", "several_true", "more_images")]),
+    ("ttmbench/metrics.py", [_tests("array_api", "bounds", "metrics", "group_shapes", "matching")]),
+    ("ttmbench/matching.py", [_tests("array_api", "bounds", "matching", "group_shapes", "metrics")]),
+    ("ttmbench/chance.py", [_tests("array_api", "bounds", "metrics", "group_shapes")]),
     ("ttmbench/schedules.py", [_tests("array_api", "bounds", "schedules")]),
     ("ttmbench/stats.py", [_tests("array_api", "stats", "clustered_stats")]),
-    ("ttmbench/_arrays/*.py", [_tests("array_api", "bounds", "matching", "several_true", "more_images", "metrics")]),
+    ("ttmbench/_arrays/*.py", [_tests("array_api", "bounds", "matching", "group_shapes", "metrics")]),
     ("ttmbench/ttm/*.py", [_CORE, _tests("ttm", "variants", "pair_models", "checkpoint", "ties")]),
     ("ttmbench/evaluator/run_key*.py", [_tests("evaluator", "run_key")]),
     ("ttmbench/cache/key*.py", [_tests("cache", "key")]),

@@ -129,8 +129,7 @@ class TTMConfig(BaseModel):
 
 def with_rate_note(preset: Settings) -> Arguments:
     """A preset of a task file, with an ``lr_note`` if its learning rate is unknown (``lr: null``)."""
-    unknown = "lr" in preset and preset["lr"] is None
-    return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if unknown else dict(preset)
+    return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if preset.get("lr", 0) is None else dict(preset)
 
 
 # One set of weights can be scored in each of these ways, so the way belongs to the name of the model.

@@ -24,7 +24,6 @@ class Adapter(Protocol):
 
     def fingerprint(self) -> Mapping[str, Any] | str:
         """Everything that changes a score: weights digest or API model id, preprocessing, dtype, prompt."""
-        ...
 
 
 class Preparing(Protocol):
@@ -32,11 +31,9 @@ class Preparing(Protocol):
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
         """Preprocesses upright RGB images, once each. Returns one row per image, on the CPU."""
-        ...
 
     def prepare_captions(self, captions: Sequence[str]) -> Batch:
         """Tokenises all of a task's captions, once. Returns one row per caption, on the CPU."""
-        ...
 
 
 class Learning(Protocol):
@@ -44,15 +41,12 @@ class Learning(Protocol):
 
     def parameters(self) -> Iterable[torch.nn.Parameter]:
         """The parameters that adaptation trains."""
-        ...
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
         """Everything that training changes."""
-        ...
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
         """Restores a state that ``state_dict`` returned."""
-        ...
 
 
 @runtime_checkable
@@ -61,7 +55,6 @@ class PairScorer(Protocol):
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
         """Scores upright RGB image i with caption i: float32 [pairs], logits or log-odds; larger is a better fit."""
-        ...
 
 
 @runtime_checkable
@@ -70,11 +63,9 @@ class PreparedPairScorer(Preparing, PairScorer, Protocol):
 
     def encode_images(self, prepared: Batch) -> Batch:
         """Encodes prepared images for scoring, once per image and pass. Returns one row per image."""
-        ...
 
     def score_prepared(self, images: Batch, captions: Batch) -> np.ndarray:
         """Scores encoded image i with prepared caption i; float32 [pairs] as ``score_pairs`` gives them."""
-        ...
 
 
 @runtime_checkable
@@ -83,15 +74,12 @@ class DualEncoder(Preparing, Protocol):
 
     def encode_images(self, prepared: Batch) -> torch.Tensor:
         """Prepared images -> float32 features [images, d], as the model's own loss uses them."""
-        ...
 
     def encode_captions(self, prepared: Batch) -> torch.Tensor:
         """Prepared captions -> float32 features [captions, d], as the model's own loss uses them."""
-        ...
 
     def logits(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """Scores every image with every caption: float32 [images, captions], temperature and bias included."""
-        ...
 
 
 @runtime_checkable
@@ -100,7 +88,6 @@ class Trainable(Learning, Protocol):
 
     def matching_loss(self, images: Batch, captions: Batch) -> torch.Tensor:
         """The model's own contrastive loss on a batch in which image i matches caption i; a scalar."""
-        ...
 
 
 @runtime_checkable
@@ -113,19 +100,15 @@ class TrainableInParts(Trainable, Protocol):
     @property
     def trains_in_parts(self) -> bool:
         """Whether a row's features do not depend on the other rows of the batch."""
-        ...
 
     def train_images(self, prepared: Batch) -> torch.Tensor:
         """Features [images, d] with gradients."""
-        ...
 
     def train_captions(self, prepared: Batch) -> torch.Tensor:
         """Features [captions, d] with gradients."""
-        ...
 
     def loss_of(self, image_features: torch.Tensor, caption_features: torch.Tensor) -> torch.Tensor:
         """The loss of features of matched pairs, row by row; a scalar."""
-        ...
 
 
 @runtime_checkable
@@ -143,7 +126,6 @@ class PairTrainable(Learning, Protocol):
         Returns:
             The mean over pairs, so that a batch may be trained on in parts.
         """
-        ...
 
 
 @runtime_checkable
@@ -160,31 +142,21 @@ class Debiasable(Protocol):
 
     def log_priors(self, captions: Sequence[str]) -> np.ndarray:
         """Log P(t) of captions in the unit of the scores, float32 [captions]."""
-        ...
 
 
 @runtime_checkable
 class NoisePrior(Debiasable, Protocol):
-    """A `Debiasable` whose P(t) is a mean over noise images.
-
-    Attributes:
-        noise_images: how many; None takes the task's number.
-    """
+    """A `Debiasable` whose P(t) is a mean over so many noise images; None takes the task's number."""
 
     noise_images: int | None
 
     def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
         """As in `Debiasable`, from this many noise images."""
-        ...
 
 
 @runtime_checkable
 class Blind(Protocol):
-    """A scorer that may ignore the image.
-
-    Attributes:
-        blind: whether its score depends on the caption alone.
-    """
+    """A scorer that may ignore the image; if ``blind``, its score depends on the caption alone."""
 
     blind: bool
 
@@ -195,15 +167,13 @@ class Truncating(Protocol):
 
     def truncated(self, captions: Sequence[str]) -> Sequence[bool]:
         """Whether each of these captions is truncated; called once for every distinct caption of a task."""
-        ...
 
 
 @runtime_checkable
 class PreparesInThreads(Protocol):
-    """A model whose ``prepare_images`` may run in several threads at once, beside the model's own work.
+    """A model whose class says whether ``prepare_images`` may run in several threads at once, beside the model.
 
-    Attributes:
-        prepares_in_threads: whether it may; of the class. Otherwise one thread calls the adapter, and others decode.
+    Otherwise one thread calls the adapter, and others decode.
     """
 
     prepares_in_threads: bool
@@ -218,7 +188,6 @@ class Augmentable(Protocol):
 
         Returns one row per image, on the CPU; rows of different sizes as a list.
         """
-        ...
 
     def crop(self, enlarged: Batch, corners: np.ndarray) -> Batch:
         """Crops a window of the model's input size from every enlarged image.
@@ -231,7 +200,6 @@ class Augmentable(Protocol):
         Returns:
             Images as ``matching_loss`` takes them.
         """
-        ...
 
 
 @runtime_checkable
@@ -240,7 +208,6 @@ class Savable(Protocol):
 
     def save_pretrained(self, folder: Path) -> None:
         """Saves the current model into an existing folder, so that its own library can load it."""
-        ...
 
 
 @runtime_checkable
@@ -249,11 +216,9 @@ class StoredFeatures(Protocol):
 
     def stored_images(self) -> Batch:
         """One row per image, group by group."""
-        ...
 
     def stored_captions(self) -> Batch:
         """One row per caption, group by group."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -290,7 +255,6 @@ class ChoiceScorer(Protocol):
 
     def answer(self, questions: Sequence[ChoiceQuestion]) -> Sequence[str | None]:
         """Answers each question independently: one text each, as the model wrote it; None if it refused."""
-        ...
 
 
 @runtime_checkable
@@ -307,8 +271,7 @@ class ManyAtOnce(Protocol):
 class MayRefuse(Protocol):
     """A pair scorer that may refuse to score a pair: it returns NaN there.
 
-    Attributes:
-        refusals_are_wrong: count the pair's group as incorrect in every metric; else the task fails, naming the groups.
+    If ``refusals_are_wrong``, the pair's group is incorrect in every metric; else the task fails, naming the groups.
     """
 
     refusals_are_wrong: bool
@@ -320,7 +283,6 @@ class Bounding(Protocol):
 
     def take_undecided(self) -> tuple[int, int]:
         """Number of pairs since the last call whose score is a bound or missing, and of all pairs since then."""
-        ...
 
 
 @runtime_checkable
@@ -329,8 +291,6 @@ class Reporting(Protocol):
 
     def usage(self) -> Mapping[str, Any]:
         """Requests, tokens and money used so far, as JSON values for ``model_info.usage``."""
-        ...
 
     def take_notes(self) -> list[str]:
         """Notes on the answers since the last call, for the task."""
-        ...

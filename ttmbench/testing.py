@@ -26,25 +26,15 @@ CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two
 
 
 class ContractError(AssertionError):
-    """An adapter does not keep its contract; the message says which part and how far off it is."""
+    """An adapter breaks its contract; the message names the check and the difference."""
 
 
 def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
-    """Checks that an adapter keeps its contract.
+    """Checks that an adapter keeps its contract, with images of a width and height; returns the names of the checks.
 
     Shapes and fp32 of scores; batch size and order of inputs change no score beyond 1e-4, nor does preparing images
-    once; the fingerprint stays the same; for trainable ones, the loss is finite, training changes the scores, and the
-    state comes back afterwards.
-
-    Args:
-        adapter: what to check.
-        image_size: width and height of the images to check with.
-
-    Returns:
-        Names of the checks that were made.
-
-    Raises:
-        ContractError: the first check that fails.
+    once; the fingerprint is stable; for trainable ones, the loss is finite, training changes the scores, and the state
+    can be restored. ContractError for the first check that fails.
     """
     made: list[str] = []
 

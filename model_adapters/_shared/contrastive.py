@@ -52,12 +52,20 @@ class ContrastiveModel(ABC, Generic[Prepared]):
 
     prepares_in_threads = True
     model_notes: tuple[str, ...] = ()  # for readers of its scores
+    _image_tower: Tower
+    _text_tower: Tower
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
         self.dtype = TORCH_DTYPES[dtype]
         self.device = torch.device(pick_device(device))
         self.model: Any = model.to(self.device).eval()
         self.weights_sha256 = tensors_digest(self.model.state_dict())
+
+    def _set_towers(self, towers: tuple[Tower, Tower], compile: bool) -> None:
+        """Sets the functions that give features: compiled, or else with layers that are fast on a CPU."""
+        if not compile:
+            use_cpu_layers(self.model)
+        self._image_tower, self._text_tower = map(compiled, towers) if compile else towers
 
     @abstractmethod
     def _image_features(self, inputs: Prepared) -> torch.Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from ttmbench._util import hub
+from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError
 from ttmbench.model_adapters._shared.pickled_weights import why_refused
@@ -118,7 +119,9 @@ def find_repository(name: str, revision: str | None = None, *, offline: bool = F
         with quiet_hub():
             info = hub.patiently(lambda: HfApi().model_info(name, revision=revision))
     except Exception as error:
-        cached = _cached(name, revision) if _is_unreachable(error) or hub.trouble(error) == "gated" else None
+        status = hub.status_of(error)  # None without an answer
+        may_be_cached = status is None or status in hub.PASSING or hub.trouble(error) == "gated"
+        cached = _cached(name, revision) if may_be_cached else None
         if cached is None:
             raise _out_of_reach(name, revision, error) from error
         return cached
@@ -181,13 +184,7 @@ def quiet_hub(*, offline: bool = False, fetches: bool = False) -> Iterator[None]
 
 def described(error: Exception) -> str:
     """Kind and text of an error in one line."""
-    return f"{type(error).__name__}: {hub.one_line(error, 240)}"
-
-
-def _is_unreachable(error: Exception) -> bool:
-    """Whether the Hub gave no answer, or one that says that it cannot answer now."""
-    status = hub.status_of(error)
-    return status is None or status in hub.PASSING
+    return f"{type(error).__name__}: {one_line(str(error), 240)}"
 
 
 def _not_cached(name: str, revision: str | None) -> DataError:
@@ -215,7 +212,7 @@ def _out_of_reach(name: str, revision: str | None, error: Exception) -> DataErro
     elif status in hub.PASSING:
         why = f"it answered {status}, and again after {hub.TRIES} tries"
     else:
-        why = "it is not in the cache and the Hub cannot be reached" if status is None else hub.one_line(error, 240)
+        why = "it is not in the cache and the Hub cannot be reached" if status is None else one_line(str(error), 240)
     return DataError(
         f"model {name} is neither a folder here nor available from the Hub ({why}); the built-in model 'tiny-clip' "
         "needs no Hub"

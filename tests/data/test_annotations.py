@@ -1,4 +1,4 @@
-"""Annotations beside images in the data folder: formats, order of sources, further tags, and what is refused."""
+"""Annotations beside images in the data folder, and sources made of others: formats, tags, and what is refused."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 from support import task_data
 from support.task_data import encoded, find, load, write
 
+from ttmbench.cli import main
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder, inside
 from ttmbench.errors import DataError, OutOfReachError, UsageError
@@ -94,10 +96,10 @@ def test_rows_are_read_from_json_json_lines_and_csv(read, name, content, ids):
         ("rows.json", [3], "row 0 is int, not an object"),
         ("rows.json", [["0.png", "good"]], "row 0 has 2 cells, but 3 are named: image, good, bad"),
         ("rows.json", [{**ROWS[0], "good": " "}], "caption 'good' of group 0 is empty"),
-        ("rows.json", [{**ROWS[0], "image": None}], "'image' of group 0 should name an image file, got None"),
+        ("rows.json", [{**ROWS[0], "image": None}], "'image' of group 0 must name an image file, got None"),
         ("rows.json", [{**ROWS[0], "image": "../secret.png"}], "leaves the folder"),
         ("rows.json", [{**ROWS[0], "image": "/etc/hostname"}], "leaves the folder"),
-        ("rows.json", [{**ROWS[0], "image": "a\0b"}], "is no usable path"),
+        ("rows.json", [{**ROWS[0], "image": "a\0b"}], "is not a usable path"),
         ("rows.json", [{**ROWS[0], "image": "9.png"}], "image 9.png of group 0 is not in"),
         ("rows.json", {"": ROWS[0]}, "the key of row 0 is blank; an id must be text that is not blank, or a number"),
         ("rows.csv", "image,good,bad\n0.png,good\n", "row 0 (line 2) has not as many cells as the header"),
@@ -147,7 +149,7 @@ def test_one_column_may_hold_all_captions_and_a_template_names_images(read):
     ("cells", "group", "error", "message"),
     [
         ({"texts": ["a", "b"]}, {"captions": "texts"}, DataError, "'texts' of group 0 holds 2 captions, but 3"),
-        ({"texts": "abc"}, {"captions": "texts"}, DataError, "should hold a list of captions, got 'abc'"),
+        ({"texts": "abc"}, {"captions": "texts"}, DataError, "must hold a list of captions, got 'abc'"),
         ({"texts": ["a", "b", 3]}, {"captions": "texts"}, DataError, "caption 'texts[2]' of group 0 is empty"),
         ({}, {"images": ["{no}.png"], "captions": "texts"}, DataError, "has no column 'no'"),
         ({}, {"images": ["a", "b"], "captions": "texts"}, UsageError, "name 2 and a list in one columns"),
@@ -283,7 +285,7 @@ def test_the_first_source_at_hand_is_read_and_recorded(tmp_path, data):
         ({"kind": "first_of", "of": [{"kind": "annotation"}]}, "did you mean 'annotations'"),
         (both(file="x"), "unknown key 'file'"),
         ({"kind": "first_of", "of": [{"kind": "annotations", "file": "x", "columns": {"image": "x"}}]}, "'images'"),
-        ({"kind": "first_of", "of": [{"kind": "annotations", "file": "x", "columns": 3}]}, "should be a mapping"),
+        ({"kind": "first_of", "of": [{"kind": "annotations", "file": "x", "columns": 3}]}, "must be a mapping"),
         ({"kind": "annotations", "fille": "x"}, "unknown key 'fille'; did you mean 'file'"),
     ],
 )
@@ -291,6 +293,65 @@ def test_a_wrong_source_is_a_usage_error(tmp_path, data, source, message):
     with pytest.raises(UsageError) as caught:
         load(task_file(tmp_path, source, PAIR), data)
     assert message in str(caught.value)
+
+
+@pytest.fixture
+def foils(tmp_path):
+    """Loads a task with random foils of built-in groups."""
+
+    def load_foils(limit=None, n=20, seed=0, shape=(2, 2), **changes):
+        base = find("shapes_color").spec.source
+        source = {"kind": "random_foils", "seed": seed, "of": [{**base, **changes}]}
+        group = {"shape": list(shape), "n_groups": n}
+        return load(task_data.task_file(tmp_path, source, group, "foils", metrics=["text_score"]), limit=limit)
+
+    return load_foils
+
+
+def test_each_group_keeps_a_pair_and_gets_one_of_another_group(foils):
+    own = {group.group_id: group for group in load("shapes_color").groups}
+    loaded = foils(n=len(own))
+    assert loaded.source["random_foils"] == {"seed": 0, "pairs_of": len(own)}
+    kept, drawn = set(), set()
+    for group in loaded.groups:
+        mine = own[group.group_id]
+        pair = int(group.tags["pair"])
+        assert (group.images[0], group.captions[0]) == (mine.images[pair], mine.captions[pair])
+        other, place = group.tags["foils"].rsplit("/", 1)
+        assert other != group.group_id, "the group's own other pair is the foil that was made for it"
+        assert (group.images[1], group.captions[1]) == (own[other].images[int(place)], own[other].captions[int(place)])
+        assert len(set(group.captions)) == 2
+        kept.add(pair)
+        drawn.add((other, place))
+    assert kept == {0, 1} and len(drawn) > len(own) / 3, "both sides, and foils from all over"
+
+
+def test_the_draw_depends_on_the_seed_and_not_on_the_limit(foils):
+    count = find("shapes_color").spec.group.n_groups
+    whole = foils(n=count).groups
+    assert [group.tags for group in foils(limit=5, n=count).groups] == [group.tags for group in whole[:5]]
+    assert [group.tags["foils"] for group in foils(n=count, seed=1).groups] != [group.tags["foils"] for group in whole]
+
+
+def test_what_cannot_be_drawn_says_so(foils, folder_task, tmp_path):
+    with pytest.raises(UsageError, match=r"as many images as captions, and group\.shape is 1x2"):
+        foils(shape=(1, 2))
+    folder = folder_task("one", n=1)
+    source = yaml.safe_load((folder / "one.yaml").read_text())
+    source["source"] = {"kind": "random_foils", "of": [source["source"]]}
+    (folder / "one.yaml").write_text(yaml.safe_dump(source))
+    with pytest.raises(DataError, match="1 groups have no pair that is a foil of group g0"):
+        load(folder / "one.yaml")
+
+
+def test_the_task_of_colorswap_is_validated_and_names_where_its_data_are(capsys):
+    spec = find("colorswap_random").spec
+    assert (spec.group.n_groups, str(spec.shape), spec.source["kind"]) == (300, "2x2", "random_foils")
+    assert "not published" in spec.description and spec.ttm == {} and "compositional" not in spec.tag
+    (inner,) = spec.source["of"]
+    assert inner == find("colorswap").spec.source
+    assert main(["download", "colorswap_random", "--dry_run"]) in (0, 4)
+    assert "stanfordnlp/colorswap" in capsys.readouterr().out
 
 
 # --- tags ----------------------------------------------------------------------------------------------------

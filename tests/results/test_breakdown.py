@@ -71,7 +71,7 @@ def test_a_mean_over_tasks_that_may_share_images_says_so():
         "d": {"source": {"path": "owner/more"}},
     }
     (note,) = shared_images_note(configs, ["a", "b", "c", "d"])
-    assert "independent, and 3 of 4 may share images" in note and "too small" in note
+    assert "independent tasks, and 3 of 4 may share images" in note and "too small" in note
     assert shared_images_note(configs, ["b", "c"]) == shared_images_note(configs, ["a", "d", "gone"]) == []
 
 

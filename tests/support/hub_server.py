@@ -17,7 +17,6 @@ TOKEN = "hf_standinAcceptedTheTerms"
 STRANGER = "hf_standinHasNotAcceptedThem"
 DATE = "2024-01-01T00:00:00.000Z"
 PAGE = 100  # entries of a tree in one answer; the hub's own number is 1000
-CHUNK = 1 << 18
 Entry = dict[str, object]
 
 
@@ -143,11 +142,7 @@ class HubServer(LocalServer):
             handler.wfile.write(answer.body[:left])
         else:
             with answer.file.path.open("rb") as file:
-                file.seek(answer.start)
-                rest = left
-                while rest and (chunk := file.read(min(CHUNK, rest))):
-                    handler.wfile.write(chunk)
-                    rest -= len(chunk)
+                handler.connection.sendfile(file, answer.start, left or None)
         if left < answer.length:
             handler.close_connection = True
         return left

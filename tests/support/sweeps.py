@@ -42,8 +42,9 @@ def numbers(path: Path) -> str:
 
 
 def write_plan(folder: Path, **content: object) -> Path:
+    """A plan's file; of one model and one task where the content names no others."""
     path = folder / "plan.yaml"
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump({"models": ["tiny-clip"], "tasks": ["shapes_color"], **content}))
     return path
 
 

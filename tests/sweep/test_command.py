@@ -9,8 +9,7 @@ import pytest
 from support.sweeps import SMALL, TTM, write_plan
 
 from ttmbench.cli import main
-from ttmbench.sweep.folder import beside_other_cells, one_driver
-from ttmbench.sweep.summary import read_summary
+from ttmbench.sweep.folder import beside_other_cells, one_driver, read_summary
 
 PLAN = {"models": ["tiny-clip"], "tasks": ["shapes_color", "shapes_place"], "options": SMALL}
 
@@ -43,7 +42,7 @@ def test_runs_of_a_sweep_can_be_compared_unless_the_plan_leaves_samples_out(tmp_
     assert main(["compare", "board", "--bootstrap_iters", "20"]) == 0
     printed = capsys.readouterr()
     assert "tiny-clip -> tiny-clip-seed1: percent" in printed.out and printed.err == ""
-    write_plan(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "log_samples": False})
+    write_plan(tmp_path, options={**SMALL, "log_samples": False})
     assert main(["sweep", "plan.yaml", "-o", "bare", "--cell", "1"]) == 0
     assert not list(Path("bare").rglob("*samples*"))
 

@@ -130,7 +130,7 @@ def done(unit=None, state="done", error=None):
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     """Makes an executor on a fake cluster and starts it."""
-    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=SMALL)
+    (one,) = cells_of(tmp_path, options=SMALL)
     monkeypatch.setattr(ray_executor, "connect", lambda *_: None)
     monkeypatch.setattr(ray_executor, "_CHECK", -1.0)
     clock = [0.0]
@@ -322,7 +322,7 @@ def test_task_files_and_samples_go_along(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = SMALL | TTM | {"include_path": ["tasks"], "samples": "ids.json"}
     (tmp_path / "tasks" / "deep.yaml").unlink()
-    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options=options)
+    (one,) = cells_of(tmp_path, options=options)
     payload = gather([one.cell], tmp_path / "sent")
     assert set(payload.paths) == {"tasks", "ids.json"}
     config = relocated(Unit(one.cell), {name: f"/there/{place}" for name, place in payload.paths.items()}).cell.config
@@ -385,7 +385,7 @@ def test_a_worker_that_sees_the_folder_works_there(greeting, tmp_path, capsys):
     worker = RayWorker(Greeting(**given))
     assert worker.common and worker.lacks == [] and worker._cache is None
     assert [path.name for path in (tmp_path / "driver" / OWN).iterdir()] == [".common-t"]
-    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
+    (one,) = cells_of(tmp_path, options={**SMALL, "limit": 4})
     result, files = worker.do(Unit(one.cell), None)
     assert result.state == "done" and files == {} and told[0][0] == "w"
     assert (tmp_path / "driver" / one.cell.document).is_file()
@@ -400,7 +400,7 @@ def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
     assert [line.startswith("it has torch ") and line.endswith(", the driver has 1.0") for line in worker.lacks] == [
         True
     ]
-    (one,) = cells_of(tmp_path, models=["tiny-clip"], tasks=["shapes_color"], options={**SMALL, "limit": 4})
+    (one,) = cells_of(tmp_path, options={**SMALL, "limit": 4})
     result, files = worker.do(Unit(one.cell), {})
     assert result.state == "done" and one.cell.document in files
     assert not (tmp_path / "driver" / one.cell.folder).exists()

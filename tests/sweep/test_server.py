@@ -12,7 +12,7 @@ from ttmbench.cli import main
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.unit import units_of
 from ttmbench.evaluator.worker import Worker
-from ttmbench.sweep.summary import read_summary
+from ttmbench.sweep.folder import read_summary
 
 N_QUESTIONS = 24  # of six 2x2 groups
 

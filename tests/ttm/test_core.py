@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support.two_layers import Towers, stage_of
+from support.small_models import Towers, stage_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
@@ -138,12 +138,9 @@ def test_progress_counts_every_epoch(bars):
         bars[0].total == 6 and bars[0].moved == [0, 1, 1, 1, 1, 1, 1] and bars[0].said[-1].startswith("iteration 2/2")
     )
     flat = Scores(np.ones((6, 2, 2)))
-    list(adapt(stage, flat, config=replace_config(config, iterations=1), schedule=LINEAR, learning_rate=1e-4, seed=0))
+    once = config.model_copy(update={"iterations": 1})
+    list(adapt(stage, flat, config=once, schedule=LINEAR, learning_rate=1e-4, seed=0))
     assert bars[1].moved == [0, 3], "an iteration without training"
-
-
-def replace_config(config, **changes):
-    return config.model_copy(update=changes)
 
 
 def test_seeds_are_those_of_their_streams():

@@ -139,11 +139,6 @@ def accept_terms(name: str, page: str) -> str:
     return f"{name} is gated: accept its terms at {page} and set HF_TOKEN to a token of that account"
 
 
-def one_line(error: BaseException, most: int) -> str:
-    """An error's text without line breaks, truncated."""
-    return " ".join(str(error).split())[:most]
-
-
 def _wait(error: Exception, otherwise: float) -> float:
     for one in chain(error):
         headers = getattr(getattr(one, "response", None), "headers", None)

@@ -109,26 +109,26 @@ def prune(
 
 def together(items: Iterable[Item]) -> list[Item]:
     """Items as the user counts them: images of one preprocessing are one, and so are blocks of one run."""
-    found: dict[tuple[str, ...], Item] = {}
+    merged: dict[tuple[str, ...], Item] = {}
     for item in items:
         group = (item.kind, str(item.files[0]))
         if item.kind == PREPARED:
             group = (item.kind, item.name)
         elif item.kind == "blocks":
             group = (item.kind, str(item.files[0].parent))
-        before = found.get(group)
-        found[group] = item
-        if before is not None:
-            found[group] = replace(
-                before,
-                bytes=before.bytes + item.bytes,
-                used=max(before.used, item.used),
-                damaged=before.damaged or item.damaged,
-                outdated=before.outdated or item.outdated,
-                files=before.files + item.files,
+        earlier = merged.get(group)
+        merged[group] = item
+        if earlier is not None:
+            merged[group] = replace(
+                earlier,
+                bytes=earlier.bytes + item.bytes,
+                used=max(earlier.used, item.used),
+                damaged=earlier.damaged or item.damaged,
+                outdated=earlier.outdated or item.outdated,
+                files=earlier.files + item.files,
             )
     order = list(KINDS)
-    return sorted(found.values(), key=lambda item: (order.index(item.kind), item.task, item.model, item.name))
+    return sorted(merged.values(), key=lambda item: (order.index(item.kind), item.task, item.model, item.name))
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
@@ -141,9 +141,9 @@ def _files(folder: Path) -> Iterator[tuple[str, Path, Mapping[str, str]]]:
     for kind in FOLDERS:
         if not (folder / kind).is_dir() or (folder / kind).is_symlink():
             continue
-        for place, _, names in os.walk(folder / kind, onerror=cannot):
+        for parent, _, names in os.walk(folder / kind, onerror=cannot):
             for name in sorted(names):
-                path = Path(place) / name
+                path = Path(parent) / name
                 inside = path.relative_to(folder).as_posix()
                 for which, pattern in KINDS.items():
                     match = re.fullmatch(pattern, inside)
@@ -233,6 +233,6 @@ def _beyond(items: Sequence[Item], room: int) -> list[Item]:
 def _drop_empty(folder: Path) -> None:
     """Removes the cache's empty folders, from the bottom up."""
     for kind in FOLDERS:
-        for place, _, _ in () if (folder / kind).is_symlink() else os.walk(folder / kind, topdown=False):
+        for parent, _, _ in () if (folder / kind).is_symlink() else os.walk(folder / kind, topdown=False):
             with suppress(OSError):
-                Path(place).rmdir()
+                Path(parent).rmdir()

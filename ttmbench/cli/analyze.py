@@ -29,12 +29,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     more = parser.add_argument_group("more options")
     add_what(parser, more)
     add_ttm_settings(parser)
-    parser.add_argument(
-        "--taus", metavar="X,Y", type=numbers, help="First thresholds for `tau` (default: select 15 to 30 %% at first)"
-    )
-    parser.add_argument(
-        "--lrs", metavar="X,Y", type=numbers, help="Learning rates for `lr` (default: six around the usual one)"
-    )
+    thresholds = "First thresholds for `tau` (default: select 15 to 30 %% at first)"
+    parser.add_argument("--taus", metavar="X,Y", type=numbers, help=thresholds)
+    rates = "Learning rates for `lr` (default: six around the usual one)"
+    parser.add_argument("--lrs", metavar="X,Y", type=numbers, help=rates)
     add_how(parser, more)
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: analysis)")
     add_verbosity(more)

@@ -20,11 +20,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_what(parser, more)
     more.add_argument("--samples", metavar="FILE", help="JSON list with the group IDs to use")
     parser.add_argument("--preset", metavar="NAME", help="Hyperparameters from a paper: colorswap")
-    parser.add_argument(
-        "--finetune_args",
-        metavar="K=V,...",
-        help="Hyperparameters: epochs, lr, schedule, weight_decay, batch; they override --preset",
-    )
+    hyperparameters = "Hyperparameters: epochs, lr, schedule, weight_decay, batch; they override --preset"
+    parser.add_argument("--finetune_args", metavar="K=V,...", help=hyperparameters)
     add_machine(parser, more, seed="Seed for the pair order and dropout")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="New directory for the weights and their record")
     add_verbosity(more)

@@ -18,9 +18,8 @@ from ttmbench.reproduce.tables import published_numbers
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench leaderboard``."""
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
-    parser.add_argument(
-        "--published", metavar="FILE|TABLE", action="append", help="Published numbers: a CSV file, a table name, or all"
-    )
+    published = "Published numbers: a CSV file, a table name, or all"
+    parser.add_argument("--published", metavar="FILE|TABLE", action="append", help=published)
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: DIR)")
     parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
 

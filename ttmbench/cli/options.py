@@ -20,28 +20,22 @@ DATA_DIR = "Directory with data files (default: TTMBENCH_DATA, else the user cac
 
 def add_what(common: Options, more: Options) -> None:
     """Add the options for models and tasks: the common ones to one group, the others to a second."""
-    common.add_argument("--model", "-M", "-m", metavar="NAME", help="Model name from `ttmbench ls models`")
-    common.add_argument(
-        "--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=DIR,revision=main"
-    )
-    common.add_argument(
-        "--tasks", "-t", metavar="A,B", help="Task names, tags, globs or YAML files; see `ttmbench ls tasks`"
-    )
-    common.add_argument("--limit", "-L", metavar="N", type=count_or_fraction, help=LIMIT)
-    common.add_argument("--config", metavar="FILE", help="YAML file with options; the command line takes precedence")
+    add = common.add_argument
+    add("--model", "-M", "-m", metavar="NAME", help="Model name from `ttmbench ls models`")
+    add("--model_args", "-a", metavar="K=V,...", help="Model arguments, such as pretrained=DIR,revision=main")
+    add("--tasks", "-t", metavar="A,B", help="Task names, tags, globs or YAML files; see `ttmbench ls tasks`")
+    add("--limit", "-L", metavar="N", type=count_or_fraction, help=LIMIT)
+    add("--config", metavar="FILE", help="YAML file with options; the command line takes precedence")
     more.add_argument("--task_args", metavar="K=V,...", help="Overrides for the tasks' source, such as seed=3")
     add_task_files(more)
 
 
 def add_ttm_settings(group: Options) -> None:
     """Add the settings for test-time training."""
-    group.add_argument(
-        "--ttm_args", metavar="K=V,...", help="TTM settings: lr, epochs, iterations, schedule, tau_start, ..."
-    )
-    group.add_argument(
-        "--ttm_preset", metavar="auto|paper", help="TTM preset; paper uses the task's settings and four seeds"
-    )
-    group.add_argument("--seeds", metavar="0,1,2,3", type=seeds, help="Test-time training seeds (default: one seed)")
+    add = group.add_argument
+    add("--ttm_args", metavar="K=V,...", help="TTM settings: lr, epochs, iterations, schedule, tau_start, ...")
+    add("--ttm_preset", metavar="auto|paper", help="TTM preset; paper uses the task's settings and four seeds")
+    add("--seeds", metavar="0,1,2,3", type=seeds, help="Test-time training seeds (default: one seed)")
 
 
 def add_how(common: Options, more: Options) -> None:
@@ -53,45 +47,31 @@ def add_how(common: Options, more: Options) -> None:
 
 def add_machine(common: Options, more: Options, seed: str) -> None:
     """Add the options for every command that runs a model; ``seed`` is the help text for ``--seed``."""
-    common.add_argument(
-        "--batch_size", "-b", metavar="N|auto", type=count_or_auto, help="Batch size; auto finds one that fits"
-    )
-    common.add_argument(
-        "--device", metavar="NAME", help="Device: auto, cpu, cuda, cuda:1, mps; `run` accepts several: cuda:0,1"
-    )
-    common.add_argument("--dtype", metavar="fp32|bf16|fp16", help="Compute dtype; scores are always float32")
-    common.add_argument("--use_cache", metavar="DIR|off", help=USE_CACHE)
-    common.add_argument("--offline", action="store_true", default=None, help=OFFLINE)
-    common.add_argument("--data_dir", metavar="DIR", help=DATA_DIR)
+    add = common.add_argument
+    add("--batch_size", "-b", metavar="N|auto", type=count_or_auto, help="Batch size; auto finds one that fits")
+    add("--device", metavar="NAME", help="Device: auto, cpu, cuda, cuda:1, mps; `run` accepts several: cuda:0,1")
+    add("--dtype", metavar="fp32|bf16|fp16", help="Compute dtype; scores are always float32")
+    add("--use_cache", metavar="DIR|off", help=USE_CACHE)
+    add("--offline", action="store_true", default=None, help=OFFLINE)
+    add("--data_dir", metavar="DIR", help=DATA_DIR)
     more.add_argument("--seed", metavar="N", type=int, help=seed)
-    more.add_argument(
-        "--deterministic",
-        action="store_true",
-        default=None,
-        help="Bitwise identical results on one machine; uses one thread",
-    )
+    bitwise = "Bitwise identical results on one machine; uses one thread"
+    more.add_argument("--deterministic", action="store_true", default=None, help=bitwise)
     more.add_argument("--trust_remote_code", action="store_true", default=None, help="Run code from the Hub repository")
 
 
 def add_interval(group: Options, default: int | None) -> None:
     """Add the options for intervals; ``default`` is the number of resamples, None to leave both to the run."""
-    group.add_argument(
-        "--interval",
-        metavar="wilson|percentile|bca",
-        choices=("wilson", "percentile", "bca"),
-        default=None if default is None else "wilson",
-        help="Confidence interval: Wilson's, or a bootstrap over groups (default: wilson)",
-    )
-    group.add_argument(
-        "--bootstrap_iters", metavar="N", type=int, default=default, help="Bootstrap resamples; 0 disables intervals"
-    )
+    summary = "Confidence interval: Wilson's, or a bootstrap over groups (default: wilson)"
+    add_choice(group, "--interval", "wilson|percentile|bca", None if default is None else "wilson", summary)
+    resamples = "Bootstrap resamples; 0 disables intervals"
+    group.add_argument("--bootstrap_iters", metavar="N", type=int, default=default, help=resamples)
 
 
 def add_assertions(parser: Options) -> None:
     """Add ``--assert``."""
-    parser.add_argument(
-        "--assert", dest="assertions", metavar="COND", action="append", help="Required result: task.metric,filter>=0.9"
-    )
+    condition = "Required result: task.metric,filter>=0.9"
+    parser.add_argument("--assert", dest="assertions", metavar="COND", action="append", help=condition)
 
 
 def add_task_files(parser: Options) -> None:
@@ -107,14 +87,13 @@ def add_data_files(parser: Options) -> None:
 
 def add_verbosity(parser: Options) -> None:
     """Add ``--verbosity``, which every command has: the parser adds it where a command does not place it itself."""
-    parser.add_argument(
-        "--verbosity",
-        type=str.lower,
-        choices=("info", "debug"),
-        default="info",
-        metavar="info|debug",
-        help="Log level; debug shows tracebacks",
-    )
+    add_choice(parser, "--verbosity", "info|debug", "info", "Log level; debug shows tracebacks")
+
+
+def add_choice(group: Options, name: str, choices: str, default: str | None, summary: str) -> None:
+    """Add an option whose value is one of ``choices``, separated by bars."""
+    values = choices.split("|")
+    group.add_argument(name, metavar=choices, choices=values, type=str.lower, default=default, help=summary)
 
 
 def count(text: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_text
-from ttmbench.cli.options import add_data_files, count
+from ttmbench.cli.options import add_choice, add_data_files, count
 from ttmbench.config import split_names
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
@@ -18,29 +18,18 @@ from ttmbench.reproduce.tables import published_numbers
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench report``."""
-    parser.add_argument("path", metavar="DIR|x.json", help="Results file, or directory searched recursively")
-    parser.add_argument("--output_path", "-o", metavar="x.html", help="Output file (default: report.html in DIR)")
-    parser.add_argument("--title", metavar="TEXT", default="Report", help="Page heading")
-    parser.add_argument(
-        "--images",
-        choices=("thumbnails", "links", "none"),
-        default="thumbnails",
-        metavar="thumbnails|links|none",
-        help="Show thumbnails where the licence permits, links to files, or names only",
-    )
-    parser.add_argument(
-        "--allow_images",
-        metavar="A,B",
-        type=split_names,
-        help="Tasks whose images you may copy, whatever their licence field says",
-    )
-    parser.add_argument(
-        "--max_images", metavar="N", type=count, default=2000, help="Maximum number of thumbnails per task"
-    )
-    parser.add_argument(
-        "--published", metavar="FILE|TABLE", action="append", help="Published numbers: a CSV file, a table name, or all"
-    )
-    parser.add_argument("--figures", metavar="DIR", help="Also write charts as SVG and PNG to this directory")
+    add = parser.add_argument
+    add("path", metavar="DIR|x.json", help="Results file, or directory searched recursively")
+    add("--output_path", "-o", metavar="x.html", help="Output file (default: report.html in DIR)")
+    add("--title", metavar="TEXT", default="Report", help="Page heading")
+    images = "Show thumbnails where the licence permits, links to files, or names only"
+    add_choice(parser, "--images", "thumbnails|links|none", "thumbnails", images)
+    allowed = "Tasks whose images you may copy, whatever their licence field says"
+    add("--allow_images", metavar="A,B", type=split_names, help=allowed)
+    add("--max_images", metavar="N", type=count, default=2000, help="Maximum number of thumbnails per task")
+    published = "Published numbers: a CSV file, a table name, or all"
+    add("--published", metavar="FILE|TABLE", action="append", help=published)
+    add("--figures", metavar="DIR", help="Also write charts as SVG and PNG to this directory")
     add_data_files(parser)
 
 

@@ -37,9 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     out = parser.add_argument_group("output")
     add_what(parser, data)
     data.add_argument("--samples", metavar="FILE", help="JSON list with the group IDs to use")
-    data.add_argument(
-        "--name", dest="model_name", metavar="NAME", help="Model name in results (default: last part of its path)"
-    )
+    name = "Model name in results (default: last part of its path)"
+    data.add_argument("--name", dest="model_name", metavar="NAME", help=name)
     rerank = "First retrieval stage: model=NAME selects k=N candidates to rerank"
     data.add_argument("--rerank", metavar="K=V,...", help=rerank)
     parser.add_argument("--ttm", action="store_true", default=None, help="Adapt the model with test-time matching")
@@ -60,15 +59,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log_samples", action="store_true", default=None, help="Also write one JSON line per group")
     parser.add_argument("--save_scores", action="store_true", default=None, help="Also write the score arrays")
     parser.add_argument("--dry_run", action="store_true", help="Check all settings, print the plan and exit")
-    out.add_argument(
-        "--overwrite",
-        metavar="failed|missing|always|never",
-        help="Tasks from an earlier run to repeat (default: failed and missing)",
-    )
+    repeated = "Tasks from an earlier run to repeat (default: failed and missing)"
+    out.add_argument("--overwrite", metavar="failed|missing|always|never", help=repeated)
     out.add_argument("--baseline", metavar="RESULT", help="Results file to compare with")
-    out.add_argument(
-        "--track", metavar="A,B", type=split_names, help="Experiment trackers: wandb, trackio, tensorboard"
-    )
+    trackers = "Experiment trackers: wandb, trackio, tensorboard"
+    out.add_argument("--track", metavar="A,B", type=split_names, help=trackers)
     out.add_argument("--track_args", metavar="K=V,...", help="Tracker settings: project, name, dir, wandb.mode, ...")
     add_assertions(out)
     add_verbosity(out)

@@ -24,9 +24,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")
     add_task_files(parser)
-    parser.add_argument(
-        "--limit", metavar="N", type=count, help="Number of groups in the file, from the start of the task"
-    )
+    limit = "Number of groups in the file, from the start of the task"
+    parser.add_argument("--limit", metavar="N", type=count, help=limit)
     add_interval(parser, default=1000)
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="Seed for the bootstrap")
     add_assertions(parser)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo, warn
-from ttmbench.cli.options import LIMIT, add_machine, add_task_files, count, count_or_fraction
+from ttmbench.cli.options import LIMIT, add_choice, add_machine, add_task_files, count, count_or_fraction
 from ttmbench.cli.run import terminated_like_interrupted
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
@@ -26,25 +26,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Directory for results and sweep.json")
     parser.add_argument("--dry_run", action="store_true", help="List the cells with their status and exit")
     parser.add_argument("--cell", metavar="K", type=count, help="Run only the cell with this number in --dry_run")
-    parser.add_argument(
-        "--on_error",
-        metavar="continue|raise",
-        choices=("continue", "raise"),
-        default="continue",
-        help="Continue with other cells after a failure, or start no new ones",
-    )
-    add = parser.add_argument_group("options for workers").add_argument
-    kinds, where = ("local", "ray"), "Local processes, or Ray workers on a cluster"
-    add("--executor", metavar="local|ray", choices=kinds, default="local", help=where)
+    on_error = "Continue with other cells after a failure, or start no new ones"
+    add_choice(parser, "--on_error", "continue|raise", "continue", on_error)
+    workers = parser.add_argument_group("options for workers")
+    add_choice(workers, "--executor", "local|ray", "local", "Local processes, or Ray workers on a cluster")
     settings = "Settings: stall=SECONDS ends hung workers; for Ray also address, num_cpus, num_gpus, ..."
-    add("--executor_args", metavar="K=V,...", help=settings)
-    add("--workers", metavar="N", type=count, help="Number of workers (default: one per GPU, else one)")
+    workers.add_argument("--executor_args", metavar="K=V,...", help=settings)
+    number = "Number of workers (default: one per GPU, else one)"
+    workers.add_argument("--workers", metavar="N", type=count, help=number)
     over = parser.add_argument_group("options for every cell, which override the plan")
     add_task_files(over)
     over.add_argument("--limit", "-L", metavar="N", type=count_or_fraction, help=LIMIT)
-    over.add_argument(
-        "--log_samples", action="store_true", default=None, help="Write one JSON line per group (default: yes)"
-    )
+    samples = "Write one JSON line per group (default: yes)"
+    over.add_argument("--log_samples", action="store_true", default=None, help=samples)
     over.add_argument("--save_scores", action="store_true", default=None, help="Also write the score arrays")
     add_machine(over, over, seed="Seed for the bootstrap, and first test-time seed")
 
@@ -72,10 +66,8 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
-    from ttmbench.sweep.driver import Driver
-    from ttmbench.sweep.folder import one_driver
-    from ttmbench.sweep.progress import display
-    from ttmbench.sweep.summary import SUMMARY
+    from ttmbench.sweep.driver import Driver, display
+    from ttmbench.sweep.folder import SUMMARY, one_driver
 
     try:
         with terminated_like_interrupted(), one_driver(root):

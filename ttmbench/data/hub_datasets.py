@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, one_line, patiently, quiet_hub, trouble
+from ttmbench._util.console import one_line
+from ttmbench._util.hub import UNKNOWN_TOKEN, accept_terms, hub_answers, patiently, quiet_hub, trouble
 from ttmbench.data.availability import DataLocation, LocalFile, amount
 from ttmbench.data.paths import Also, below, data_folder, is_local, local_path, read_options
 from ttmbench.errors import DataError, OutOfReachError
@@ -84,7 +85,7 @@ class HubOptions(BaseModel):
             with quiet_hub(offline=offline, fetches=True):
                 return fetch() if offline else patiently(fetch)
         except Exception as error:
-            page, text = f"https://huggingface.co/datasets/{self.path}", one_line(error, 200)
+            page, text = f"https://huggingface.co/datasets/{self.path}", one_line(str(error), 200)
             match trouble(error):
                 case "gated":
                     raise OutOfReachError(accept_terms(self.where, page)) from error

@@ -121,9 +121,9 @@ def name_of_adapter(adapter: Model, written: bool) -> str:
     Raises:
         UsageError: nothing distinguishes it from another checkpoint of its class, and results are ``written``.
     """
-    kind, own = type(adapter).__name__, getattr(adapter, "model_name", None)
-    if isinstance(own, str) and own.strip():
-        return own
+    kind, name = type(adapter).__name__, getattr(adapter, "model_name", None)
+    if isinstance(name, str) and name.strip():
+        return name
     declared = model_info(Capabilities(adapter))["fingerprint"]
     if declared:
         return f"{kind}-{hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:8]}"
@@ -210,7 +210,9 @@ def read_record(folder: Path) -> Record | None:
     except Unreadable as error:
         raise DataError(f"{path} {error}; it says what the weights beside it were finetuned on") from None
     tasks = content.get("tasks") if isinstance(content, dict) and content.get("kind") == KIND else None
-    sound = isinstance(tasks, list) and all(isinstance(one, dict) and isinstance(one.get("task"), str) for one in tasks)
+    sound = isinstance(tasks, list) and all(
+        isinstance(task, dict) and isinstance(task.get("task"), str) for task in tasks
+    )
     if not sound or not all(isinstance(name, str) for name in content.get("trained_on") or ()):
         raise DataError(
             f"{path} is not a record of a finetuning, which says what the weights beside it were trained on"

@@ -69,8 +69,8 @@ def analyze_tasks(
             warn(remark)
         run, info = Run(registry, config, model, cache_of(config)), model_info(model)
         for task in tasks.values():
-            found = _analysis(analysis, run, task, {"taus": taus, "lrs": lrs})
-            yield _document(analysis, config, started, command, {**found, "model_info": info})
+            numbers = _analysis(analysis, run, task, {"taus": taus, "lrs": lrs})
+            yield _document(analysis, config, started, command, {**numbers, "model_info": info})
 
 
 def _analysis(analysis: str, run: Run, task: TaskFile, grids: Record) -> Record:
@@ -133,7 +133,7 @@ def _document(
     config: RunConfig,
     started: datetime,
     command: Sequence[str],
-    found: Mapping[str, object],
+    content: Mapping[str, object],
     packages: Mapping[str, str] | None = None,
 ) -> Record:
     """An analysis with what all of them state, without secrets."""
@@ -141,7 +141,7 @@ def _document(
         "schema_version": SCHEMA_VERSION,
         "analysis": analysis,
         "model_name": config.model_name,
-        **found,
+        **content,
         "date": started.timestamp(),
         "deterministic": config.deterministic,
         "packages": digests.packages() if packages is None else packages,
@@ -195,8 +195,8 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
         "seeds": config.run_seeds,
         "data": matrix(tasks, transfers_of(document), document),
     }
-    found = {**about, "model_info": document.model_info, **detail}
-    return _document(TRANSFER, config, started, command, found, document.packages)
+    content = {**about, "model_info": document.model_info, **detail}
+    return _document(TRANSFER, config, started, command, content, document.packages)
 
 
 def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: ResultsDocument) -> Record:
@@ -211,26 +211,28 @@ def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: Result
         ``metrics`` and ``raw`` by column, and ``cells``: values of the adapted model and their differences to raw.
     """
     by_place: dict[tuple[str, str], Transfer] = {}
-    for one in transfers:
-        if one.shown:
-            by_place.setdefault((one.adapted_on, one.measured_on), one)
-    found = {place: _cell(document, one) for place, one in by_place.items()}
+    for transfer in transfers:
+        if transfer.shown:
+            by_place.setdefault((transfer.adapted_on, transfer.measured_on), transfer)
+    cells = {place: _cell(document, transfer) for place, transfer in by_place.items()}
     return {
         "adapted_on": list(tasks),
         "measured_on": list(tasks),
         "metrics": {task: by_place[task, task].metric for task in tasks},
         "raw": {task: by_place[task, task].raw for task in tasks},
-        "cells": [[found[row, column] for column in tasks] for row in tasks],
+        "cells": [[cells[row, column] for column in tasks] for row in tasks],
     }
 
 
-def _cell(document: ResultsDocument, one: Transfer) -> Record:
-    own = one.adapted_on == one.measured_on
-    record = document.ttm[one.adapted_on] if own else document.ttm_also[one.adapted_on][one.measured_on]
-    gain = (record.differences or {}).get(one.metric)
+def _cell(document: ResultsDocument, transfer: Transfer) -> Record:
+    is_own = transfer.adapted_on == transfer.measured_on
+    record = (
+        document.ttm[transfer.adapted_on] if is_own else document.ttm_also[transfer.adapted_on][transfer.measured_on]
+    )
+    gain = (record.differences or {}).get(transfer.metric)
     return {
-        "value": one.value,
-        "seed_std": one.seed_std,
+        "value": transfer.value,
+        "seed_std": transfer.seed_std,
         "difference": None if gain is None else gain.value,
         "ci": None if gain is None else gain.ci,
         "by_seed": None if gain is None else gain.by_seed,

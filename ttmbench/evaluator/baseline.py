@@ -72,7 +72,7 @@ class Baseline:
         return {**about, "rows": rows, "refused": None}
 
     def _rows(self, this: StoredRun, iterations: int, seed: int) -> list[Record]:
-        before = {(one.task, one.key): one.value for one in numbers_of(self.run.document)}
+        before = {(number.task, number.key): number.value for number in numbers_of(self.run.document)}
         after = numbers_of(this.document)
         shared = [task for task in this.document.results if task in self.run.document.results]
         for task in shared:
@@ -80,18 +80,18 @@ class Baseline:
         paired: dict[tuple[str, str], Record] = {}
         mine, others = this.values, self.run.values
         if any(others.get(task, {}).keys() & mine.get(task, {}).keys() for task in shared):
-            found = adjust_for_several(compare_runs(self.run, this, iterations=iterations, seed=seed))
-            paired = {(row["task"], key_of(row["metric"], row["filter"])): row for row in found}
+            compared = adjust_for_several(compare_runs(self.run, this, iterations=iterations, seed=seed))
+            paired = {(row["task"], key_of(row["metric"], row["filter"])): row for row in compared}
         rows = []
-        for one in after:
-            old = before.get((one.task, one.key))
-            if old is not None and one.value is not None:
-                rows.append(_row(one, old, one.value, paired.get((one.task, one.key))))
+        for number in after:
+            old = before.get((number.task, number.key))
+            if old is not None and number.value is not None:
+                rows.append(_row(number, old, number.value, paired.get((number.task, number.key))))
         return rows
 
 
-def _row(one: Number, old: float, new: float, paired: Record | None) -> Record:
-    row: Record = {"task": one.task, "metric": one.metric, "filter": one.filter}
+def _row(number: Number, old: float, new: float, paired: Record | None) -> Record:
+    row: Record = {"task": number.task, "metric": number.metric, "filter": number.filter}
     row |= {"baseline": old, "value": new, "difference": new - old}
     if paired is None:
         return {**row, "paired": False, "ci": None, "p": None, "p_holm": None, "test": None, "won": None, "lost": None}

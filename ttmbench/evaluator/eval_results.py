@@ -100,7 +100,7 @@ class EvalResults(Mapping[str, object]):
         Raises:
             DataError: samples are absent or damaged.
         """
-        return {task: found.values for task, found in self.task_groups.items()}
+        return {task: groups.values for task, groups in self.task_groups.items()}
 
     @cached_property
     def task_groups(self) -> dict[str, TaskGroups]:

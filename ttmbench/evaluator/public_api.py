@@ -54,21 +54,23 @@ def read_results(path: PathLike) -> list[EvalResults]:
         DataError: the file is no results document.
         UsageError: the folder holds none, or there is nothing under the path.
     """
-    place = place_of(path)
-    if not place.is_dir():
-        if not place.exists():
-            raise UsageError(f"{place} does not exist; give a results document, or a folder of them")
-        return [EvalResults(read_document(place), path=place, setting=setting_in_sweep(place))]
-    found = []
-    for file, document in walk_documents(place):
+    folder = place_of(path)
+    if not folder.is_dir():
+        if not folder.exists():
+            raise UsageError(f"{folder} does not exist; give a results document, or a folder of them")
+        return [EvalResults(read_document(folder), path=folder, setting=setting_in_sweep(folder))]
+    documents = []
+    for file, document in walk_documents(folder):
         if not isinstance(document, str):
-            found.append((file, document))
+            documents.append((file, document))
         elif "has no schema_version" not in document:
             warn(f"{file} is left out: it {document}")
-    if not found:
-        raise UsageError(f"{place} holds no results document")
-    names = names_of_runs(found)
-    return [EvalResults(run, path=file, setting=name.setting) for (file, run), name in zip(found, names, strict=True)]
+    if not documents:
+        raise UsageError(f"{folder} holds no results document")
+    names = names_of_runs(documents)
+    return [
+        EvalResults(run, path=file, setting=name.setting) for (file, run), name in zip(documents, names, strict=True)
+    ]
 
 
 def compare(
@@ -166,8 +168,8 @@ def score(
         raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
     started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
     array = _checked(np.asarray(scores))
-    found: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
-    spec = spec_of_scores(array, registry) if found is None else found.spec
+    task_file: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task
+    spec = spec_of_scores(array, registry) if task_file is None else task_file.spec
     pairs = None if all_pairs is None else np.asarray(all_pairs, dtype=array.dtype)
     if array.shape[1:] != spec.group.shape:
         raise DataError(
@@ -201,8 +203,12 @@ def list_tasks(*patterns: str, include_path: Sequence[str] = ()) -> list[str]:
     registry = build_registry(include_path)
     if not patterns:
         return sorted(registry.task_files)
-    found = all_tasks(registry).items()
-    return [name for name, task in found if any(one in task.spec.tag or fnmatchcase(name, one) for one in patterns)]
+    tasks = all_tasks(registry).items()
+    return [
+        name
+        for name, task in tasks
+        if any(pattern in task.spec.tag or fnmatchcase(name, pattern) for pattern in patterns)
+    ]
 
 
 def list_models(*patterns: str) -> list[str]:
@@ -215,7 +221,7 @@ def list_models(*patterns: str) -> list[str]:
         The names; none if nothing fits.
     """
     names = {spec.name for spec, _ in build_registry().adapters.values()}
-    return sorted(name for name in names if not patterns or any(fnmatchcase(name, one) for one in patterns))
+    return sorted(name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def _run(given: EvalResults | PathLike) -> StoredRun:
@@ -228,10 +234,10 @@ def _run(given: EvalResults | PathLike) -> StoredRun:
 
 
 def _one(path: PathLike) -> EvalResults:
-    found = read_results(path)
-    if len(found) > 1:
-        raise UsageError(f"{path} holds {len(found)} results documents; name one of them")
-    return found[0]
+    results = read_results(path)
+    if len(results) > 1:
+        raise UsageError(f"{path} holds {len(results)} results documents; name one of them")
+    return results[0]
 
 
 def _checked(array: np.ndarray) -> np.ndarray:

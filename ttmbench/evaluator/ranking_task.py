@@ -263,15 +263,15 @@ class FirstStage:
     def choose(self, run: Run, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
         """Positions of the best k captions of each image and images of each caption, in ascending order."""
         cache = RankCache(run.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
-        found = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
-        if found is None:
+        positions = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
+        if positions is None:
             by_image, by_caption = score_pool(self.adapter, run.sizer, pool, cache)
-            found = {
+            positions = {
                 I2T: best_candidates(by_image, pool.n_images, pool.n_captions, self.k, "images"),
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, self.k, "captions"),
             }
-        cache.keep(found, f"{self.name}, best {self.k}")
-        return {scope: places.astype(np.int64) for scope, places in found.items()}
+        cache.keep(positions, f"{self.name}, best {self.k}")
+        return {scope: places.astype(np.int64) for scope, places in positions.items()}
 
 
 def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | None:
@@ -363,5 +363,5 @@ class _Pairs:
 
     def look(self, values: np.ndarray, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """Scores of images with captions, given by their positions and broadcast against each other."""
-        found: np.ndarray = values[np.searchsorted(self._keys, self._key(images, captions))]
-        return found
+        scores: np.ndarray = values[np.searchsorted(self._keys, self._key(images, captions))]
+        return scores

@@ -256,7 +256,7 @@ class RunRecord:
         used = {track for tracks in per_task["tracks"].values() for track in tracks.values()}
         groups = aggregates(done, self._datasets)
         notes = {name: shared_images_note(per_task["configs"], self._datasets[name]) for name in groups}
-        notes = {name: found for name, found in notes.items() if found}
+        notes = {name: lines for name, lines in notes.items() if lines}
         document = {
             "schema_version": SCHEMA_VERSION,
             "status": status,
@@ -296,11 +296,11 @@ class RunRecord:
         now = {name: _entries(result, collections, finetuning) for name, result in self.results.items()}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
-        found: dict[str, Record] = {
+        by_key: dict[str, Record] = {
             key: {name: known[name][key] for name in order if name in known and key in known[name]}
             for key in keys_by_task()
         }
-        return {key: entries for key, entries in found.items() if entries or key not in _RARE}
+        return {key: entries for key, entries in by_key.items() if entries or key not in _RARE}
 
 
 def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record | None) -> Record:
@@ -355,7 +355,7 @@ def _with_earlier(used: Record, earlier: Mapping[str, object]) -> Record:
         if name in _COUNTS and isinstance(before, int | float):
             total[name] = before + (now or 0)
         elif isinstance(before, list) and isinstance(now, list):
-            total[name] = [*before, *(one for one in now if one not in before)]
+            total[name] = [*before, *(item for item in now if item not in before)]
     return total
 
 
@@ -364,13 +364,13 @@ def _notes_on_hardware(earlier: Sequence[Mapping[str, object]]) -> list[str]:
 
     def words(hardware: Mapping[str, object]) -> str:
         parts = (hardware.get(name) for name in ("cpu_capability", "machine", "accelerator"))
-        return " ".join(str(one) for one in parts if one is not None)
+        return " ".join(str(part) for part in parts if part is not None)
 
-    own = words(digests.hardware())
-    others = dict.fromkeys(one for one in map(words, earlier) if one != own)
+    this = words(digests.hardware())
+    others = dict.fromkeys(part for part in map(words, earlier) if part != this)
     if not others:
         return []
-    return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {own}"]
+    return [f"raw scores from the cache were computed with {' and '.join(others)}, and this run has {this}"]
 
 
 def _dataset(result: TaskResult) -> Record:

@@ -77,8 +77,8 @@ def _fetch_earlier(remote: RemoteFolder, name: str, model: str, key: str) -> Non
     """Fetches the documents that this run may resume, with the files that they name."""
     from ttmbench.results.remote import fetch_artifacts
 
-    earlier = [one for one in remote.files(model) if one.startswith(f"{model}/results_")] if model else [name]
-    for document in (one for one in earlier if one.endswith(".json") and remote.fetch(one, "text_bytes")):
+    earlier = [file for file in remote.files(model) if file.startswith(f"{model}/results_")] if model else [name]
+    for document in (file for file in earlier if file.endswith(".json") and remote.fetch(file, "text_bytes")):
         try:
             content = read_json(remote.copy / document)
         except Unreadable:

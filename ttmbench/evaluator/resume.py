@@ -275,8 +275,8 @@ def _lock(files: RunFiles) -> filelock.BaseFileLock:
 
 def _refuse_links(state: Path) -> None:
     """UsageError if the state holds a link: no run makes one, and what it leads to is not to be removed."""
-    found = [state, *(Path(folder) / name for folder, folders, names in os.walk(state) for name in (*folders, *names))]
-    for path in found:
+    paths = [state, *(Path(folder) / name for folder, folders, names in os.walk(state) for name in (*folders, *names))]
+    for path in paths:
         if path.is_symlink():
             raise UsageError(f"{path} is a link, which no run makes or follows; remove it")
 

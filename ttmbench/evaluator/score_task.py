@@ -1,4 +1,4 @@
-"""From the plan of a task to its raw scores: data read, prepared for the model, and scored once."""
+"""From the plan of a task to its raw scores: data read, prepared for the model, and scored once; or asked in words."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ttmbench.errors import DataError, UsageError, phase
 from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, way_of
 from ttmbench.evaluator.run_key import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
-from ttmbench.evaluator.task_result import Data, Scored
+from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.plugins.registry import Registry
+from ttmbench.protocols import ChoiceStyle
 from ttmbench.results.clusters import clusters_of
 from ttmbench.results.labels import RAW
 from ttmbench.results.summary import MethodScores
@@ -25,10 +26,13 @@ from ttmbench.scoring.capabilities import Model, Trained
 from ttmbench.scoring.debiasing import Likelihoods, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
+from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
+from ttmbench.scoring.forced_choice.ask import Given, ask_choices
+from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
 from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, rows_of
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.scoring.prepare import PreparedTask, prepare, refusal_notes, stored, usable_scores
-from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Scores
+from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Record, Scores
 
 
 def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
@@ -227,6 +231,73 @@ class _Scoring:
     def _in_memory(self, inputs: Prepared) -> PreparedTask:
         adapter = cast(Trained, self._run.adapter)  # features of others are only scored
         return PreparedTask(adapter, inputs, self._run.sizer, self._plan.spec.is_global, self._plan.all_pairs)
+
+
+def ask_task(plan: TaskPlan, run: Run) -> Answered:
+    """Asks a task's forced choices; errors as for `ttmbench.evaluator.task.run_task`."""
+    config, clock = run.config, time.perf_counter()
+    adapter = run.capabilities.choice_scorer
+    assert adapter is not None, "the plan says so"
+    loaded = load_data(run.registry, config, plan.task, run.samples)
+    groups, started = loaded.groups, time.perf_counter()
+    answered = ask_choices(run.capabilities, groups, run.sizer, config.seed)
+    seconds = {"load": started - clock, "score": time.perf_counter() - started}
+    orders = 1 if adapter.choice_style.order == "random" else 2
+    record = {**_questions(plan, adapter.choice_style, orders, config.seed), "unread": []}
+    answers: list[list[Record]] = [[] for _ in groups]
+    for given in answered.given:
+        asked = given.asked
+        answers[asked.group].append(
+            {
+                "question": _name(given),
+                "order": list(asked.order),
+                "prompt": asked.prompt,
+                "answer": given.answer,
+                "chosen": given.chosen,
+                "right": given.right,
+            }
+        )
+        if given.chosen is None:
+            unread = {"group_id": groups[asked.group].group_id, "question": _name(given), "answer": given.answer}
+            record["unread"].append(unread)
+    notes = unread_notes([(row["group_id"], row["question"], row["answer"]) for row in record["unread"]])
+    if config.adapts:
+        notes.append(
+            f"model {config.model} answers in words and has no scores, so it can be neither matched nor adapted"
+        )
+    if config.save_scores:
+        notes.append("forced choices have no scores, so --save_scores wrote none; --log_samples writes the answers")
+    return Answered(
+        spec=plan.spec,
+        metrics=[run.registry.metric(name) for name in choice_values(answered.choices)],
+        data=Data(groups, loaded.source, answered.fingerprint, answered.clusters),
+        notes=notes,
+        seconds=seconds,
+        choices=answered.choices,
+        record=record,
+        answers=answers,
+    )
+
+
+def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> Record:
+    """The results document's record of the questions."""
+    shape = plan.spec.shape
+    prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions)}
+    if shape.images > 1:
+        prompts["image"] = image_prompt("{caption}", shape.images)
+    return {
+        "asked": list(prompts),
+        "orders": orders,
+        "order": style.order,
+        "seed": seed,
+        "side_by_side": style.side_by_side,
+        "prompts": prompts,
+    }
+
+
+def _name(given: Given) -> str:
+    """The question, counted from 1: which caption fits image 1, which image fits caption 2."""
+    return f"{'image' if given.asked.side == 'text' else 'caption'} {given.asked.subject + 1}"
 
 
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:

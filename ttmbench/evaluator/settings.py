@@ -111,11 +111,11 @@ def check_config(config: RunConfig) -> None:
 
 def metrics_by_task(tasks: Mapping[str, TaskFile]) -> dict[str, list[str]]:
     """Task, and each mean over values of its tags -> metrics that there will be numbers of."""
-    found: dict[str, list[str]] = {}
+    metrics: dict[str, list[str]] = {}
     for name, task in tasks.items():
         known = list(task.spec.metrics)
-        found |= {name: known, **{f"{name}{SLASH}{mean}": known for mean in task.spec.means}}
-    return found
+        metrics |= {name: known, **{f"{name}{SLASH}{mean}": known for mean in task.spec.means}}
+    return metrics
 
 
 def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str]:
@@ -150,8 +150,8 @@ def model_settings(config: RunConfig, first_device: bool = False) -> Record:
     With ``first_device`` the first of several devices, which adapters refuse: the others have processes of their own.
     """
     names = ["device", "dtype", "offline", "trust_remote_code"]
-    found = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
-    return found | ({"device": config.device.partition(",")[0]} if first_device else {})
+    settings = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
+    return settings | ({"device": config.device.partition(",")[0]} if first_device else {})
 
 
 def plan(config: RunConfig) -> Record:
@@ -179,11 +179,11 @@ def datasets_of(registry: Registry, chosen: Mapping[str, TaskFile]) -> dict[str,
     names = {task.spec.aggregate for task in chosen.values() if task.spec.aggregate}
     if not names:
         return {}
-    found: dict[str, list[str]] = {name: [] for name in sorted(names)}
+    datasets: dict[str, list[str]] = {name: [] for name in sorted(names)}
     for name, task in all_tasks(registry).items():
-        if task.spec.aggregate in found:
-            found[task.spec.aggregate].append(name)
-    return found
+        if task.spec.aggregate in datasets:
+            datasets[task.spec.aggregate].append(name)
+    return datasets
 
 
 def tasks_of(registry: Registry, config: RunConfig, in_memory: Sequence[Task] = ()) -> dict[str, TaskFile]:
@@ -242,7 +242,7 @@ def read_samples(path: str) -> set[str]:
         raise UsageError(f"--samples {path}: {error}") from None
     if not isinstance(content, list) or not content:
         raise UsageError(f"--samples {path}: is no JSON list of group ids")
-    strange = [one for one in content if isinstance(one, bool) or not isinstance(one, str | int)]
-    if strange:
-        raise UsageError(f"--samples {path}: {strange[0]!r:.80} is no group id")
+    wrong = [entry for entry in content if isinstance(entry, bool) or not isinstance(entry, str | int)]
+    if wrong:
+        raise UsageError(f"--samples {path}: {wrong[0]!r:.80} is no group id")
     return {str(entry) for entry in content}

@@ -79,14 +79,14 @@ def _read(
             return _checked(paths[0], saved, spec, n_images, n_others)
         if {"img", "cap"} <= set(content.arrays) or "scores" in content.arrays:
             return _from_scores(paths[0], content.arrays, spec, limit, logit_scale)
-    found = read_plain(paths, spec.kind, n_images, n_others)
-    if found is None:
+    plain = read_plain(paths, spec.kind, n_images, n_others)
+    if plain is None:
         raise DataError(f"{', '.join(map(str, paths))}: {_HINT}")
     # Ranks of captions come in the order of the images, as many for each as the task has on the mean.
-    if T2I in found.ranks and T2I not in found.of_query and n_images and len(found.ranks[T2I]) % n_images == 0:
-        owner = np.repeat(np.arange(n_images), len(found.ranks[T2I]) // n_images)
-        found = replace(found, of_query={T2I: owner}, assumed=True)
-    return found, (n_images or 1, n_others or 1)
+    if T2I in plain.ranks and T2I not in plain.of_query and n_images and len(plain.ranks[T2I]) % n_images == 0:
+        owner = np.repeat(np.arange(n_images), len(plain.ranks[T2I]) // n_images)
+        plain = replace(plain, of_query={T2I: owner}, assumed=True)
+    return plain, (n_images or 1, n_others or 1)
 
 
 def _checked(

@@ -132,16 +132,16 @@ def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path)
     parts = [task.spec for task in all_tasks(registry).values() if task.spec.aggregate == spec.parts]
     members: dict[str, list[int]] = {part.task: [] for part in parts}
     for index, tags in enumerate(stored.tags):
-        of = [part for part in parts if _fits(tags, part.group.constant_tags)]
-        if len(of) != 1:
+        fitting = [part for part in parts if _fits(tags, part.group.constant_tags)]
+        if len(fitting) != 1:
             stated = ", ".join(f"{tag} {value!r:.80}" for tag, value in tags.items()) or "none"
             raise DataError(f"{path}: {stored.group_ids[index]} is of no part of task '{spec.task}' (tags: {stated})")
-        tags |= of[0].group.constant_tags
-        members[of[0].task].append(index)
-    found = [(part, _some(stored, members[part.task], part, path)) for part in parts]
-    for part, scores in found:
+        tags |= fitting[0].group.constant_tags
+        members[fitting[0].task].append(index)
+    scores_of_parts = [(part, _some(stored, members[part.task], part, path)) for part in parts]
+    for part, scores in scores_of_parts:
         check_count(part, len(scores.group_ids), f"{path}: {part.task}")
-    return found
+    return scores_of_parts
 
 
 def _fits(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -17,10 +17,9 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.adapters import finetuned, model_notes, write_record
-from ttmbench.evaluator.forced_choice import ask_task
 from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import rank_task
-from ttmbench.evaluator.score_task import score_task
+from ttmbench.evaluator.score_task import ask_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
 from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, unadapted_config
@@ -177,11 +176,11 @@ class Methods:
             clock = time.perf_counter()
             try:
                 with phase(name):
-                    found = method()
+                    finished = method()
             except DivergedError as error:
                 error.usual = usual_rate(run.registry, config, scored.spec)
                 raise
-            *before, column = found if isinstance(found, list) else [found]
+            *before, column = finished if isinstance(finished, list) else [finished]
             yield from before
             yield replace(column, seconds=time.perf_counter() - clock)
 

@@ -41,16 +41,16 @@ def breakdowns(
         mean goes by.
     """
     members = {**_members(groups), **_members_of_means(groups, means)}
-    found: dict[str, dict[str, dict[str, float | None]]] = {
+    numbers: dict[str, dict[str, dict[str, float | None]]] = {
         tag: {value: {"groups": len(places)} for value, places in values.items()} for tag, values in members.items()
     }
-    for key, rows in group_rows(len(groups), scores, metrics, subsets).items() if found else ():
+    for key, rows in group_rows(len(groups), scores, metrics, subsets).items() if numbers else ():
         row = np.mean(rows, axis=0)
         for tag, places_of in members.items():
             for value, places in places_of.items():
                 known = row[places][~np.isnan(row[places])]
-                found[tag][value][key_of(*key)] = float(known.mean()) if len(known) else None
-    return found
+                numbers[tag][value][key_of(*key)] = float(known.mean()) if len(known) else None
+    return numbers
 
 
 def mean_of_tasks(results: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
@@ -107,7 +107,7 @@ def _members(groups: Sequence[Group]) -> dict[str, dict[str, np.ndarray]]:
             for value in str(text).split(SEPARATOR) if text else [NO_VALUE]:
                 places.setdefault(tag, {}).setdefault(value, []).append(position)
     return {
-        tag: {value: np.array(found) for value, found in sorted(values.items())}
+        tag: {value: np.array(positions) for value, positions in sorted(values.items())}
         for tag, values in places.items()
         if 1 < len(values) <= MOST_VALUES
     }
@@ -115,14 +115,14 @@ def _members(groups: Sequence[Group]) -> dict[str, dict[str, np.ndarray]]:
 
 def _members_of_means(groups: Sequence[Group], means: Mapping[str, TagMean]) -> dict[str, dict[str, np.ndarray]]:
     """As `_members`, for tags with many values of which a named mean says which count."""
-    found: dict[str, dict[str, list[int]]] = {}
+    members: dict[str, dict[str, list[int]]] = {}
     for mean in means.values():
         for cell, places in mean.members(groups).items():
             for tag, value in zip(mean.by, cell, strict=True):
-                found.setdefault(tag, {}).setdefault(value or NO_VALUE, []).extend(places)
+                members.setdefault(tag, {}).setdefault(value or NO_VALUE, []).extend(places)
     return {
         tag: {value: np.array(sorted({*places})) for value, places in sorted(values.items())}
-        for tag, values in found.items()
+        for tag, values in members.items()
         if len(values) > 1 and len({group.tags.get(tag) for group in groups}) > MOST_VALUES
     }
 

@@ -42,7 +42,7 @@ def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> C
     """
     shown = [[_whole(image, digest) for image in group.images] for group in groups]
     number: dict[str, int] = {}
-    images = [[number.setdefault(one, len(number)) for one in row] for row in shown]
+    images = [[number.setdefault(key, len(number)) for key in row] for row in shown]
     return Clusters(np.array(connected(shown)), np.array(images))
 
 
@@ -63,14 +63,14 @@ def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
     from scipy.sparse.csgraph import connected_components
 
     number: dict[Hashable, int] = {}
-    listed = [[number.setdefault(key, len(number)) for key in mine] for mine in keys]
+    listed = [[number.setdefault(key, len(number)) for key in of_item] for of_item in keys]
     # Items first and keys behind them, so that components are counted in the order of items.
-    rows = np.repeat(np.arange(len(listed)), [len(mine) for mine in listed])
-    columns = len(listed) + np.array([key for mine in listed for key in mine], dtype=np.int64)
+    rows = np.repeat(np.arange(len(listed)), [len(of_item) for of_item in listed])
+    columns = len(listed) + np.array([key for of_item in listed for key in of_item], dtype=np.int64)
     size = len(listed) + len(number)
     graph = csr_matrix((np.ones(len(rows), dtype=np.int8), (rows, columns)), shape=(size, size))
     _, component = connected_components(graph, directed=False)
-    return [int(one) for one in component[: len(listed)]]
+    return [int(label) for label in component[: len(listed)]]
 
 
 def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> Bool[np.ndarray, " groups"]:
@@ -102,9 +102,10 @@ def clusters_note(groups: int, clusters: int) -> str:
 
 def cluster_numbers(ids: Sequence[str], known: Sequence[Mapping[str, str] | None]) -> np.ndarray | None:
     """Clusters of groups by what either run knows of them (each may have other groups); None where neither does."""
-    if all(one is None for one in known):
+    if all(names is None for names in known):
         return None
     keys = [
-        [(place, one[group]) for place, one in enumerate(known) if one is not None and group in one] for group in ids
+        [(run, names[group]) for run, names in enumerate(known) if names is not None and group in names]
+        for group in ids
     ]
     return np.array(connected(keys))

@@ -70,13 +70,13 @@ def compare_runs(
         clusters = cache(partial(cluster_numbers, known=known))
         left, right = baseline.values[task], other.values[task]
         pairs = [(name, name) for name in left] if filters is None else [filters]
-        for pair in ((one, two) for one, two in within or pairs if one in left and two in right):
-            rows += list(_rows(baseline, other, task, pair, clusters, iterations, seed))
-            rows += list(_mean_rows(baseline, other, task, *pair, iterations, seed))
+        for pair in (pair for pair in within or pairs if pair[0] in left and pair[1] in right):
+            rows += _rows(baseline, other, task, pair, clusters, iterations, seed)
+            rows += _mean_rows(baseline, other, task, pair, iterations, seed)
     if not rows:
         raise UsageError(f"{baseline.path} and {other.path} share no filter; there is nothing to compare")
     if within is not None:
-        order = [f"{one}>{two}" for one, two in within]
+        order = [_filter(*pair) for pair in within]
         rows.sort(key=lambda row: order.index(row["filter"]))
     rows = [row for row in rows if not metrics or row["metric"] in metrics]
     if not rows:
@@ -108,28 +108,27 @@ def _rows(
     iterations: int,
     seed: int,
 ) -> Iterator[Row]:
-    one, two = filters
-    left, right = baseline.values[task][one], other.values[task][two]
+    left, right = baseline.values[task][filters[0]], other.values[task][filters[1]]
     extents = [_extent(run.document, task) for run in (baseline, other)]
     for metric in (metric for metric in left if metric in right):
-        sizes = [of for of in (_size(run.document, task, metric) for run in (baseline, other)) if of is not None]
+        sizes = [_size(run.document, task, metric) for run in (baseline, other)]
         ids = [group for group in left[metric] if group in right[metric]]
         if not ids:
             raise UsageError(f"task '{task}': the two runs share no group id")
         before = np.array([left[metric][group] for group in ids])
         after = np.array([right[metric][group] for group in ids])
-        among = clusters(tuple(ids))
-        difference, interval = stats.paired_difference(before, after, iterations, seed, clusters=among)
+        cluster_of = clusters(tuple(ids))
+        difference, interval = stats.paired_difference(before, after, iterations, seed, clusters=cluster_of)
         yes_or_no = bool(np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all())
         if yes_or_no:
-            p = stats.mcnemar(before == 1, after == 1, among)
+            p = stats.mcnemar(before == 1, after == 1, cluster_of)
         else:
-            p = stats.sign_flip(before, after, iterations, seed, among)
-        count = None if among is None else len(np.unique(among))
+            p = stats.sign_flip(before, after, iterations, seed, cluster_of)
+        count = None if cluster_of is None else len(np.unique(cluster_of))
         yield {
             "task": task,
             "metric": metric,
-            "filter": one if one == two else f"{one}>{two}",
+            "filter": _filter(*filters),
             "baseline": stats.mean(before),
             "other": stats.mean(after),
             "difference": difference,
@@ -139,7 +138,7 @@ def _rows(
             "groups": len(ids),
             "clusters": count,
             "clusters_unknown": clusters_unknown([baseline.document, other.document], task) if count is None else None,
-            "groups_of_task": max(sizes) if sizes else None,
+            "groups_of_task": max((size for size in sizes if size is not None), default=None),
             "limited": any(extent.limited for extent in extents),
             "won": [group for group, x, y in zip(ids, before, after, strict=True) if y > x],
             "lost": [group for group, x, y in zip(ids, before, after, strict=True) if y < x],
@@ -147,15 +146,19 @@ def _rows(
         }
 
 
+def _filter(baseline: str, other: str) -> str:
+    return baseline if baseline == other else f"{baseline}>{other}"
+
+
 def _mean_rows(
-    baseline: StoredRun, other: StoredRun, task: str, one: str, two: str, iterations: int, seed: int
+    baseline: StoredRun, other: StoredRun, task: str, filters: tuple[str, str], iterations: int, seed: int
 ) -> Iterator[Row]:
     """As `_rows`, of the means over values of tags that both runs define alike."""
     mine, others = baseline.groups[task], other.groups[task]
     tags = {**others.tags, **mine.tags}
-    left, right = mine.values[one], others.values[two]
+    left, right = mine.values[filters[0]], others.values[filters[1]]
     ids, limited = list(tags), any(_extent(run.document, task).limited for run in (baseline, other))
-    among = cluster_numbers(ids, [mine.clusters, others.clusters])
+    cluster_of = cluster_numbers(ids, [mine.clusters, others.clusters])
     groups = [Group(group, (), (), tags[group]) for group in ids]
     for name, how in mine.means.items():
         if others.means.get(name) != how or not how.applies_to(groups):
@@ -164,7 +167,7 @@ def _mean_rows(
         for metric in (metric for metric in left if metric in right):
             rows = np.array([[values[metric].get(group, np.nan) for group in ids] for values in (left, right)])
             rows[:, np.isnan(rows).any(axis=0)] = np.nan
-            before, after, change = (CellValues.of(row, members, among) for row in (*rows, rows[1] - rows[0]))
+            before, after, change = (CellValues.of(row, members, cluster_of) for row in (*rows, rows[1] - rows[0]))
             if before is None or after is None or change is None:
                 continue
             interval = change.interval("percentile", iterations, seed)
@@ -172,7 +175,7 @@ def _mean_rows(
             yield {
                 "task": f"{task}{SLASH}{name}",
                 "metric": metric,
-                "filter": one if one == two else f"{one}>{two}",
+                "filter": _filter(*filters),
                 "baseline": before.mean,
                 "other": after.mean,
                 "difference": change.mean,
@@ -180,7 +183,7 @@ def _mean_rows(
                 "p": change.sign_flip(iterations, seed),
                 "test": "sign_flip",
                 "groups": len(change.values),
-                "clusters": None if among is None else int(change.cluster.max()) + 1,
+                "clusters": None if cluster_of is None else int(change.cluster.max()) + 1,
                 "cells": len(change.cells),
                 "groups_of_task": None if limited else len(counted),
                 "limited": limited,
@@ -202,14 +205,14 @@ def _extent(document: ResultsDocument, task: str) -> Extent:
     """As `ResultsDocument.extent`, also of another task that an adapted model was measured on."""
     if AT not in task:
         return document.extent(task)
-    record = _elsewhere(document, task)
+    record = _transfer_record(document, task)
     if record is None:
         return Extent()
     counts = record.n_samples
     return Extent(counts.effective, counts.original, counts.effective < counts.original)
 
 
-def _elsewhere(document: ResultsDocument, task: str) -> AlsoRecord | None:
+def _transfer_record(document: ResultsDocument, task: str) -> AlsoRecord | None:
     """Record of ``adapted to@measured on``, if the document has one."""
     adapted_to, _, measured_on = task.partition(AT)
     return document.ttm_also.get(adapted_to, {}).get(measured_on)
@@ -237,25 +240,30 @@ def _pairs_within(run: StoredRun) -> list[tuple[str, str]]:
 
 def check_same(baseline: StoredRun, other: StoredRun, task: str, advice: str) -> None:
     """UsageError, which ends with ``advice``, if two runs have another version or other data of a task."""
-    runs = (baseline, other)
-    versions, data = zip(*(_stated(run.document, task) for run in runs), strict=True)
-    for what, (one, two) in (("version", versions), ("data fingerprint", data)):
-        if one != two:
-            parts = [_extent(run.document, task) for run in runs]
-            about = " and ".join(part.words for part in parts)
-            why = f" ({about} groups)" if any(part.limited for part in parts) else ""
+    why = _other_groups(baseline, other, task)
+    if why is not None:
+        raise UsageError(f"{why}{advice}")
+
+
+def _other_groups(baseline: StoredRun, other: StoredRun, task: str) -> str | None:
+    """Why two runs of a task are not of the same groups; None if they are."""
+    versions, data = zip(*(_version_and_data(run.document, task) for run in (baseline, other)), strict=True)
+    for what, (earlier, later) in (("version", versions), ("data fingerprint", data)):
+        if earlier != later:
+            extents = [_extent(run.document, task) for run in (baseline, other)]
+            about = " and ".join(extent.words for extent in extents)
+            why = f" ({about} groups)" if any(extent.limited for extent in extents) else ""
             if what != "version" and baseline.document.is_stored(task) != other.document.is_stored(task):
                 why += " (one of them was scored from a file, which does not say what its images and captions were)"
-            raise UsageError(
-                f"task '{task}' has {what} {one} in {baseline.path} and {two} in {other.path}: they are not the "
-                f"same groups{why}{advice}"
-            )
+            where = f"{what} {earlier} in {baseline.path} and {later} in {other.path}"
+            return f"task '{task}' has {where}: they are not the same groups{why}"
+    return None
 
 
-def _stated(document: ResultsDocument, task: str) -> tuple[int | None, str | None]:
+def _version_and_data(document: ResultsDocument, task: str) -> tuple[int | None, str | None]:
     """Version and fingerprint of a task's data."""
     if AT in task:
-        record = _elsewhere(document, task)
+        record = _transfer_record(document, task)
         return (None, None) if record is None else (record.version, record.fingerprint)
     version, data = document.versions.get(task), document.task_hashes.get(task)
     if document.source_kind(task) == "stored_features":  # the fingerprint is of the model's embeddings
@@ -266,26 +274,19 @@ def _stated(document: ResultsDocument, task: str) -> tuple[int | None, str | Non
 def pairs_of(runs: Sequence[StoredRun], allow_different: bool) -> list[tuple[StoredRun, StoredRun]]:
     """(baseline, other), with the tasks compared: each task of each run with the first run that has the same data."""
     first: dict[str, list[StoredRun]] = {}
-    found = []
+    pairs = []
     for run in runs:
         tasks: dict[Path, tuple[StoredRun, list[str]]] = {}
         for task in run.groups:
             earlier = first.get(task, [])
-            baseline = next((one for one in earlier if allow_different or _has_same_data(one, run, task)), None)
+            same = (one for one in earlier if allow_different or _other_groups(one, run, task) is None)
+            baseline = next(same, None)
             if baseline is None:
                 first.setdefault(task, []).append(run)
             else:
                 tasks.setdefault(baseline.path, (baseline, []))[1].append(task)
-        found += [(_only(baseline, names), _only(run, names)) for baseline, names in tasks.values()]
-    return found
-
-
-def _has_same_data(one: StoredRun, other: StoredRun, task: str) -> bool:
-    try:
-        check_same(one, other, task, "")
-    except UsageError:
-        return False
-    return True
+        pairs += [(_only(baseline, names), _only(run, names)) for baseline, names in tasks.values()]
+    return pairs
 
 
 def _only(run: StoredRun, tasks: Sequence[str]) -> StoredRun:

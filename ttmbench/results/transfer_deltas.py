@@ -62,7 +62,7 @@ def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
 
     By the task adapted to, its own first, then the other tasks in the document's order.
     """
-    found: list[Transfer] = []
+    transfers: list[Transfer] = []
     for task, others in document.ttm_also.items():
         own = document.ttm.get(task)
         if own is not None and own.differences is not None and task in document.results:
@@ -81,8 +81,9 @@ def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
                 seconds=0.0,
             )
             others = {task: itself, **others}
-        found += [one for other, record in others.items() for one in _rows(document, task, other, record, file)]
-    return found
+        for other, record in others.items():
+            transfers += _rows(document, task, other, record, file)
+    return transfers
 
 
 def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:

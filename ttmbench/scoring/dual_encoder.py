@@ -181,15 +181,15 @@ def encode_classes(
 
     with torch.inference_mode(), progress_bar(len(prompts), "encoding prompts", "prompts") as shown:
         for span in spans(len(distinct), CLASSES, 1):
-            found = load(blocks, "classes", span)
-            if found is None:
+            stored = load(blocks, "classes", span)
+            if stored is None:
                 done = batch_sizer.map_batches(span.start * each, span.stop * each, encode_some)
                 features = torch.nn.functional.normalize(torch.cat(list(done)).float(), dim=-1)
                 means = features.reshape(span.stop - span.start, each, -1).mean(dim=1)
                 parts.append(torch.nn.functional.normalize(means, dim=-1))
                 save(blocks, "classes", span, parts[-1].cpu().numpy())
             else:
-                parts.append(torch.from_numpy(found))
+                parts.append(torch.from_numpy(stored))
             shown.update((span.stop - span.start) * each)
     # Those that were kept come from the CPU.
     device = _declared_device(adapter) or parts[-1].device
@@ -233,11 +233,11 @@ def encode_side(
     parts: list[torch.Tensor] = []
     device: torch.device | None = None
     cut = spans(count, FEATURES, batch_sizer.rows)
-    kept = [load(blocks, side, span) for span in cut]
-    wanted = [np.arange(span.start, span.stop) for span, found in zip(cut, kept, strict=True) if found is None]
+    finished = [load(blocks, side, span) for span in cut]
+    wanted = [np.arange(span.start, span.stop) for span, stored in zip(cut, finished, strict=True) if stored is None]
     with torch.inference_mode(), progress_bar(count, f"encoding {side}", side) as shown, source(wanted) as coming:
-        for span, found in zip(cut, kept, strict=True):
-            if found is None:
+        for span, stored in zip(cut, finished, strict=True):
+            if stored is None:
                 with phase("prepare"):
                     batch = next(coming)
                 parts.append(_encoded(encoder, batch, span.stop - span.start, batch_sizer, side))
@@ -246,7 +246,7 @@ def encode_side(
                 if blocks is not None:
                     save(blocks, side, span, parts[-1].float().cpu().numpy())
             else:
-                parts.append(torch.from_numpy(found))
+                parts.append(torch.from_numpy(stored))
             shown.update(span.stop - span.start)
         device = device or _declared_device(adapter)
     if device is None:  # all of it was kept, on the CPU; any row shows where the model has its features

@@ -249,13 +249,13 @@ class ShuffledTask:
 
     def pairs(self, choice: Selection) -> TrainingPairs:
         """What to train on for the chosen units, as rows of distinct images and captions."""
-        rows, own = self._stage.prepared.rows, self.unshuffle(choice.captions)
+        rows, given = self._stage.prepared.rows, self.unshuffle(choice.captions)
         if not isinstance(self._stage.adapter, Trainable):
             return self._all_inside(choice)
         if self.is_global:
-            images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[own]
+            images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[given]
         else:
-            images, captions = self._sides(self._choosing, np.take_along_axis(self._options, own, axis=1))
+            images, captions = self._sides(self._choosing, np.take_along_axis(self._options, given, axis=1))
         return TrainingPairs(images[choice.selected], captions[choice.selected])
 
     def _sides(self, choosing: np.ndarray, options: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

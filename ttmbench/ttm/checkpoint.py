@@ -113,13 +113,9 @@ class SeedCheckpoint:
             self._put(*arguments)
 
     def _put(self, path: Path, tensors: Tensors, card: Metadata) -> None:
-        from safetensors import SafetensorError
-
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda place: save_sealed(place, tensors, card))
-        except (OSError, SafetensorError, TtmbenchError) as error:
-            self._warn(str(error) if isinstance(error, TtmbenchError) else f"{path} cannot be written: {error}")
+        why = _replaced(path, tensors, card)
+        if why is not None:
+            self._warn(why)
             self._folder = None
 
     def finish_writing(self) -> None:
@@ -178,7 +174,7 @@ def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
     return str(about.get("start", "")).startswith(f"{run}:")
 
 
-def read_state(path: Path, consequence: str) -> tuple[Tensors, dict[str, Any]] | None:
+def read_state(path: Path, consequence: str) -> tuple[Tensors, Metadata] | None:
     """Tensors of a sealed file and what they are; None without one, and with a warning for a damaged one."""
     try:
         return load_sealed(path)
@@ -189,15 +185,24 @@ def read_state(path: Path, consequence: str) -> tuple[Tensors, dict[str, Any]] |
         return None
 
 
-def write_state(path: Path, tensors: Tensors, about: Mapping[str, Any], consequence: str) -> bool:
+def write_state(path: Path, tensors: Tensors, about: Metadata, consequence: str) -> bool:
     """Replaces a sealed file in one step; False, with a warning of the consequence, if it cannot be written."""
+    why = _replaced(path, separated(tensors), about)
+    if why is not None:
+        warn(f"{why}; {consequence}")
+    return why is None
+
+
+def _replaced(path: Path, tensors: Tensors, about: Metadata) -> str | None:
+    """Replaces a sealed file in one step; why it cannot be written, or None."""
+    from safetensors import SafetensorError
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda target: save_sealed(target, separated(tensors), about))
-    except (OSError, TtmbenchError) as error:
-        warn(f"{error}; {consequence}")
-        return False
-    return True
+        write_atomically(path, lambda target: save_sealed(target, tensors, about))
+    except (OSError, SafetensorError, TtmbenchError) as error:
+        return str(error) if isinstance(error, TtmbenchError) else f"{path} cannot be written: {error}"
+    return None
 
 
 def _step_name(iteration: int) -> str:

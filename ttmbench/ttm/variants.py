@@ -192,25 +192,25 @@ class Adaptation:
         about = {"variant": name if name == SIMPLE_MATCH else self.spec.matching}
         original: Original | None = None
         for seed in self.seeds:
-            kept = self.checkpoint.seed(name, seed, self.raw)
-            standing = kept.read()
-            if standing.final is not None and complete is not None and not complete(seed):
-                standing = SeedProgress()
-            steps = list(standing.steps)
-            final = standing.final
+            checkpoint = self.checkpoint.seed(name, seed, self.raw)
+            progress = checkpoint.read()
+            if progress.final is not None and complete is not None and not complete(seed):
+                progress = SeedProgress()
+            steps = list(progress.steps)
+            final = progress.final
             for step in steps if notify and seed in self.told else ():
                 self._notify(step, seed)
             if final is None:
                 original = original or Original(self.stage)
                 with original.adapted():
-                    for step in variant(seed, standing.state, kept.keep):
+                    for step in variant(seed, progress.state, checkpoint.keep):
                         steps.append(step)
                         if notify:
                             self._notify(step, seed)
                     if finished is not None:
                         finished(seed, {**about, "hyperparameters": self._hyperparameters()})
                     final = steps[-1].scores if evaluate is None else evaluate()
-                kept.finish(final, len(steps))
+                checkpoint.finish(final, len(steps))
             runs[seed] = SeedProgress(tuple(steps), None, final)
         return runs
 
@@ -221,7 +221,7 @@ class Adaptation:
     def _lines(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, object]]:
         """Every iteration as the results document has it."""
         records = [self.record_of(step, seed) for seed, run in runs.items() for step in run.steps]
-        return [{**vars(one), "loss": list(one.loss), "metrics": dict(one.metrics)} for one in records]
+        return [{**vars(record), "loss": list(record.loss), "metrics": dict(record.metrics)} for record in records]
 
     def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, object]:
         """Runs every seed again with the captions of each group in another order; every selection must map back.
@@ -240,17 +240,17 @@ class Adaptation:
             stage = replace(self.stage, prepared=permuted)
             other_run = replace(self, stage=stage, raw=stage.score())
             with restored(stage):
-                for one, other in zip(run.steps, other_run.steps(seed), strict=True):
-                    _compare(self.spec, seed, one, other, self._unpermuted(other.captions, order))
+                for step, permuted_step in zip(run.steps, other_run.steps(seed), strict=True):
+                    _compare(self.spec, seed, step, permuted_step, self._unpermuted(permuted_step.captions, order))
         return {"passed": True, "seeds": list(self.seeds), "iterations": self.settings.iterations}
 
-    def _unpermuted(self, found: np.ndarray, order: np.ndarray) -> np.ndarray:
+    def _unpermuted(self, captions_found: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Captions of a run on permuted groups by their positions in the task's own order."""
         if not self.spec.is_global:
-            return np.take_along_axis(order, found, axis=1)
+            return np.take_along_axis(order, captions_found, axis=1)
         captions = order.shape[1]
         flat = np.arange(len(order))[:, None] * captions + order
-        return np.asarray(flat.reshape(-1)[found])
+        return np.asarray(flat.reshape(-1)[captions_found])
 
     def record_of(self, step: Step, seed: int) -> IterationRecord:
         """An iteration with what the labels say of it, for the report."""
@@ -300,19 +300,19 @@ def _before_the_last(runs: Mapping[int, SeedProgress]) -> list[list[Scores]]:
     return [[step.scores for step in run.steps[:-1]] for run in runs.values()]
 
 
-def _compare(spec: TaskSpec, seed: int, one: Step, other: Step, captions: np.ndarray) -> None:
+def _compare(spec: TaskSpec, seed: int, step: Step, other: Step, captions: np.ndarray) -> None:
     """Raises AssertionNotMet unless both runs selected the same units with the same captions.
 
     Of a tied unit, which is selected only where ties are included, another caption is as good.
     """
-    differs = one.selected != other.selected
-    differs |= one.selected & ~one.tie & (one.captions != captions).any(axis=1)
+    differs = step.selected != other.selected
+    differs |= step.selected & ~step.tie & (step.captions != captions).any(axis=1)
     if differs.any():
         unit = int(np.argmax(differs))
         raise AssertionNotMet(
             f"task '{spec.task}', seed {seed}: with the captions of every group in another order, iteration "
-            f"{one.iteration} selects otherwise ({int(differs.sum())} of {len(differs)} units, the first is {unit}; "
-            f"thresholds {one.threshold:.6g} and {other.threshold:.6g}): something reads positions, or the model's "
+            f"{step.iteration} selects otherwise ({int(differs.sum())} of {len(differs)} units, the first is {unit}; "
+            f"thresholds {step.threshold:.6g} and {other.threshold:.6g}): something reads positions, or the model's "
             "scores depend on what stands beside them"
         )
 

@@ -112,12 +112,18 @@ class DataFile:
             raise OutOfReachError(f"the task file does not say where {self.name} comes from; put it into {self.where}")
         if self.origin_of.page is not None:
             raise OutOfReachError(f"{self.name} is fetched by hand: {self.origin_of.page}; put it at {self.target}")
+        with self.writing(self.target.parent):
+            if self.missing() is None:  # another process has just fetched it
+                return "present"
+            return self._fetch(web, self.origin_of)
+
+    @contextmanager
+    def writing(self, folder: Path) -> Iterator[None]:
+        """Makes the folder and locks the file or folder of this need; DataError if it cannot be written."""
         try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             with locked(self.data_dir, self.name):
-                if self.missing() is None:  # another process has just fetched it
-                    return "present"
-                return self._fetch(web, self.origin_of)
+                yield
         except OSError as error:
             raise DataError(f"{self.target} cannot be written ({error.strerror or error})") from None
 

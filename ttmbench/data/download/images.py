@@ -21,10 +21,10 @@ from ttmbench._util.limits import limit
 from ttmbench._util.redact import scrub, secrets_in_environment
 from ttmbench._util.text import read_json_lines
 from ttmbench.data.availability import amount, count_of_images
-from ttmbench.data.download.files import DataFile, check_no_link, locked, read_records, write_record
+from ttmbench.data.download.files import DataFile, check_no_link, read_records, write_record
 from ttmbench.data.download.http import NoAnswerError, Web, forget
 from ttmbench.data.paths import Origin, inside
-from ttmbench.errors import DataError, OutOfReachError, TtmbenchError
+from ttmbench.errors import OutOfReachError, TtmbenchError
 
 AT_ONCE = 8
 SILENT = 20  # servers in a row that cannot be reached before the network is taken to be down
@@ -40,10 +40,13 @@ class EachImage(DataFile):
     def missing(self) -> str | None:
         """Which images are missing."""
         try:
-            names = list(self.addresses())
+            names = list(self._wanted())
         except TtmbenchError as error:
             return str(error)
         return f"{count_of_images(names)} not there" if names else None
+
+    def _wanted(self) -> Mapping[str, str]:
+        return self.addresses()
 
     def size(self, web: Web) -> int | None:
         """None: unknown until fetched."""
@@ -58,7 +61,7 @@ class EachImage(DataFile):
         """
         assert self.origin_of is not None, "only what has an address is fetched so"
         sizes, lost = [], []
-        with self._written():
+        with self.writing(self.target):
             for name, url in progress_iter(self.addresses().items(), "fetching", "images"):
                 try:
                     sizes.append(self.fetch_image(web, name, url))
@@ -90,16 +93,6 @@ class EachImage(DataFile):
         forget(part)
         return got.bytes
 
-    @contextmanager
-    def _written(self) -> Iterator[None]:
-        """Makes and locks the folder; DataError if it cannot be written."""
-        try:
-            self.target.mkdir(parents=True, exist_ok=True)
-            with locked(self.data_dir, self.name):
-                yield
-        except OSError as error:
-            raise DataError(f"{self.target} cannot be written ({error.strerror or error})") from None
-
 
 class ListedImages(EachImage):
     """A folder of images whose addresses are in the rows. Nothing is fetched into the user's own, without a record."""
@@ -119,13 +112,7 @@ class ListedImages(EachImage):
         has_any = self.target.is_dir() and next(self.target.iterdir(), None) is not None
         if has_any and (self.target.is_symlink() or self.name not in read_records(self.data_dir)):
             return None  # the user's own
-        try:
-            names = list(self._wanted())
-        except TtmbenchError as error:
-            return str(error)
-        if not names:
-            return None if has_any else "no image could be had"
-        return f"{count_of_images(names)} not there"
+        return super().missing() or (None if has_any else "no image could be fetched")
 
     def fetch(self, web: Web) -> str:
         """Fetches every missing image, several at a time, with less patience than for single files.
@@ -137,10 +124,10 @@ class ListedImages(EachImage):
         quick = replace(
             web, tries=min(web.tries, 2), timeout=min(web.timeout, 10.0), most=limit("image_bytes"), shows=False
         )
-        with self._written():
+        with self.writing(self.target):
             write_record(self.data_dir, self.name, {"listed": True})  # from now on it is no folder of the user's own
             sizes, lost = self._fetch_all(quick, self._wanted())
-        why = f"; {lost} could not be had: {self.lost_file.name} says why" if lost else ""
+        why = f"; {lost} could not be fetched: see {self.lost_file.name}" if lost else ""
         return f"{len(sizes)} images, {amount(sum(sizes))}{why}"
 
     def _wanted(self) -> dict[str, str]:
@@ -177,7 +164,7 @@ class ListedImages(EachImage):
                     break
         if silent:
             raise OutOfReachError(
-                f"{self.name}: none of the first {len(silent)} images could be had, and no server answered: "
+                f"{self.name}: none of the first {len(silent)} images could be fetched, and no server answered: "
                 f"{silent[0][2]}"
             )
         return sizes, lost
@@ -187,7 +174,7 @@ class ListedImages(EachImage):
         try:
             Origin(url=address)
         except ValueError:
-            raise _NoImageError("it is no http or https address") from None
+            raise _NoImageError("it is not an http or https address") from None
         return self.fetch_image(web, name, address, _look)
 
     def _write(self, name: str, url: str, why: str) -> None:

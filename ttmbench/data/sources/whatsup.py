@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from pathlib import PurePosixPath
@@ -189,8 +190,10 @@ def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels])
 
 def _still_wrong(first: Photo, second: Photo, published: tuple[str, str] | None) -> tuple[bool, str]:
     """Whether the two files still show each other's relation, as far as known, and why."""
-    if _says(first) == second.relation and _says(second) == first.relation:
-        return False, "corrected: their captions have been exchanged in the data; nothing is done"
+    with suppress(DataError):
+        said = [told_by_captions(Group(photo.name, (photo.image,), photo.captions))[1] for photo in (first, second)]
+        if said == [second.relation, first.relation]:
+            return False, "corrected: their captions have been exchanged in the data; nothing is done"
     if published is None:
         return True, "not checked: no digest known"
     contents = [photo.image.read() for photo in (first, second) if photo.image.read is not None]
@@ -202,14 +205,6 @@ def _still_wrong(first: Photo, second: Photo, published: tuple[str, str] | None)
     if digests == published[::-1]:
         return False, "corrected: the files have been exchanged in the data; nothing is done"
     return True, f"not checked: the digests {digests[0][:12]} and {digests[1][:12]} are not those known"
-
-
-def _says(photo: Photo) -> str | None:
-    """The relation in the captions, if they have one."""
-    try:
-        return told_by_captions(Group(photo.name, (photo.image,), photo.captions))[1]
-    except DataError:
-        return None
 
 
 def _singles(scenes: Mapping[str, Mapping[str, Photo]]) -> Iterator[Group]:

@@ -17,13 +17,12 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.classes import load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.evaluator.forced_choice import ask_task
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import RetrievalPool, describe_classes
 from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.run import write_artifacts
 from ttmbench.evaluator.run_key import RunKey, kinds_of
-from ttmbench.evaluator.score_task import load_data
+from ttmbench.evaluator.score_task import ask_task, load_data
 from ttmbench.evaluator.settings import datasets_of
 from ttmbench.evaluator.task_result import Data, Ranked, Scored, TaskResult, TransferResult
 from ttmbench.evaluator.transfer_eval import with_adapted_scores

@@ -98,12 +98,12 @@ def ask_choices(
 
     def ask(rows: slice) -> list[Given]:
         part = questions[rows]
-        answers = list(adapter.answer([_handed(one, groups, style, open_image) for one in part]))
+        answers = list(adapter.answer([_handed(question, groups, style, open_image) for question in part]))
         if len(answers) != len(part):
             raise TtmbenchError(f"the model returned {len(answers)} answers to {len(part)} questions")
         return [
-            Given(one, text, _read(text, one, groups[one.group], style))
-            for one, text in zip(part, answers, strict=True)
+            Given(question, text, _read(text, question, groups[question.group], style))
+            for question, text in zip(part, answers, strict=True)
         ]
 
     with progress_bar(len(questions), "asking", "questions") as shown:
@@ -157,17 +157,17 @@ def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) ->
     if answer is None:
         return None
     if asked.side == "text":
-        place = read_caption_choice(answer, [group.captions[option] for option in asked.order])
+        position = read_caption_choice(answer, [group.captions[option] for option in asked.order])
     else:
-        place = read_image_choice(answer, len(asked.order), style.side_by_side)
-    return None if place is None else asked.order[place]
+        position = read_image_choice(answer, len(asked.order), style.side_by_side)
+    return None if position is None else asked.order[position]
 
 
 def _choices(given: Sequence[Given], groups: int, shape: GroupShape) -> Choices:
     """Which questions were answered correctly: one asked in several orders only if every answer is."""
-    own = (groups, min(shape.images, shape.captions))
-    text, image = np.ones(own, dtype=bool), np.ones(own, dtype=bool)
-    for one in given:
-        side = text if one.asked.side == "text" else image
-        side[one.asked.group, one.asked.subject] &= one.right
+    shape_of_side = (groups, min(shape.images, shape.captions))
+    text, image = np.ones(shape_of_side, dtype=bool), np.ones(shape_of_side, dtype=bool)
+    for answer in given:
+        side = text if answer.asked.side == "text" else image
+        side[answer.asked.group, answer.asked.subject] &= answer.right
     return Choices(None if shape.more_images else text, image if shape.images > 1 else None)
