@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.blocks import MemoryBlocks
+from support.small_models import MemoryBlocks
 
 import ttmbench
 from ttmbench.cache.entry import read_entry

@@ -304,7 +304,7 @@ def test_a_model_that_cannot_adapt_has_no_number_of_ttm_to_assert():
 THREE = ["shapes_color", "shapes_place", "shapes_replace"]
 
 
-def failing_at(monkeypatch, name, where="run_task"):
+def failing_at(monkeypatch, name, where="run_task", error=TtmbenchError):
     """Makes one task fail: when it is run, or when its files are written."""
     from ttmbench.evaluator import run as evaluator
 
@@ -313,7 +313,7 @@ def failing_at(monkeypatch, name, where="run_task"):
     def wrapped(*arguments):
         spec = arguments[1].spec if where == "run_task" else arguments[2].spec
         if spec.task == name:
-            raise TtmbenchError("disk full")
+            raise error("disk full")
         return before(*arguments)
 
     monkeypatch.setattr(evaluator, where, wrapped)
@@ -337,27 +337,14 @@ def test_a_failed_task_hides_neither_table_nor_path_of_the_finished_ones(where, 
     if where == "write_artifacts":
         return
     assert main(words) == 1 and "shapes_color" in capsys.readouterr().out, "also where nothing is written"
+    with monkeypatch.context() as patched:
+        failing_at(patched, "shapes_place", error=KeyboardInterrupt)
+        assert main(words) == 130
+    captured = capsys.readouterr()
+    assert "shapes_color" in captured.out and "interrupted" in captured.err
     with pytest.raises(TtmbenchError) as caught:
         ttmbench.simple_evaluate("tiny-clip", THREE, **QUICK)
     assert "shapes_color" in caught.value.results.results and "shapes_replace" not in caught.value.results.results
-
-
-def test_results_come_with_an_interruption(monkeypatch, capsys):
-    from ttmbench.cli import main
-    from ttmbench.evaluator import run as evaluator
-
-    before = evaluator.run_task
-
-    def stopped(context, task, *more):
-        if task.spec.task == "shapes_place":
-            raise KeyboardInterrupt
-        return before(context, task, *more)
-
-    monkeypatch.setattr(evaluator, "run_task", stopped)
-    words = ["run", "--model", "tiny-clip", "--tasks", ",".join(THREE), "--limit", "8", "--device", "cpu"]
-    assert main(words) == 130
-    captured = capsys.readouterr()
-    assert "shapes_color" in captured.out and "interrupted" in captured.err
 
 
 def test_hooks_hear_of_a_run():

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import random
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from kills import report
 from support.web_server import Site
 
 from ttmbench.data.download import http
@@ -29,13 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    seed: int = options.seed
-    found = fetch_all(options.files, seed)
-    print("| downloads | seed | fetched | refused | wrong |")
-    print("|---:|---:|---:|---:|---:|")
-    print(f"| {options.files} | {seed} | {found['fetched']} | {found['refused']} | {found['wrong']} |")
-    if options.json is not None:
-        Path(options.json).write_text(json.dumps({"seed": seed, **found}), encoding="utf-8")
+    found = fetch_all(options.files, options.seed)
+    report(found, f"{options.files} downloads that were cut (seed {options.seed})", options.json)
     return int(found["wrong"] > 0)
 
 

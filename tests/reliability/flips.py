@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kills import report
 
 from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.checkpoint import SeedCheckpoint, TaskCheckpoint
@@ -27,23 +27,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    seed: int = options.seed
-    found = {"seed": seed, **flip(options.flips, seed)}
-    print("| checkpoints of TTM | seed | bits flipped | accepted |")
-    print("|---|---:|---:|---:|")
-    print(f"| header | {seed} | {found['header']} | {found['header_accepted']} |")
-    print(f"| tensors | {seed} | {found['tensors']} | {found['tensors_accepted']} |")
-    if options.json is not None:
-        Path(options.json).write_text(json.dumps(found), encoding="utf-8")
+    found = flip(options.flips, options.seed)
+    report(found, f"checkpoints of TTM with a flipped bit (seed {options.seed})", options.json)
     return int(bool(found["header_accepted"] or found["tensors_accepted"]))
 
 
 def flip(count: int, seed: int) -> dict[str, int]:
     """Flips ``count`` bits of headers and a tenth as many of tensors, each in a whole copy of all files.
-
-    Args:
-        count: flips of headers.
-        seed: says which.
 
     Returns:
         Flips of each kind, and how many of them were read all the same.

@@ -189,12 +189,14 @@ def main(options: argparse.Namespace) -> int:
                 break
             if sys.stderr.isatty():
                 print(f"\r{count.kills} kills, {count.runs} runs", end="", file=sys.stderr)
-    report(asdict(count), f"seed {options.seed}; an undisturbed run takes {duration:.1f} s", options.json)
+    about = f"kills at random moments (seed {options.seed}; an undisturbed run takes {duration:.1f} s)"
+    report(asdict(count), about, options.json)
     return int(any(list(asdict(count).values())[3:]))
 
 
 def report(counted: dict[str, int], about: str, path: str | None) -> None:
-    print(f"| kills at random moments ({about}) | |\n|---|---:|")
+    """Prints a table, and writes JSON if asked for."""
+    print(f"| {about} | |\n|---|---:|")
     for key, value in counted.items():
         print(f"| {key.replace('_', ' ')} | {value} |")
     if path is not None:

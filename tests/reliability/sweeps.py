@@ -223,7 +223,7 @@ def main(options: argparse.Namespace) -> int:
                 print((folder / "log").read_text(encoding="utf-8"), file=sys.stderr)
                 break
             print(f"{count.kills} kills, {count.sweeps} sweeps", file=sys.stderr, flush=True)
-    about = f"executor {options.executor}, seed {options.seed}; an undisturbed sweep takes {duration:.1f} s"
+    about = f"kills at random moments (executor {options.executor}, seed {options.seed}; {duration:.1f} s without)"
     report(asdict(count), about, options.json)
     return int(any(list(asdict(count).values())[6:]))
 

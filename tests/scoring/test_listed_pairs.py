@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy.special import logsumexp
-from support.blocks import MemoryBlocks
+from support.small_models import MemoryBlocks
 
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.scoring.batches import BatchSizer

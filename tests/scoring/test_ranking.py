@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.blocks import MemoryBlocks
+from support.small_models import MemoryBlocks
 
 from ttmbench.errors import TtmbenchError
 from ttmbench.scoring import dual_encoder, inputs, ranking

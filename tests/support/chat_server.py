@@ -89,15 +89,9 @@ class ChatServer(LocalServer):
             return
         if fault == "slow":
             time.sleep(1.2)
-        if fault in ("429", "500", "503"):
+        if fault in ANSWERS:
             headers = {"retry-after": self.retry_after} if fault == "429" else {}
-            return self._send(handler, int(fault), {"error": {"message": "later, please"}}, headers)
-        if fault == "malformed":
-            return self._send(handler, 200, '{"choices": [{"message": ')
-        if fault == "strange":
-            return self._send(handler, 200, {"object": "list", "data": []})
-        if fault in BODIES:
-            return self._send(handler, 200, BODIES[fault])
+            return self._send(handler, *ANSWERS[fault], headers)
         if fault == "endless":
             return self._send_without_end(handler)
         if fault is not None and fault.startswith("echo "):
@@ -111,17 +105,9 @@ class ChatServer(LocalServer):
         if asked > self.lists_at_most:
             said = self.refuses_more.format(asked=asked, most=self.lists_at_most)
             return self._send(handler, 400, {"error": {"message": said}})
-        if fault == "policy":
-            return self._send(handler, 400, {"error": {"message": "not this one", "code": "content_policy_violation"}})
         if fault == "key":
             said = f"Incorrect API key provided: {handler.headers.get('authorization')}"
             return self._send(handler, 401, {"error": {"message": said, "code": "invalid_api_key"}})
-        if fault == "quota":
-            return self._send(handler, 429, {"error": {"message": "no credit", "code": "insufficient_quota"}})
-        if fault in ("400", "404"):
-            return self._send(handler, int(fault), {"error": {"message": "not so"}})
-        if fault == "no such parameter":
-            return self._send(handler, 400, {"error": {"message": "logprobs are not supported with this model"}})
         if fault == "other name" and "max_tokens" in body:
             return self._send(handler, 400, {"error": {"message": "use 'max_completion_tokens' instead"}})
         answer = {**self._answer(body, fault), "model": name}
@@ -180,7 +166,23 @@ BODIES = {
     "null": '{"choices": [{"message": {"content": null}, "finish_reason": "length"}]}',
     "deep": "[" * 100_000,
 }
-"""Answers with status 200 that are of no use."""
+"""Unusable answers with status 200."""
+
+
+def _error(message: str, **more: str) -> Json:
+    return {"error": {"message": message, **more}}
+
+
+ANSWERS: dict[str | None, tuple[int, str | Json]] = {  # fault -> status and body
+    **{status: (int(status), _error("later, please")) for status in ("429", "500", "503")},
+    **{status: (int(status), _error("not so")) for status in ("400", "404")},
+    **{fault: (200, body) for fault, body in BODIES.items()},
+    "malformed": (200, '{"choices": [{"message": '),
+    "strange": (200, {"object": "list", "data": []}),
+    "policy": (400, _error("not this one", code="content_policy_violation")),
+    "quota": (429, _error("no credit", code="insufficient_quota")),
+    "no such parameter": (400, _error("logprobs are not supported with this model")),
+}
 
 ECHOES: dict[str, Callable[[str], str]] = {
     "plain": str,

@@ -15,10 +15,9 @@ from ttmbench.evaluator.unit import UnitResult
 from ttmbench.evaluator.worker import Worker
 from ttmbench.report.load import gather
 from ttmbench.results.reader import walk_documents
-from ttmbench.sweep.driver import Driver
+from ttmbench.sweep.driver import Driver, overview
 from ttmbench.sweep.estimate import rates, seconds_of, work_of
 from ttmbench.sweep.folder import beside_other_cells, one_driver, read_summary, stages_left
-from ttmbench.sweep.progress import overview
 
 PLAN = {
     "models": ["tiny-clip", "tiny-clip-seed1"],

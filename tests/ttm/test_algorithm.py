@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from support.rounding import Noise
-from support.two_layers import stage_of
+from support.small_models import stage_of
 
 from ttmbench import schedules
 from ttmbench.cli import main

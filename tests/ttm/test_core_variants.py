@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support.two_layers import Towers, stage_of
+from support.small_models import Towers, stage_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 from support.rounding import Noise
-from support.two_layers import Towers, stage_of
+from support.small_models import Towers, stage_of
 
 from ttmbench import schedules
 from ttmbench.config import TTMConfig

@@ -66,9 +66,8 @@ def sweep(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path) -> int:
-    from ttmbench.sweep.driver import Driver
+    from ttmbench.sweep.driver import Driver, display
     from ttmbench.sweep.folder import SUMMARY, one_driver
-    from ttmbench.sweep.progress import display
 
     try:
         with terminated_like_interrupted(), one_driver(root):

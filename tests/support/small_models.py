@@ -1,12 +1,45 @@
-"""A model of two linear layers and tasks of random numbers, on which TTM takes milliseconds."""
+"""Models and stores of a few lines: one that counts what it scores, one of two linear layers, blocks in memory."""
 
 from __future__ import annotations
+
+import time
+from pathlib import Path
 
 import numpy as np
 import torch
 
+import ttmbench
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
+
+QUICK = {"limit": 16, "device": "cpu", "bootstrap_iters": 0}
+
+
+class Counting:
+    """A pair scorer that writes a line into a file for every pair that it scores."""
+
+    def __init__(self, log: Path, seconds: float = 0.0, **declared) -> None:
+        self.log, self.seconds, self.declared = log, seconds, declared
+
+    def fingerprint(self):
+        return {"weights": "none", **self.declared}
+
+    def score_pairs(self, images, captions):
+        with self.log.open("a") as file:
+            for _ in captions:
+                file.write("x\n")
+        time.sleep(self.seconds)
+        light = [np.asarray(image, dtype=np.float64).mean() for image in images]
+        found = [(one * len(caption) + ord(caption[-1])) % 17 for one, caption in zip(light, captions, strict=True)]
+        return np.array(found, dtype=np.float32)
+
+    @property
+    def calls(self) -> int:
+        return len(self.log.read_text().split()) if self.log.exists() else 0
+
+
+def run(adapter, tasks="shapes_color", **settings):
+    return ttmbench.simple_evaluate(adapter, tasks, **{**QUICK, **settings})
 
 
 class Towers(torch.nn.Module):
@@ -54,3 +87,15 @@ def stage_of(groups, images=2, captions=2, is_global=False, model=None, size=64,
     rows = Rows(*(np.arange(groups * each).reshape(groups, each) for each in (images, captions)))
     prepared = Prepared(*sides, rows, enlarged)
     return PreparedTask(model or Towers(), prepared, size, is_global, is_global)
+
+
+class MemoryBlocks(dict[tuple[str, int], np.ndarray]):
+    """A `ttmbench.scoring.batches.BlockStore`; (side, number) -> block."""
+
+    def get(self, side: str, block: int) -> np.ndarray | None:
+        """A block, if it is there."""
+        return super().get((side, block))
+
+    def put(self, side: str, block: int, values: np.ndarray) -> None:
+        """Keeps a block."""
+        self[side, block] = values
