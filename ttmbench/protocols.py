@@ -146,11 +146,7 @@ class Debiasable(Protocol):
 
 @runtime_checkable
 class NoisePrior(Debiasable, Protocol):
-    """A `Debiasable` whose P(t) is a mean over noise images.
-
-    Attributes:
-        noise_images: how many; None takes the task's number.
-    """
+    """A `Debiasable` whose P(t) is a mean over so many noise images; None takes the task's number."""
 
     noise_images: int | None
 
@@ -160,11 +156,7 @@ class NoisePrior(Debiasable, Protocol):
 
 @runtime_checkable
 class Blind(Protocol):
-    """A scorer that may ignore the image.
-
-    Attributes:
-        blind: whether its score depends on the caption alone.
-    """
+    """A scorer that may ignore the image; if ``blind``, its score depends on the caption alone."""
 
     blind: bool
 
@@ -179,10 +171,9 @@ class Truncating(Protocol):
 
 @runtime_checkable
 class PreparesInThreads(Protocol):
-    """A model whose ``prepare_images`` may run in several threads at once, beside the model's own work.
+    """A model whose class says whether ``prepare_images`` may run in several threads at once, beside the model.
 
-    Attributes:
-        prepares_in_threads: whether it may; of the class. Otherwise one thread calls the adapter, and others decode.
+    Otherwise one thread calls the adapter, and others decode.
     """
 
     prepares_in_threads: bool
@@ -280,8 +271,7 @@ class ManyAtOnce(Protocol):
 class MayRefuse(Protocol):
     """A pair scorer that may refuse to score a pair: it returns NaN there.
 
-    Attributes:
-        refusals_are_wrong: count the pair's group as incorrect in every metric; else the task fails, naming the groups.
+    If ``refusals_are_wrong``, the pair's group is incorrect in every metric; else the task fails, naming the groups.
     """
 
     refusals_are_wrong: bool

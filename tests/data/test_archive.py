@@ -136,7 +136,7 @@ def test_links_inside_become_copies(tmp_path):
 @pytest.mark.parametrize("target", ["/etc/hostname", "../../secret", "..", "../out/x/../../../secret", "a\\b"])
 def test_a_link_that_leads_out_refuses_the_archive(tmp_path, target):
     (tmp_path / "secret").write_text("secret", encoding="utf-8")
-    words = "link to .*(leads out of its folder|no file of the archive)"
+    words = "link to .*(leads out of its folder|not a file of the archive)"
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
         refused(tarred(tmp_path / "x.archive", FILES, special("images/link", kind, target)), words)
     refused(zipped(tmp_path / "x.archive", FILES, {"images/link": target}), words)
@@ -151,7 +151,7 @@ LINK, FOLDER = tarfile.SYMTYPE, tarfile.DIRTYPE
         ([special("../evil", FOLDER)], "leads out of its folder"),
         ([special("images/d", LINK, "/tmp")], "leads out"),
         ([special("a", LINK, "b"), special("b", LINK, "a")], "link in a circle"),
-        ([special("a", LINK, "nothing")], "which is no file of the archive"),
+        ([special("a", LINK, "nothing")], "which is not a file of the archive"),
         ([special("d", LINK, "images/a.jpg"), special("d/x", LINK, "images/a.jpg")], "d is both a file and a folder"),
         *(
             ([special("images/device", kind)], "images/device is neither a file nor a folder")

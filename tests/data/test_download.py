@@ -272,7 +272,7 @@ def test_two_tasks_that_want_one_path_from_two_places(site, source, download, tm
     source["get"]["mine/rows.json"] = "http://example.org/rows.json"
     task_file(tmp_path / "tasks", source, "two")
     code, _, text = download(None, "one,two", "--include_path", tmp_path / "tasks")
-    assert code == 4 and "mine/rows.json should come from" in text and site.log == []
+    assert code == 4 and "mine/rows.json cannot come from both" in text and site.log == []
 
 
 def test_images_in_a_part_of_a_fetched_folder_come_with_it(site, source, download):
@@ -494,7 +494,7 @@ def test_records_of_many_at_once_are_all_kept(tmp_path):
 def test_a_data_folder_that_does_not_exist_is_a_usage_error(tmp_path, capsys, words):
     code, out, err = run(capsys, *words, "--data_dir", tmp_path / "nothing")
     assert code == 2 and "\n" not in err.strip()
-    assert f"--data_dir {tmp_path / 'nothing'} is no folder; `ttmbench download" in err and out == ""
+    assert f"--data_dir {tmp_path / 'nothing'} must be a folder; `ttmbench download" in err and out == ""
 
 
 def test_what_a_run_misses_names_the_command(site, source, tmp_path, data, capsys):

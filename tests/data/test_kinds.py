@@ -122,7 +122,7 @@ def test_a_wrong_task_file_is_an_error_that_names_the_key(tmp_path, spec, path, 
     [
         ([{"caption": ["a", "b"]}, {"caption": ["c"]}, {"caption": ["d", "e"]}], "has 5 captions, but the task"),
         ([{"caption": ["a", "b", "c"]}, {"caption": []}, {"caption": ["d", "e", "f"]}], "holds 0 captions, but some"),
-        ([{"caption": "a"}] * 3, "should hold a list of captions"),
+        ([{"caption": "a"}] * 3, "must hold a list of captions"),
         ([{"caption": ["a", "b", "c"]}] * 2, "has 2 groups, but task"),
     ],
 )
@@ -136,7 +136,7 @@ def test_captions_of_an_image_may_be_any_number_that_adds_up(tmp_path, rows, mes
 @pytest.mark.parametrize("label", [True, "", None, 1.5, ["cat"]])
 def test_a_label_is_a_number_or_a_name(tmp_path, label):
     file = write(tmp_path, CLASSES, [{"image": "0.png", "label": label}])
-    with pytest.raises(DataError, match="should be the number or the name of a class"):
+    with pytest.raises(DataError, match="must be the number or the name of a class"):
         load(file)
 
 

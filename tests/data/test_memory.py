@@ -117,7 +117,7 @@ def test_a_global_task_is_matched_over_all_images():
         ({"captions": ["a red wall"] * 3}, DataError, "captions of group 0 are a str; expected a list"),
         ({"captions": [["a red wall", 7]] * 3}, DataError, "a caption of group 0 is a int, not a text"),
         ({"images": [Image.new("RGB", (8, 8))] * 3}, DataError, "images of group 0 are a Image; expected a list"),
-        ({"images": [["no.png", "no.png"]] * 3}, DataError, "image 'no.png' of group 0 is no file"),
+        ({"images": [["no.png", "no.png"]] * 3}, DataError, "image 'no.png' of group 0 is not a file"),
         ({"images": [[wall("red").astype(float)] * 2] * 3}, DataError, "array float64 [8, 8, 3]; expected uint8"),
         ({"images": [[wall("red")[:, :, 0]] * 2] * 3}, DataError, "array uint8 [8, 8]; expected uint8"),
         ({"images": [[None, None]] * 3}, DataError, "is a NoneType; expected an image of Pillow"),

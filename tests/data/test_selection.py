@@ -71,7 +71,7 @@ def test_numbers_and_texts_are_ids(value, name):
         ("{id.__class__}", DataError, "has no column 'id.__class__'"),
         ("{id!r}", UsageError, "only digits and 'd' may stand"),
         ("{id:>999999}", UsageError, "only digits and 'd' may stand"),
-        ("{id", UsageError, "is no template"),
+        ("{id", UsageError, "is not a template"),
     ],
 )
 def test_a_template_is_of_columns_and_nothing_else(template, error, message):
@@ -152,11 +152,11 @@ def test_a_box_is_rounded_as_pillow_does():
     [
         ((0, 0, 0, 5), "is empty"),
         ((0, 0, 5, -1), "is empty"),
-        (("a", 0, 5, 5), "'x' of group g is 'a', no number of pixels"),
-        ((0, None, 5, 5), "'y' of group g is None, no number"),
-        ((0, 0, float("nan"), 5), "no number of pixels"),
-        ((0, 0, 1e9, 5), "no number of pixels"),
-        ((True, 0, 4, 5), "no number of pixels"),
+        (("a", 0, 5, 5), "'x' of group g is 'a', not a number of pixels"),
+        ((0, None, 5, 5), "'y' of group g is None, not a number"),
+        ((0, 0, float("nan"), 5), "not a number of pixels"),
+        ((0, 0, 1e9, 5), "not a number of pixels"),
+        ((True, 0, 4, 5), "not a number of pixels"),
     ],
 )
 def test_a_box_that_is_none_is_told(box, message):
@@ -289,7 +289,7 @@ def test_lists_in_a_csv_file_follow_the_true_caption_and_boxes_are_cut(tmp_path,
 @pytest.mark.parametrize("text", ["nothing", "3", "[1", "{'a': 1}", "[" * 5000, "__import__('os')", "-" * 9000 + "1"])
 def test_a_text_that_is_no_list_is_told(tmp_path, text):
     file = write(tmp_path / "rows.json", [{"hard": text}])
-    with pytest.raises(DataError, match=r"'hard' of row 0 is .*, which is no list"):
+    with pytest.raises(DataError, match=r"'hard' of row 0 is .*, which is not a list"):
         list(rows_of_files({"": (file, {})}, (), ("hard",)))
 
 

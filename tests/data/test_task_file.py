@@ -57,12 +57,12 @@ def test_every_shipped_task_is_right():
         ("task: !!python/object/apply:os.system ['true']", "not valid YAML"),
         ("a: &a [1]\nb: *a", "aliases"),
         ("include: nothing.yaml\ntask: mine", "'include' names 'nothing.yaml'"),
-        ("include: ../mine.yaml\ntask: mine", "no file of the same folder"),
+        ("include: ../mine.yaml\ntask: mine", "not a file of the same folder"),
         ("include: mine.yaml\ntask: mine", "include itself"),
-        ("include: 3\ntask: mine", "'include' should be a file name"),
-        ("include: {file: mine.yaml, but: [x]}\ntask: mine", "'include' should be a file name"),
-        ("include: {file: mine.yaml, without: ttm}\ntask: mine", "'include' should be a file name"),
-        ("include: {without: [ttm]}\ntask: mine", "'include' should be a file name"),
+        ("include: 3\ntask: mine", "'include' must be a file name"),
+        ("include: {file: mine.yaml, but: [x]}\ntask: mine", "'include' must be a file name"),
+        ("include: {file: mine.yaml, without: ttm}\ntask: mine", "'include' must be a file name"),
+        ("include: {without: [ttm]}\ntask: mine", "'include' must be a file name"),
     ],
 )
 def test_a_wrong_head_of_a_task_file_names_file_and_key(tmp_path, head, message):

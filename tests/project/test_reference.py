@@ -115,14 +115,6 @@ def test_nothing_else_lies_in_the_folder():
     assert {path.name for path in FOLDER.iterdir()} - known == studies
 
 
-def test_two_commands_give_the_same_numbers():
-    first, whole = read(FOLDER / "first.json"), read(FOLDER / "builtin.json")
-    found = {key: value for key, value in whole["results"]["shapes_color"].items() if "simple_match" not in key}
-    assert found == first["results"]["shapes_color"]
-    lines = [(FOLDER / f"{stem}_ttm_shapes_color.jsonl").read_bytes() for stem in ("first", "builtin")]
-    assert lines[0] == lines[1]
-
-
 # What is shown of them
 
 

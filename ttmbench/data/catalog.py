@@ -164,7 +164,7 @@ def _beside(path: Traversable, name: str) -> Traversable:
     parent = getattr(path, "parent", None)
     file = None if parent is None or set(name) & set("/\\") else parent / name
     if file is None or not name.endswith(ENDINGS) or not file.is_file():
-        raise UsageError(f"{path}: 'include' names '{name}', which is no file of the same folder")
+        raise UsageError(f"{path}: 'include' names '{name}', which is not a file of the same folder")
     return file
 
 
@@ -180,7 +180,7 @@ def _includes(path: Traversable, value: object) -> Iterator[tuple[str, list[str]
                 yield name, []
             case _:
                 raise UsageError(
-                    f"{path}: 'include' should be a file name, {{file: name, without: [keys]}}, or a list of these, "
+                    f"{path}: 'include' must be a file name, {{file: name, without: [keys]}}, or a list of these, "
                     f"got {entry!r:.80}"
                 )
 

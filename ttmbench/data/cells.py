@@ -67,7 +67,7 @@ class Row:
         try:
             parts = list(Formatter().parse(column))
         except ValueError as error:
-            raise UsageError(f"'{column}' is no template of columns in braces: {error}") from None
+            raise UsageError(f"'{column}' is not a template of columns in braces: {error}") from None
         filled = []
         for literal, name, spec, conversion in parts:
             filled.append(literal)

@@ -73,7 +73,7 @@ def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alt
             first = origins.setdefault(need.name, need.origin)
             if first != need.origin:
                 raise DataError(
-                    f"{need.name} should come from {first} and from {need.origin}; download such tasks into different "
+                    f"{need.name} cannot come from both {first} and {need.origin}; download such tasks into different "
                     "data folders (--data_dir)"
                 )
     return planned

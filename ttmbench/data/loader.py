@@ -170,7 +170,7 @@ def _tags_in(file: Path) -> dict[str, str]:
     for group_id, value in content.items():
         values = value if isinstance(value, list) else [value]
         if not all(isinstance(text, str) for text in values):
-            raise DataError(f"{file}: the tags of group {group_id} are no texts: {value!r:.80}")
+            raise DataError(f"{file}: the tags of group {group_id} must be texts, got {value!r:.80}")
         tags[group_id] = ", ".join(values)
     return tags
 

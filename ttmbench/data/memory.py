@@ -242,7 +242,7 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
         case str() | os.PathLike():
             path = Path(image)
             if not path.is_file():
-                raise DataError(f"{what} is no file")
+                raise DataError(f"{what} is not a file")
             return ImageRef(name, partial(open_image, path), path, path.read_bytes)
     raise DataError(
         f"{what} is a {type(image).__name__}; expected an image of Pillow, a uint8 array [height, width, 3], or a path"

@@ -38,7 +38,9 @@ def data_folder(given: Path | None = None) -> Path:
 def given_data_folder(given: str | Path | None) -> Path:
     """As `data_folder`, for commands that read: UsageError if a given folder does not exist."""
     if given is not None and not Path(given).expanduser().is_dir():
-        raise UsageError(f"--data_dir {given} is no folder; `ttmbench download TASKS --data_dir {given}` makes it")
+        raise UsageError(
+            f"--data_dir {given} must be a folder; `ttmbench download TASKS --data_dir {given}` creates it"
+        )
     return data_folder(Path(given) if given is not None else None)
 
 
@@ -105,7 +107,7 @@ def inside(base: Path, relative: str, what: str, roots: Sequence[Path] = ()) -> 
     try:
         resolved = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a null character
-        raise DataError(f"{what}: {relative!r} is no usable path ({error})") from None
+        raise DataError(f"{what}: {relative!r} is not a usable path ({error})") from None
     ends, end = roots or (base,), str(resolved)
     # Most folders have no link on the way to them, and there is nothing to follow once for each image.
     if not lexical or not (
@@ -182,7 +184,7 @@ class Origin(BaseModel):
             raise ValueError("'each' needs a 'url' that addresses of images begin with, and nothing else")
         address = urlsplit(self.url or self.page or "")
         if address.scheme not in ("http", "https") or not address.hostname or " " in (self.url or ""):
-            raise ValueError("should be an http or https address; 'unpack: true' says that it is an archive")
+            raise ValueError("must be an http or https address; 'unpack: true' says that it is an archive")
         if self.member is not None and not self.unpack:
             raise ValueError("'member' is a part of an archive, so it needs 'unpack: true'")
         return self

@@ -118,7 +118,7 @@ def _listed(row: Row, column: str) -> object:
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         items = None
     if not isinstance(items, list | tuple):
-        raise DataError(f"{where} is {value!r:.80}, which is no list")
+        raise DataError(f"{where} is {value!r:.80}, which is not a list")
     return list(items)
 
 

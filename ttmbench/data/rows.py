@@ -48,7 +48,7 @@ class ImageCell:
         """The image's file name; DataError if the cell holds none."""
         value = self.value
         if not isinstance(value, str) or not value:
-            raise DataError(f"{self.where} should name an image file, got {value!r}")
+            raise DataError(f"{self.where} must name an image file, got {value!r}")
         return value
 
 
@@ -128,7 +128,7 @@ def _label(row: Row, column: str, group_id: str) -> str:
     value = row.value(column)
     if isinstance(value, bool) or not isinstance(value, int | str) or not str(value).strip():
         where = _named(row, column, group_id)
-        raise DataError(f"{where} should be the number or the name of a class, got {value!r:.80}")
+        raise DataError(f"{where} must be the number or the name of a class, got {value!r:.80}")
     return str(value)
 
 
@@ -142,7 +142,7 @@ def _captions(row: Row, columns: str | Sequence[str], group_id: str, count: int 
             named.append((name, value))
         elif not isinstance(value, list):
             where = _named(row, name, group_id)
-            raise DataError(f"{where} should hold a list of captions, got {value!r:.80}")
+            raise DataError(f"{where} must hold a list of captions, got {value!r:.80}")
         else:
             named += [(f"{name}[{index}]", text) for index, text in enumerate(value)]
     if isinstance(columns, str):
@@ -162,7 +162,7 @@ def _images(row: Row, columns: str | Sequence[str], group_id: str, count: int) -
     if isinstance(value, list):
         _check_length(len(value), row, columns, group_id, count, "images")
     elif columns in row.cells and count > 1:
-        raise DataError(f"{_named(row, columns, group_id)} should hold {count} images in a list")
+        raise DataError(f"{_named(row, columns, group_id)} must hold {count} images in a list")
     return [ImageCell(row, columns, index, group_id) for index in range(count)]
 
 
@@ -214,7 +214,7 @@ def box_of(row: Row, columns: Sequence[str], group_id: str) -> Box:
         except (TypeError, ValueError):
             number = math.nan
         if not abs(number) <= _FARTHEST:
-            raise DataError(f"{_named(row, column, group_id)} is {value!r:.80}, no number of pixels")
+            raise DataError(f"{_named(row, column, group_id)} is {value!r:.80}, not a number of pixels")
         numbers.append(number)
     left, top, width, height = numbers
     box = (round(left), round(top), round(left + width), round(top + height))

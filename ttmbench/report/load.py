@@ -47,18 +47,18 @@ class Gathered:
     skipped: dict[str, str]
 
 
-def gather(place: Path) -> Gathered:
+def gather(given: Path) -> Gathered:
     """Every results document of a folder, searched recursively, or one document; runs are sorted by model and path.
 
     Raises:
         UsageError: the path does not exist, or has no JSON file.
     """
-    if not place.exists():
-        raise UsageError(f"{place} does not exist; give a results file, or a directory with some (--output_path)")
-    folder = place if place.is_dir() else place.parent
-    files = dict(walk_documents(place)) if place.is_dir() else {place: _read(place)}
+    if not given.exists():
+        raise UsageError(f"{given} does not exist; give a results file, or a directory with some (--output_path)")
+    folder = given if given.is_dir() else given.parent
+    files = dict(walk_documents(given)) if given.is_dir() else {given: _read(given)}
     if not files:
-        raise UsageError(f"{place} has no results document; runs write them with --output_path {place}")
+        raise UsageError(f"{given} has no results document; runs write them with --output_path {given}")
     skipped = {
         path.relative_to(folder).as_posix(): why
         for path, why in files.items()

@@ -137,12 +137,12 @@ def _label(analysis: str, name: str, curve: Analysis) -> str:
 
 def _supervision(axes: Axes, document: Analysis) -> None:
     bars = {name: bar for name, bar in document["data"]["metrics"].items() if bar["value"] is not None}
-    place = np.arange(len(bars))
+    xs = np.arange(len(bars))
     values = np.array([100 * bar["value"] for bar in bars.values()])
     axes.grid(visible=False, axis="x")
     axes.set_axisbelow(True)
-    axes.bar(place, values, width=0.6, color=[LINES[index % len(LINES)] for index in place])
-    for x, bar, value in zip(place, bars.values(), values, strict=True):
+    axes.bar(xs, values, width=0.6, color=[LINES[index % len(LINES)] for index in xs])
+    for x, bar, value in zip(xs, bars.values(), values, strict=True):
         if bar["ci"] is not None:
             low, high = (100 * end for end in bar["ci"])
             axes.errorbar(x, value, [[max(0.0, value - low)], [max(0.0, high - value)]], color="black", capsize=3, lw=1)
@@ -150,7 +150,7 @@ def _supervision(axes: Axes, document: Analysis) -> None:
             axes.hlines(100 * bar["chance"], x - 0.38, x + 0.38, color=GREY, ls="--", lw=1.5)
         top = value if bar["ci"] is None else 100 * bar["ci"][1]
         axes.annotate(f"{value:.1f}", (x, top), ha="center", va="bottom", xytext=(0, 2), textcoords="offset points")
-    axes.set_xticks(place, [name.replace("_accuracy", "").replace("_", "\n") for name in bars])
+    axes.set_xticks(xs, [name.replace("_accuracy", "").replace("_", "\n") for name in bars])
     axes.set_ylabel("raw performance (%)")
     axes.set_ylim(0, 106)
     axes.plot([], [], color=GREY, ls="--", lw=1.5, label="chance")
@@ -182,7 +182,7 @@ def _rates(axes: Axes, document: Analysis) -> None:
     data = document["data"]
     rates = [rate for rate in data["rates"] if not any(rate["diverged"])]
     broken = [rate["lr"] for rate in data["rates"] if any(rate["diverged"])]
-    place = [rate["lr"] for rate in rates]
+    xs = [rate["lr"] for rate in rates]
     axes.set_xscale("log")
     axes.axvline(data["default"], color=BAND, lw=6, zorder=0, label="would be used")
     for rate in rates:
@@ -190,13 +190,13 @@ def _rates(axes: Axes, document: Analysis) -> None:
         axes.plot([rate["lr"]] * len(seeds), seeds, color=COUNT, marker="o", ms=3, ls="", alpha=0.4)
     final = [100 * rate["final"] for rate in rates]
     name = f"{document['metric'].replace('_', ' ')} (reads labels)"
-    axes.plot(place, final, color=COUNT, marker="o", ms=5, lw=2, label=name)
+    axes.plot(xs, final, color=COUNT, marker="o", ms=5, lw=2, label=name)
     axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
     selected = [100 * np.mean(rate["selected"]) / data["candidates"] for rate in rates]
-    axes.plot(place, selected, color=LINES[2], marker="D", ms=4, ls=":", label="selected, mean of iterations")
+    axes.plot(xs, selected, color=LINES[2], marker="D", ms=4, ls=":", label="selected, mean of iterations")
     if any(rate["agreement"] is not None for rate in rates):
         agree = [100 * rate["agreement"] for rate in rates]
-        axes.plot(place, agree, color=LINES[3], marker="v", ms=4, ls=":", label="seeds agree")
+        axes.plot(xs, agree, color=LINES[3], marker="v", ms=4, ls=":", label="seeds agree")
     if broken:
         axes.plot(broken, [2] * len(broken), color=GREY, marker="X", ms=6, ls="", label="diverged")
     axes.set_xlabel("learning rate")
@@ -206,7 +206,7 @@ def _rates(axes: Axes, document: Analysis) -> None:
     right.grid(visible=False)
     right.spines["right"].set_visible(True)
     loss = [np.mean([np.nan if value is None else value for value in rate["final_loss"]]) for rate in rates]
-    right.plot(place, loss, color=ACCURACY, marker="s", ms=4, ls="--")
+    right.plot(xs, loss, color=ACCURACY, marker="s", ms=4, ls="--")
     right.set_ylabel("last loss", color=ACCURACY)
     right.set_ylim(bottom=0)
     legend_below(axes, 2)

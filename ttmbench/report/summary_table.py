@@ -76,15 +76,17 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
     is_global = {
         task: config.get("matching") == "global" for run in runs for task, config in run.document.configs.items()
     }
-    numbers = [one for run in runs for one in run.numbers if one.of_tasks is None and one.value is not None]
+    numbers = [number for run in runs for number in run.numbers if number.of_tasks is None and number.value is not None]
     published = with_chance(published, (run.document for run in runs))
     rows: list[AnswerRow] = []
-    for task in dict.fromkeys(one.task for one in numbers):
-        mine = [one for one in numbers if one.task == task]
-        ours = _of_runs(task, mine, is_global.get(task, False))
-        chances = {one.metric: None if one.filter == CHOICE else one.chance for one in mine}
-        chances |= {one.metric: one.chance for one in mine if one.filter != CHOICE}
-        theirs = _of_papers(task, [one for one in published if one.task == task], chances, is_global.get(task, False))
+    for task in dict.fromkeys(number.task for number in numbers):
+        of_task = [number for number in numbers if number.task == task]
+        ours = _of_runs(task, of_task, is_global.get(task, False))
+        chances = {number.metric: None if number.filter == CHOICE else number.chance for number in of_task}
+        chances |= {number.metric: number.chance for number in of_task if number.filter != CHOICE}
+        theirs = _of_papers(
+            task, [number for number in published if number.task == task], chances, is_global.get(task, False)
+        )
         for row in ours:
             rows += [row, *(other for other in theirs if other.model == row.model and not row.limited)]
         known = {row.model for row in ours if not row.limited}
@@ -95,18 +97,18 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
 def _of_runs(task: str, numbers: Sequence[Number], is_global: bool) -> list[AnswerRow]:
     rows = []
     for limited in (False, True):
-        kept = newest(one for one in numbers if one.limited is limited)
-        supervised = {one.model for one in kept if one.track == "supervised"}
+        latest = newest(number for number in numbers if number.limited is limited)
+        supervised = {number.model for number in latest if number.track == "supervised"}
         by_model: dict[str, dict[tuple[str, str], Number]] = {}
-        for one in kept:
-            by_model.setdefault(one.model, {})[one.metric, one.filter] = one
-        for model, found in sorted(by_model.items(), key=lambda item: (item[0] in supervised, item[0])):
-            raw_metric, match_metric = headline({metric for metric, name in found if name in (RAW, CHOICE)}, is_global)
-            raw = found.get((raw_metric, RAW)) or found.get((raw_metric, CHOICE))
-            if not {(raw_metric, RAW), (match_metric, RAW), (raw_metric, CHOICE)} & found.keys():  # a task that ranks
-                raw = next((one for (_, name), one in found.items() if name == RAW), None)
+        for number in latest:
+            by_model.setdefault(number.model, {})[number.metric, number.filter] = number
+        for model, by_key in sorted(by_model.items(), key=lambda item: (item[0] in supervised, item[0])):
+            raw_metric, match_metric = headline({metric for metric, name in by_key if name in (RAW, CHOICE)}, is_global)
+            raw = by_key.get((raw_metric, RAW)) or by_key.get((raw_metric, CHOICE))
+            if not {(raw_metric, RAW), (match_metric, RAW), (raw_metric, CHOICE)} & by_key.keys():  # a task that ranks
+                raw = next((number for (_, name), number in by_key.items() if name == RAW), None)
             row = AnswerRow(
-                task, model, raw, found.get((match_metric, RAW)), found.get((match_metric, TTM)), limited=limited
+                task, model, raw, by_key.get((match_metric, RAW)), by_key.get((match_metric, TTM)), limited=limited
             )
             rows += [_marked(row)] if row.numbers else []
     return rows
@@ -121,27 +123,37 @@ def _of_papers(
     """
     raw_metric, match_metric = headline(chances, is_global)
     raw_metric = raw_metric if raw_metric in chances else next(iter(chances), raw_metric)
-    found: dict[tuple[str, str], list[Number]] = {}
-    for one in numbers:
-        chance = one.chance if one.filter == CHOICE else chances.get(one.metric)
-        found.setdefault((one.model, one.file), []).append(replace(one, chance=chance))
+    by_source: dict[tuple[str, str], list[Number]] = {}
+    for number in numbers:
+        chance = number.chance if number.filter == CHOICE else chances.get(number.metric)
+        by_source.setdefault((number.model, number.file), []).append(replace(number, chance=chance))
     rows = []
-    for (model, source), same in found.items():
-        raw = [one for one in same if one.filter in (RAW, CHOICE) and one.method != SIMPLE_MATCH_COLUMN.name]
-        matched = [one for one in same if one.method == SIMPLE_MATCH_COLUMN.name]
-        adapted = [one for one in same if one.filter == TTM]
+    for (model, source), same in by_source.items():
+        raw = [
+            number for number in same if number.filter in (RAW, CHOICE) and number.method != SIMPLE_MATCH_COLUMN.name
+        ]
+        matched = [number for number in same if number.method == SIMPLE_MATCH_COLUMN.name]
+        adapted = [number for number in same if number.filter == TTM]
         row = AnswerRow(
-            task, model, _one(raw, raw_metric), _one(matched, match_metric), _one(adapted, match_metric), source=source
+            task,
+            model,
+            _pick(raw, raw_metric),
+            _pick(matched, match_metric),
+            _pick(adapted, match_metric),
+            source=source,
         )
         rows += [_marked(row)] if row.numbers else []
     return rows
 
 
 def _marked(row: AnswerRow) -> AnswerRow:
-    track = next((one.track for one in row.numbers if one.track in _MARKED), None)
-    marks = [*([_MARKED[track]] if track else []), *([FROM_FILE] if any(one.from_file for one in row.numbers) else [])]
+    track = next((number.track for number in row.numbers if number.track in _MARKED), None)
+    marks = [
+        *([_MARKED[track]] if track else []),
+        *([FROM_FILE] if any(number.from_file for number in row.numbers) else []),
+    ]
     return replace(row, model=" ".join([row.model, *(f"({mark})" for mark in marks)]))
 
 
-def _one(numbers: Sequence[Number], metric: str) -> Number | None:
-    return next((one for one in numbers if one.metric == metric), numbers[0] if numbers else None)
+def _pick(numbers: Sequence[Number], metric: str) -> Number | None:
+    return next((number for number in numbers if number.metric == metric), numbers[0] if numbers else None)

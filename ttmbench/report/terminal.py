@@ -61,8 +61,8 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
     for number in means_of(document):
         means.setdefault(number.task, []).append(number)
     for name, numbers in means.items():
-        metrics = [one.metric if one.filter == RAW else f"{one.metric} ({one.method})" for one in numbers]
-        values = ", ".join(f"{metric} {percent(one.value)}" for metric, one in zip(metrics, numbers, strict=True))
+        metrics = [row.metric if row.filter == RAW else f"{row.metric} ({row.method})" for row in numbers]
+        values = ", ".join(f"{metric} {percent(row.value)}" for metric, row in zip(metrics, numbers, strict=True))
         yield f"{name}, mean of {numbers[0].of_tasks} tasks: {values}"
     for task, tag_means in document.tag_means.items():
         for name, mean in tag_means.items():
@@ -91,7 +91,7 @@ def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: 
     columns += [TableColumn(name, "number") for name in ("value", "gain", "relative", "error red.", "chance", "ties")]
     rows: list[list[str]] = []
     for task in document.results:
-        of_task = {(one.metric, one.filter): one for one in numbers if one.task == task}
+        of_task = {(row.metric, row.filter): row for row in numbers if row.task == task}
         is_global = document.configs[task]["matching"] == "global"
         metrics = headline({metric for metric, name in of_task if name == RAW}, is_global)
         counts, data = document.n_samples[task], document.datasets[task]
@@ -104,18 +104,18 @@ def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: 
         ]
         for column in COLUMNS:
             metric = metrics[column not in (RAW_COLUMN, OVERFITTED_COLUMN)]
-            one = of_task.get((metric, column.filter))
-            if column.filter == CHOICE or (one is None and column not in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)):
+            row = of_task.get((metric, column.filter))
+            if column.filter == CHOICE or (row is None and column not in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)):
                 continue
             before = of_task.get((metrics[1], HOLDOUT_RAW if column.filter == HOLDOUT else RAW))
             rows.append(
                 [
                     about.pop(0) if about else "",
                     f"{column.long_name}: {metric.replace('_accuracy', '').replace('_', ' ')}",
-                    number_text(one),
-                    *(gains(before, one) if column.filter in _GAINING else ("", "", "")),
+                    number_text(row),
+                    *(gains(before, row) if column.filter in _GAINING else ("", "", "")),
                     percent(document.chance[task].get(metric)),
-                    NOTHING if one is None else _count(one.ties),
+                    NOTHING if row is None else _count(row.ties),
                 ]
             )
         rows.append([])
@@ -123,7 +123,7 @@ def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: 
     seeds = max(len(record.seeds) for stage in stages for record in stage.values())
     caption = f"± is the standard deviation over {seeds} seeds." if seeds > 1 else "One seed: no standard deviation."
     caption += " Gains are over SimpleMatch."
-    if any(one.filter == HOLDOUT for one in numbers):
+    if any(row.filter == HOLDOUT for row in numbers):
         caption += " Held-out gains are over the raw matching of the same groups."
     print_table(columns, rows[:-1], title=f"{document.model_name}: percent", caption=caption, width=width)
 
@@ -139,20 +139,20 @@ def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: 
     columns += [TableColumn(name, "number") for name in ("difference", "95% interval", "p")] if compared else []
     rows: list[list[str]] = []
     shown, undecided = None, document.undecided_tasks()
-    for one in numbers:
-        task = f"{one.task} (undecided)" if one.task in undecided else one.task
-        if one.task in document.datasets and document.datasets[one.task].coverage:
-            task += f" ({one.extent.words} groups)"
+    for row in numbers:
+        task = f"{row.task} (undecided)" if row.task in undecided else row.task
+        if row.task in document.datasets and document.datasets[row.task].coverage:
+            task += f" ({row.extent.words} groups)"
         rows.append(
             [
-                "" if one.task == shown else task,
-                *(one.metric, one.method, percent(one.value), percent(one.stderr)),
-                f"{percent(one.ci_low, 1)} .. {percent(one.ci_high, 1)}" if one.interval else NOTHING,
-                *(percent(one.chance), _count(one.ties)),
-                *(_difference(compared.get((one.task, one.key))) if compared else ()),
+                "" if row.task == shown else task,
+                *(row.metric, row.method, percent(row.value), percent(row.stderr)),
+                f"{percent(row.ci_low, 1)} .. {percent(row.ci_high, 1)}" if row.interval else NOTHING,
+                *(percent(row.chance), _count(row.ties)),
+                *(_difference(compared.get((row.task, row.key))) if compared else ()),
             ]
         )
-        shown = one.task
+        shown = row.task
     caption = "" if document.baseline is None or not compared else _about_baseline(document.baseline)
     print_table(columns, rows, title=f"{document.model_name}: every metric, percent", caption=caption, width=width)
 
@@ -162,17 +162,17 @@ def _print_transfers(document: ResultsDocument, width: int | None) -> None:
     columns = [TableColumn("adapted to", "heading"), TableColumn("measured on", "key"), TableColumn("metric", "key")]
     columns += [TableColumn(name, "number") for name in ("raw", "adapted", "difference", "95% interval", "over seeds")]
     shown, rows = None, []
-    for one in (row for row in transfers_of(document) if row.shown):
+    for row in (row for row in transfers_of(document) if row.shown):
         rows.append(
             [
-                "" if one.adapted_on == shown else one.adapted_on,
-                "itself" if one.measured_on == one.adapted_on else one.measured_on,
-                *(one.metric, percent(one.raw), spread(one.value, one.seed_std)),
-                NOTHING if one.difference is None else f"{100 * one.difference:+.2f}",
-                *(signed_interval(ends) for ends in (one.interval, (one.seed_ci_low, one.seed_ci_high))),
+                "" if row.adapted_on == shown else row.adapted_on,
+                "itself" if row.measured_on == row.adapted_on else row.measured_on,
+                *(row.metric, percent(row.raw), spread(row.value, row.seed_std)),
+                NOTHING if row.difference is None else f"{100 * row.difference:+.2f}",
+                *(signed_interval(ends) for ends in (row.interval, (row.seed_ci_low, row.seed_ci_high))),
             ]
         )
-        shown = one.adapted_on
+        shown = row.adapted_on
     caption = "Intervals are of the difference: paired over groups, and over seeds. These numbers are not ranked."
     title = f"{document.model_name}: adapted to one task, measured on another, percent"
     print_table(columns, rows, title=title, caption=caption, width=width)

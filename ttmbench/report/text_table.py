@@ -94,17 +94,17 @@ def transfer_table(transfers: Iterable[Transfer]) -> TextTable:
     names = ("model", "adapted to", "measured on", "metric", "raw", "adapted", "difference", "95 % interval", "groups")
     rows = [
         [
-            one.model,
-            one.adapted_on,
-            "itself" if one.measured_on == one.adapted_on else one.measured_on,
-            one.metric.replace("_", " "),
-            percent(one.raw),
-            spread(one.value, one.seed_std),
-            NOTHING if one.difference is None else f"{100 * one.difference:+.2f}",
-            signed_interval(one.interval),
-            f"{one.groups} of {one.groups_of_task}" if one.limited else str(one.groups),
+            row.model,
+            row.adapted_on,
+            "itself" if row.measured_on == row.adapted_on else row.measured_on,
+            row.metric.replace("_", " "),
+            percent(row.raw),
+            spread(row.value, row.seed_std),
+            NOTHING if row.difference is None else f"{100 * row.difference:+.2f}",
+            signed_interval(row.interval),
+            f"{row.groups} of {row.groups_of_task}" if row.limited else str(row.groups),
         ]
-        for one in transfers
-        if one.shown
+        for row in transfers
+        if row.shown
     ]
     return TextTable(TITLE, [names], rows, texts=4)

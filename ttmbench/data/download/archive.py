@@ -144,7 +144,7 @@ def _checked(entries: Iterable[_Entry], archive: Path) -> _Files:
         raise DataError(f"archive {archive.name}: {inside} is both a file and a folder")
     for path, entry in files.items():
         if entry.kind == "link" and (linked := _linked(path, entry, archive)) not in files:
-            raise DataError(f"archive {archive.name}: {path} is a link to {linked}, which is no file of the archive")
+            raise DataError(f"archive {archive.name}: {path} is a link to {linked}, which is not a file of the archive")
     return files
 
 

@@ -154,7 +154,7 @@ class _SafeRedirects(HTTPRedirectHandler):
         old, new = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
         if new not in ("http", "https") or (old == "https" and new == "http"):
             fp.close()
-            raise OutOfReachError(f"{req.full_url} leads to {newurl}, which is no safe address")
+            raise OutOfReachError(f"{req.full_url} leads to {newurl}, which is not a safe address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -206,7 +206,7 @@ class Web:
             forget(part)
             raise DataError(
                 f"{what} from {origin.url} has sha256 {got.sha256}, but the task file says {origin.sha256}: it changed "
-                "at its origin or on the way, so nothing is kept"
+                "at its origin or on the way, so nothing is saved"
             )
         return got
 
@@ -222,7 +222,7 @@ class Web:
                 failed = 1 if have > most >= 0 and not problem.slow else failed + 1
                 most = max(most, have)
                 wait = self.pause * 2 ** (failed - 1) if problem.wait is None else problem.wait
-                rest = f"; the {have} bytes that came are kept, and the next attempt goes on from there" if have else ""
+                rest = f"; the {have} bytes received are saved, and the next attempt resumes there" if have else ""
                 if wait > self.longest_wait:
                     asked = f"and the server asks to wait {wait:.0f} seconds; try again then"
                     raise OutOfReachError(f"{what}: {problem}, {asked}{rest}") from None
@@ -335,7 +335,7 @@ def _check_room(size: int, part: Path, what: str) -> None:
     """Stops a body of unstated length at the limit, and before the disk is full."""
     if size > limit("download_bytes"):
         forget(part)
-        raise DataError(f"{what} goes on beyond {limit('download_bytes')} bytes; {raised_by('download_bytes')}")
+        raise DataError(f"{what} has more than {limit('download_bytes')} bytes; {raised_by('download_bytes')}")
     if shutil.disk_usage(part.parent).free < _LEAST_FREE:
         raise DataError(f"{what} leaves less than {_LEAST_FREE} bytes free in {part.parent}, and has no end in sight")
 

@@ -112,7 +112,7 @@ class ListedImages(EachImage):
         has_any = self.target.is_dir() and next(self.target.iterdir(), None) is not None
         if has_any and (self.target.is_symlink() or self.name not in read_records(self.data_dir)):
             return None  # the user's own
-        return super().missing() or (None if has_any else "no image could be had")
+        return super().missing() or (None if has_any else "no image could be fetched")
 
     def fetch(self, web: Web) -> str:
         """Fetches every missing image, several at a time, with less patience than for single files.
@@ -127,7 +127,7 @@ class ListedImages(EachImage):
         with self.writing(self.target):
             write_record(self.data_dir, self.name, {"listed": True})  # from now on it is no folder of the user's own
             sizes, lost = self._fetch_all(quick, self._wanted())
-        why = f"; {lost} could not be had: {self.lost_file.name} says why" if lost else ""
+        why = f"; {lost} could not be fetched: see {self.lost_file.name}" if lost else ""
         return f"{len(sizes)} images, {amount(sum(sizes))}{why}"
 
     def _wanted(self) -> dict[str, str]:
@@ -164,7 +164,7 @@ class ListedImages(EachImage):
                     break
         if silent:
             raise OutOfReachError(
-                f"{self.name}: none of the first {len(silent)} images could be had, and no server answered: "
+                f"{self.name}: none of the first {len(silent)} images could be fetched, and no server answered: "
                 f"{silent[0][2]}"
             )
         return sizes, lost
@@ -174,7 +174,7 @@ class ListedImages(EachImage):
         try:
             Origin(url=address)
         except ValueError:
-            raise _NoImageError("it is no http or https address") from None
+            raise _NoImageError("it is not an http or https address") from None
         return self.fetch_image(web, name, address, _look)
 
     def _write(self, name: str, url: str, why: str) -> None:

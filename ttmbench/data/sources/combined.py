@@ -60,7 +60,7 @@ def _with_columns(source: Mapping[str, object], request: SourceRequest) -> tuple
     if columns is None:
         return options, request
     if not isinstance(columns, Mapping):
-        raise UsageError("source.of.columns: should be a mapping")
+        raise UsageError("source.of.columns: must be a mapping")
     try:
         stated = Columns.model_validate(columns).model_dump(exclude_unset=True, exclude_none=True)
     except ValidationError as error:

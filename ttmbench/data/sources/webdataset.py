@@ -112,7 +112,7 @@ def read_webdataset(request: SourceRequest) -> Loaded:
     def image(cell: ImageCell) -> ImageRef:
         member = cell.value
         if not isinstance(member, TarMember):
-            raise DataError(f"{cell.where} is no image")
+            raise DataError(f"{cell.where} is not an image")
         name = f"{member.tar.relative_to(folder).as_posix()}/{member.name}"
         return ImageRef(name, lambda: open_image(io.BytesIO(member.read())), read=member.read, exif=options.exif)
 

@@ -43,27 +43,25 @@ def export_evaluation_results(
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     numbers, left_out = results_of(runs)
-    if len({run.model for run in runs}) > 1:
-        raise UsageError("evaluation results are for the repository of one model; export each model separately")
     datasets = _datasets(runs)
     files: dict[str, list[EvalResultEntry]] = {}
-    for one in numbers:
-        data = datasets[one.own_task]
+    for row in numbers:
+        data = datasets[row.own_task]
         dataset = _hub_dataset(data)
         if dataset is None:
-            left_out[one.own_task] = "its data are not a dataset on the Hub"
+            left_out[row.own_task] = "its data are not a dataset on the Hub"
             continue
-        how = "" if one.filter == RAW else f"_{one.filter}"
-        files.setdefault(f"ttmbench_{one.own_task}_{one.track}", []).append(
+        how = "" if row.filter == RAW else f"_{row.filter}"
+        files.setdefault(f"ttmbench_{row.own_task}_{row.track}", []).append(
             EvalResultEntry(
                 dataset_id=dataset,
-                task_id=f"{one.task.replace(SLASH, '_')}_{one.metric}{how}",
-                value=percent(one.value),
+                task_id=f"{row.task.replace(SLASH, '_')}_{row.metric}{how}",
+                value=percent(row.value),
                 dataset_revision=data.revision,
-                date=one.date,
+                date=row.date,
                 source_url=source_url,
                 source_name="ttmbench results" if source_url else None,
-                notes=_note(one),
+                notes=_note(row),
             )
         )
     if not files:
@@ -88,32 +86,29 @@ def model_card_data(
     from huggingface_hub import EvalResult, ModelCardData
 
     numbers, left_out = results_of(runs)
-    models = list(dict.fromkeys(run.model for run in runs))
-    if len(models) > 1:
-        raise UsageError(f"a model card is for one model, got {', '.join(models)}; export each separately")
     datasets = _datasets(runs)
     results = [
         EvalResult(
             task_type=TASK_TYPE,
             task_name=TASK_NAME,
-            dataset_type=_hub_dataset(data) or one.task,
-            dataset_name=one.task,
+            dataset_type=_hub_dataset(data) or row.task,
+            dataset_name=row.task,
             # huggingface_hub would merge two tasks on one dataset that share a config.
-            dataset_config=one.task,
+            dataset_config=row.task,
             dataset_split=data.source.get("split"),
             dataset_revision=data.revision if _hub_dataset(data) else None,
-            dataset_args={"task_version": one.version, "groups": one.groups},
-            metric_type=f"{one.metric} ({one.method})",
-            metric_name=f"{one.metric.replace('_', ' ')} ({one.method}, {_track(one)} track), percent",
-            metric_value=percent(one.value),
-            metric_args=_circumstances(one),
+            dataset_args={"task_version": row.version, "groups": row.groups},
+            metric_type=f"{row.metric} ({row.method})",
+            metric_name=f"{row.metric.replace('_', ' ')} ({row.method}, {_track(row)} track), percent",
+            metric_value=percent(row.value),
+            metric_args=_circumstances(row),
             source_url=source_url,
             source_name="ttmbench results" if source_url else None,
         )
-        for one in numbers
-        for data in [datasets[one.own_task]]
+        for row in numbers
+        for data in [datasets[row.own_task]]
     ]
-    return ModelCardData(model_name=models[0], eval_results=results, tags=["ttmbench"]), left_out
+    return ModelCardData(model_name=runs[0].model, eval_results=results, tags=["ttmbench"]), left_out
 
 
 def write_card(path: Path, data: ModelCardData) -> str:
@@ -142,18 +137,21 @@ def write_card(path: Path, data: ModelCardData) -> str:
 
 
 def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, str]]:
-    """The numbers that are results of a task, and why others are not: task -> why."""
+    """The numbers of a model that are results of a task, and why others are not: task -> why."""
+    models = dict.fromkeys(run.model for run in runs)
+    if len(models) > 1:
+        raise UsageError(f"metadata of the Hub is for one model, got {', '.join(models)}; export each separately")
     left_out: dict[str, str] = {}
     results = []
-    for one in newest(number for run in runs for number in run.numbers()):
-        if one.track == "supervised":
-            left_out[one.own_task] = "the model was fine-tuned on labelled groups (track supervised)"
-        elif one.track not in RANKED or one.value is None:
+    for row in newest(number for run in runs for number in run.numbers()):
+        if row.track == "supervised":
+            left_out[row.own_task] = "the model was fine-tuned on labelled groups (track supervised)"
+        elif row.track not in RANKED or row.value is None:
             continue
-        elif one.limited or one.groups != one.groups_of_task:
-            left_out[one.own_task] = f"{one.extent.words} groups are not a result for the task"
+        elif row.limited or row.groups != row.groups_of_task:
+            left_out[row.own_task] = f"{row.extent.words} groups are not a result for the task"
         else:
-            results.append(one)
+            results.append(row)
     if not results:
         raise _nothing(left_out)
     return results, left_out
@@ -186,31 +184,31 @@ def _hub_dataset(data: Dataset) -> str | None:
     return str(data.source["path"]) if data.source.get("kind") in _HUB_KINDS and "path" in data.source else None
 
 
-def _track(one: Number) -> str:
-    return str(one.track).replace("_", "-")
+def _track(row: Number) -> str:
+    return str(row.track).replace("_", "-")
 
 
-def _circumstances(one: Number) -> dict[str, object]:
+def _circumstances(row: Number) -> dict[str, object]:
     """Further details of a number, in percent."""
     values = {
-        "track": one.track,
-        "stderr": percent(one.stderr),
-        "ci95": None if one.ci_low is None else [percent(one.ci_low), percent(one.ci_high)],
-        "seeds": one.seeds,
-        "seed_std": percent(one.seed_std),
-        "chance": percent(one.chance),
-        "ties": one.ties,
+        "track": row.track,
+        "stderr": percent(row.stderr),
+        "ci95": None if row.ci_low is None else [percent(row.ci_low), percent(row.ci_high)],
+        "seeds": row.seeds,
+        "seed_std": percent(row.seed_std),
+        "chance": percent(row.chance),
+        "ties": row.ties,
     }
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _note(one: Number) -> str:
-    parts = [f"{one.metric.replace('_', ' ')}, {one.method} ({_track(one)} track), percent"]
-    if one.cells is not None:
-        parts.append(f"mean over {one.cells} kinds of groups ({one.task.partition(SLASH)[2]})")
-    if one.track == "test_time":
+def _note(row: Number) -> str:
+    parts = [f"{row.metric.replace('_', ' ')}, {row.method} ({_track(row)} track), percent"]
+    if row.cells is not None:
+        parts.append(f"mean over {row.cells} kinds of groups ({row.task.partition(SLASH)[2]})")
+    if row.track == "test_time":
         parts.append("adapted to the images and captions of the test, without labels")
-    if one.seeds is not None:
-        spread = "" if one.seed_std is None else f", standard deviation {100 * one.seed_std:.2f}"
-        parts.append(f"{one.seeds} seed{'s' if one.seeds > 1 else ''}{spread}")
-    return "; ".join([*parts, f"{one.extent.words} groups", f"ttmbench task version {one.version}"])
+    if row.seeds is not None:
+        spread = "" if row.seed_std is None else f", standard deviation {100 * row.seed_std:.2f}"
+        parts.append(f"{row.seeds} seed{'s' if row.seeds > 1 else ''}{spread}")
+    return "; ".join([*parts, f"{row.extent.words} groups", f"ttmbench task version {row.version}"])

@@ -39,7 +39,7 @@ def export_lm_eval_file(
 def lm_eval_document(run: DocumentFile) -> dict[str, object]:
     """A run in the format of lm-evaluation-harness, with additional keys below ``ttmbench``."""
     document, numbers = run.document, run.numbers()
-    own_task = {one.task: one.own_task for one in numbers}  # a mean over values of tags is a separate task
+    own_task = {row.task: row.own_task for row in numbers}  # a mean over values of tags is a separate task
     own_task = dict.fromkeys(document.results, "") | own_task
     own_task = {task: own or task for task, own in own_task.items()}
     results = _values(own_task, numbers)
@@ -49,7 +49,7 @@ def lm_eval_document(run: DocumentFile) -> dict[str, object]:
     for group, tasks in document.group_subtasks.items():
         directions[group] = {metric: up for task in tasks for metric, up in directions.get(task, {}).items()}
     content = document.to_dict()
-    of_cells = {one.task: {"original": one.groups, "effective": one.groups} for one in numbers if one.cells is not None}
+    of_cells = {row.task: {"original": row.groups, "effective": row.groups} for row in numbers if row.cells is not None}
     return {
         "results": {**results, **means},
         **({"groups": means} if means else {}),
@@ -76,12 +76,12 @@ def lm_eval_document(run: DocumentFile) -> dict[str, object]:
         "total_evaluation_time_seconds": str(document.total_evaluation_time_seconds),
         "ttmbench": {
             **{key: content[key] for key in _OWN if key in content},
-            "columns": {task: {one.key: one.method for one in numbers if one.task == task} for task in own_task},
+            "columns": {task: {row.key: row.method for row in numbers if row.task == task} for task in own_task},
             "seed_std": {
                 task: {
-                    seed_std_key(one.metric, one.filter): one.seed_std
-                    for one in numbers
-                    if one.task == task and one.seeds is not None
+                    seed_std_key(row.metric, row.filter): row.seed_std
+                    for row in numbers
+                    if row.task == task and row.seeds is not None
                 }
                 for task in own_task
             },
@@ -107,12 +107,12 @@ def sanitised(model: str) -> str:
 
 def _values(names: Iterable[str], numbers: Sequence[Number]) -> dict[str, dict[str, object]]:
     """Name -> alias, ``metric,filter`` and ``metric_stderr,filter``."""
-    found: dict[str, dict[str, object]] = {name: {"alias": name} for name in names}
-    for one in numbers:
-        if one.value is not None:
-            stderr = MISSING if one.stderr is None else float(one.stderr)
-            found[one.task] |= {one.key: float(one.value), stderr_key(one.metric, one.filter): stderr}
-    return found
+    values: dict[str, dict[str, object]] = {name: {"alias": name} for name in names}
+    for row in numbers:
+        if row.value is not None:
+            stderr = MISSING if row.stderr is None else float(row.stderr)
+            values[row.task] |= {row.key: float(row.value), stderr_key(row.metric, row.filter): stderr}
+    return values
 
 
 def _task_config(name: str, task: str, document: ResultsDocument) -> dict[str, object]:

@@ -82,32 +82,32 @@ def to_latex(
     Raises:
         UsageError: an unknown metric or column.
     """
-    numbers = sorted(newest(number for run in runs for number in run.numbers()), key=lambda one: one.limited)
-    ranked = [one for one in numbers if one.track != "supervised"]  # which has separate tables, below
+    numbers = sorted(newest(number for run in runs for number in run.numbers()), key=lambda row: row.limited)
+    ranked = [row for row in numbers if row.track != "supervised"]  # which has separate tables, below
     # Empty if all tasks are retrieval or classification.
     summary, every_metric = _summary(ranked, runs), []
     for track, about in TRACK_TITLES.items():
-        shown = [one for one in numbers if one.track == track]
-        for name in dict.fromkeys(one.filter for one in shown):
-            mine = [one for one in shown if one.filter == name]
-            every_metric.append(_every_metric(mine, f"{about} ({mine[0].method})"))
+        shown = [row for row in numbers if row.track == track]
+        for name in dict.fromkeys(row.filter for row in shown):
+            same = [row for row in shown if row.filter == name]
+            every_metric.append(_every_metric(same, f"{about} ({same[0].method})"))
     tables = [*_chosen("columns", [summary] if summary.rows else [], columns)]
     tables += _chosen("metrics", every_metric, metrics)
     if mark_best:
-        tables = [_with_best(table, {one.metric for one in numbers if not one.higher_is_better}) for table in tables]
-    transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document, run.file)]
+        tables = [_with_best(table, {row.metric for row in numbers if not row.higher_is_better}) for table in tables]
+    transfers = [replace(row, model=run.model) for run in runs for row in transfers_of(run.document, run.file)]
     tables += [transfer_table(transfers)] if transfers else []
     return "\n".join(map(text_table.to_latex, tables))
 
 
 def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> TextTable:
     """A paper's main table: the raw model, matching, adaptation, and the gains."""
-    by_key = {(one.model, one.task, one.metric, one.filter): one for one in numbers}
+    by_key = {(row.model, row.task, row.metric, row.filter): row for row in numbers}
     matching = {(run.model, task): spec.get("matching") for run in runs for task, spec in run.document.configs.items()}
     adapted = [
         column
         for column in (OVERFITTED_COLUMN, TTM_COLUMN, ORACLE_COLUMN)
-        if any(one.filter == column.filter for one in numbers)
+        if any(row.filter == column.filter for row in numbers)
     ]
     tracks, head = ["", "", "zero-shot", "matching"], ["model", "task", RAW_COLUMN.name, SIMPLE_MATCH_COLUMN.name]
     for column in adapted:
@@ -115,7 +115,7 @@ def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> TextTab
         head += [column.name, *gained]
         tracks += [str(column.track).replace("_", "-"), *([""] * len(gained))]
     rows = []
-    for model, task in dict.fromkeys((one.model, one.task) for one in numbers if one.filter == RAW):
+    for model, task in dict.fromkeys((row.model, row.task) for row in numbers if row.filter == RAW):
         metrics = {m for (who, what, m, f) in by_key if (who, what, f) == (model, task, RAW)}
         raw_metric, match_metric = headline(metrics, matching.get((model, task)) == "global")
         raw, matched = (by_key.get((model, task, metric, RAW)) for metric in (raw_metric, match_metric))
@@ -131,11 +131,11 @@ def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> TextTab
 
 
 def _every_metric(numbers: Sequence[Number], title: str) -> TextTable:
-    metrics = list(dict.fromkeys(one.metric for one in numbers))
-    by_key = {(one.model, one.task, one.metric): one for one in numbers}
+    metrics = list(dict.fromkeys(row.metric for row in numbers))
+    by_key = {(row.model, row.task, row.metric): row for row in numbers}
     rows = [
         [model, task, *map(number_text, known), _extent(*known)]
-        for model, task in dict.fromkeys((one.model, one.task) for one in numbers)
+        for model, task in dict.fromkeys((row.model, row.task) for row in numbers)
         for known in [[by_key.get((model, task, metric)) for metric in metrics]]
     ]
     return TextTable(title, [["model", "task", *metrics, "groups"]], rows)
@@ -178,4 +178,4 @@ def _with_best(table: TextTable, downwards: Collection[str]) -> TextTable:
 
 def _extent(*numbers: Number | None) -> str:
     """The numbers of scored groups and of all groups."""
-    return next((one.extent.words for one in numbers if one is not None), NOTHING)
+    return next((row.extent.words for row in numbers if row is not None), NOTHING)

@@ -51,18 +51,18 @@ class Report:
     thumbnails: Mapping[tuple[str, str], Thumbnails]
 
 
-def read_report(place: Path, options: ThumbnailOptions, published: Sequence[Number] = ()) -> Report:
+def read_report(given: Path, options: ThumbnailOptions, published: Sequence[Number] = ()) -> Report:
     """Read the content of a page.
 
     Args:
-        place: a folder, or one results document.
+        given: a folder, or one results document.
         options: how images are shown.
         published: numbers from papers, to compare with those of runs.
 
     Raises:
         UsageError: there are no results.
     """
-    gathered = gather(place)
+    gathered = gather(given)
     skipped = dict(gathered.skipped)
     sets: list[GroupSet] = []
     for run in gathered.runs:

@@ -68,9 +68,9 @@ def replayed_columns(
             tuple(images[~held].ravel().tolist()): _near(stored.iterations[HOLDOUT][0][0], raw.groups[~held]),
         }
     unaudited = run.config.model_copy(update={"audit_labels": False})
-    told = _Told(document, plan, settings, run.registry, stored, run.config.run_seeds)
+    stated = _Stated(document, plan, settings, run.registry, stored, run.config.run_seeds)
     staged = replace(scored, stage=_stage(raw, plan, parts))
-    return list(Methods(replace(run, config=unaudited)).columns(staged, settings, _Checkpoint(told)))
+    return list(Methods(replace(run, config=unaudited)).columns(staged, settings, _Checkpoint(stated)))
 
 
 def _near(scores: Scores, whole: np.ndarray) -> Scores:
@@ -113,7 +113,7 @@ def _stage(raw: Scores, plan: TaskPlan, parts: Mapping[tuple[int, ...], Scores])
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Stated:
     """What the submission says of the stage."""
 
     document: ResultsDocument
@@ -193,13 +193,13 @@ class _Told:
 class _Checkpoint(TaskCheckpoint):
     """Every seed is over, as the submission says."""
 
-    def __init__(self, told: _Told) -> None:
+    def __init__(self, stated: _Stated) -> None:
         super().__init__()
-        self._told = told
+        self._stated = stated
 
     def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
         """The seed's progress, which is whole."""
-        return _Seed(self._told.progress(variant, seed, raw))
+        return _Seed(self._stated.progress(variant, seed, raw))
 
 
 class _Seed(SeedCheckpoint):
