@@ -42,22 +42,10 @@ def analyze_tasks(
     taus: Sequence[float] | None = None,
     lrs: Sequence[float] | None = None,
 ) -> Iterator[Record]:
-    """Runs one analysis for each task of a configuration.
+    """Runs one analysis (`ttmbench.ttm.analysis.ANALYSES`, or ``alpha``) and yields the document of each task.
 
-    Args:
-        analysis: one of `ttmbench.ttm.analysis.ANALYSES`, or ``alpha``.
-        config: model, tasks and settings.
-        started: when it began, for the record.
-        command: the command line, for the record.
-        taus: for ``tau``: the first thresholds to compare.
-        lrs: for ``lr``: the learning rates to compare.
-
-    Yields:
-        The document of each task.
-
-    Raises:
-        UsageError: the analysis does not apply to the model.
-        DataError: data or weights out of reach.
+    ``taus`` and ``lrs`` are the thresholds and learning rates to compare. UsageError if the analysis does not apply to
+    the model, DataError for unreachable data or weights.
     """
     check_config(config)
     with deterministic(config.seed) if config.deterministic else nullcontext(), naming_what_cannot():
@@ -161,17 +149,9 @@ def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
 
 
 def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> Record:
-    """Adapts a model to each task, and measures the adapted model on all of them.
+    """Adapts a model to each task and measures the adapted model on all of them.
 
-    Args:
-        config: model, tasks and settings; its ``output_path`` is not written to.
-        started: when it began, for the record.
-        command: the command line, for the record.
-
-    Raises:
-        UsageError: fewer than two tasks, or a model that cannot be adapted.
-        DataError: data or weights out of reach.
-        TtmbenchError: a task failed.
+    UsageError for fewer than two tasks or a model that cannot be adapted; errors of a task as for `run`.
     """
     registry = build_registry(config.include_path)
     tasks = list(tasks_of(registry, config))
@@ -200,16 +180,7 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
 
 
 def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: ResultsDocument) -> Record:
-    """Rows adapted on, columns measured on.
-
-    Args:
-        tasks: the order of both.
-        transfers: of a results document in which each task was adapted to.
-        document: that document.
-
-    Returns:
-        ``metrics`` and ``raw`` by column, and ``cells``: values of the adapted model and their differences to raw.
-    """
+    """The transfer matrix: rows adapted on, columns measured on; each cell has the value and its difference to raw."""
     by_place: dict[tuple[str, str], Transfer] = {}
     for transfer in transfers:
         if transfer.shown:

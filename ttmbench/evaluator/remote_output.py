@@ -30,11 +30,7 @@ class UnsentError(TtmbenchError):
 
 @contextmanager
 def open_remote_output(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
-    """The files of a run for as long as it writes: as `open_output`, for an address (``output_path``).
-
-    Raises:
-        UsageError: as `open_output`; or the address cannot be read or written.
-    """
+    """As `open_output`, for an address; UsageError also if it cannot be read or written."""
     address = config.output_path
     assert address is not None, "the run has an output path"
     from ttmbench._util.remote import RemoteFolder, folder_and_name  # fsspec is imported for addresses alone

@@ -46,10 +46,7 @@ class RunKey:
         also: Mapping[str, TaskFile],
         code: Digests,
     ) -> RunKey:
-        """The key of a run on tasks and on others (``also``), with the source of its packages by `code_of`.
-
-        With code that cannot be read it equals no other run's.
-        """
+        """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read."""
         asked = config.model_dump(mode="json")
         if config.samples is not None:
             asked["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
@@ -71,13 +68,7 @@ class RunKey:
         return dict(self.content["code"])
 
     def changes_since(self, document: Record) -> str | None:
-        """What changed since a results document of the same command: source, or versions of packages.
-
-        Returns:
-            A clause such as "the source of package ttmbench changed"; None if nothing did, or if more than that makes
-                it
-            another command.
-        """
+        """Which source or package versions changed since a document of the same command; None for any other change."""
         packages, code = document.get("packages"), document.get("code", {})
         if not isinstance(packages, Mapping) or not isinstance(code, Mapping):
             return None
@@ -113,21 +104,7 @@ def stated_key(
     settings: Mapping[str, TTMConfig],
     also: Mapping[str, TaskFile],
 ) -> RunKey:
-    """The same key, on the machine, with the packages and with the code that a results document states.
-
-    Args:
-        document: of results.
-        config: its run.
-        tasks: of the run.
-        settings: of the test-time stage, by task.
-        also: other tasks that adapted models are measured on.
-
-    Returns:
-        The key.
-
-    Raises:
-        ValueError: the document does not hold all that goes in; the reason.
-    """
+    """The key on the hardware and with the packages and code that a document states; ValueError if any is absent."""
     asked = config.model_dump(mode="json")
     for is_so, why in (
         (config.samples is not None, "the file of --samples is part of it"),
@@ -196,11 +173,7 @@ def code_of(
     settings: Mapping[str, TTMConfig],
     adapter: Model | None = None,
 ) -> Digests:
-    """The source of ttmbench and of every package that gives the run a model, a source, a metric or a schedule.
-
-    An ``adapter`` counts that was given as an object. The digest is None for code that cannot be read: a run of such
-    code is never resumed.
-    """
+    """Digests of ttmbench and of every package with a model, source, metric or schedule of the run, None if unread."""
     names: list[tuple[Mapping[str, tuple[object, str]], Any]]
     names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
     for task in tasks:
@@ -234,10 +207,7 @@ class DataNow:
 
 
 def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:
-    """sha256 of what makes two files of scores comparable, as neither holds the data: task, version, shape, group ids.
-
-    The order of the ids does not count; there are none where a file's format has none.
-    """
+    """sha256 of task, version, shape and group ids in any order; files with the same digest are comparable."""
     return hashlib.sha256(json.dumps(["stored", task, version, shape, sorted(group_ids)]).encode()).hexdigest()
 
 
