@@ -18,7 +18,6 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
-from ttmbench.hookspecs import hookimpl
 from ttmbench.plugins import trackers
 from ttmbench.plugins.trackers import COLUMNS, TrackerPlugin, result_rows
 from ttmbench.ttm.checkpoint import SeedCheckpoint
@@ -254,32 +253,18 @@ def test_a_failed_run_is_closed_with_its_document(tmp_path, monkeypatch):
     ((document,),) = fake.named("close")
     assert document["status"] == "failed" and document["errors"] and fake.calls[-1][0] == "close"
 
-    def interrupted(*_):
-        raise KeyboardInterrupt
+    for error, status in ((KeyboardInterrupt(), "interrupted"), (UsageError("no"), "failed")):
 
-    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", interrupted)
-    fake = Fake()
-    with pytest.raises(KeyboardInterrupt):
-        run_with(fake)
-    assert [call[0] for call in fake.calls] == ["open", "close"]
-    assert fake.named("close")[0][0]["status"] == "interrupted"
+        def no_adapter(*_, error=error):
+            raise error
 
-
-def test_plugins_are_told_of_a_run_that_fails(monkeypatch):
-    told = []
-
-    class Listener:
-        @hookimpl
-        def ttmbench_run_finished(self, result, run_dir):
-            told.append((result["status"], result["errors"][0]["type"], run_dir))
-
-    def no_model(*_):
-        raise UsageError("no")
-
-    monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_model)
-    with pytest.raises(UsageError):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", plugins=[("mine", Listener())], **QUICK)
-    assert told == [("failed", "UsageError", None)]
+        monkeypatch.setattr("ttmbench.evaluator.run.make_adapter", no_adapter)
+        fake = Fake()
+        with pytest.raises(type(error)):
+            run_with(fake)
+        assert [call[0] for call in fake.calls] == ["open", "close"]
+        ((document,),) = fake.named("close")
+        assert document["status"] == status and document["errors"][0]["type"] == type(error).__name__
 
 
 class Killed(BaseException):

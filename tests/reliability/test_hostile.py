@@ -132,7 +132,7 @@ def test_a_limit_is_raised_by_the_environment(tmp_path, monkeypatch):
         ({"source": {"kind": "folder", "path": "/etc/passwd"}}, "leaves the folder"),
         ({"source": {"kind": "folder", "path": "../secret.jsonl"}}, "leaves the folder"),
         ({"source": {"kind": "folder", "path": "link.jsonl"}}, "leaves the folder"),
-        ({"source": {"kind": "folder", "path": "a\0b"}}, "no usable path"),
+        ({"source": {"kind": "folder", "path": "a\0b"}}, "not a usable path"),
         ({"source": {"kind": "annotations", "file": "/etc/passwd"}}, "leaves the folder"),
         ({"source": {"kind": "annotations", "file": "../x"}}, "leaves the folder"),
         ({"include": "../other.yaml"}, "not a file of the same folder"),
@@ -477,7 +477,7 @@ def test_a_wrong_ending_does_not_matter_and_an_image_path_stays_inside(folder_ta
         (folder / "groups.jsonl").write_text(rows.replace("0_0.png", path))
         capsys.readouterr()
         assert main(["validate", str(folder / "mine.yaml")]) == 4, path
-        assert re.search(r"leaves the folder|no usable path|cannot be read", capsys.readouterr().out), path
+        assert re.search(r"leaves the folder|not a usable path|cannot be read", capsys.readouterr().out), path
 
 
 def progressive(scans: int) -> io.BytesIO:
