@@ -52,7 +52,7 @@ RAW_COLUMN = Column("raw", RAW, "zero_shot", "raw")
 SIMPLE_MATCH_COLUMN = Column("SimpleMatch", RAW, "matching", "simple_match")
 OVERFITTED_COLUMN = Column("overfitted", SIMPLE_MATCH, "test_time", "overfitted")
 TTM_COLUMN = Column("TTM", TTM, "test_time", "ttm")
-ORACLE_COLUMN = Column("oracle", ORACLE, "oracle", "oracle", "reads labels")
+ORACLE_COLUMN = Column("oracle", ORACLE, "oracle", "oracle", "uses labels")
 CHOICE_COLUMN = Column("forced choice", CHOICE, "forced_choice")
 
 COLUMNS = (
@@ -88,9 +88,9 @@ TRACK_TITLES: dict[str, str] = {
     "forced_choice": "Forced choice: picks an option instead of scoring, with another chance level than scores",
     "matching": "Matching: knows which captions compete, trains nothing",
     "test_time": "Test-time: trained on the images and captions of the test, without labels",
-    "supervised": "Supervised: the model, or a setting of it, was tuned on labels, whatever is done with it afterwards",
-    "oracle": "Oracle: reads labels, an upper bound and not a result",
-    NO_MODEL: "No model: published numbers of people and of random guessing",
+    "supervised": "Supervised: the model or one of its settings was tuned on labels, whatever follows",
+    "oracle": "Oracle: uses labels; an upper bound, not a result",
+    NO_MODEL: "No model: published numbers of humans and of random guessing",
 }
 """Every track and what it stands for, in the order of tables; the last one has published numbers alone."""
 
