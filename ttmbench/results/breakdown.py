@@ -28,12 +28,8 @@ def breakdowns(
 ) -> dict[str, dict[str, dict[str, float | None]]]:
     """Every metric inside groups, for the groups of each value of each tag.
 
-    Args:
-        groups: with their tags, in the order of the scores.
-        scores: filter -> score arrays, one per seed.
-        metrics: those that have a value for every group are used.
-        subsets: filter -> positions of its groups, where these are not all.
-        means: named means over values of tags.
+    ``scores`` are filter -> score arrays, one per seed; ``subsets`` filter -> positions of its groups, where these are
+    not all. Metrics without a value for every group are skipped.
 
     Returns:
         tag -> value -> ``groups`` (how many) and ``metric,filter`` -> mean over groups and seeds; None where no group

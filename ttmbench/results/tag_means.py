@@ -69,14 +69,8 @@ def tag_means(
 ) -> dict[str, dict[str, object]]:
     """The named means of a task.
 
-    Args:
-        groups: with their tags, in the order of the scores.
-        scores: filter -> score arrays, one per seed.
-        metrics: those that have a value for every group are used.
-        subsets: filter -> positions of its groups, where these are not all.
-        means: name -> how it is computed.
-        clusters: of the groups, where it is known which share images.
-        resampling: resamples of bootstrap intervals (0 for no interval of any kind), their seed, the kind of interval.
+    ``resampling`` is how many resamples bootstrap intervals have (0 for no interval of any kind), their seed, and the
+    kind of interval; the other arguments are those of `ttmbench.results.breakdown.breakdowns`.
 
     Returns:
         name -> ``by``, ``cells``, ``groups`` (how many count), ``numbers``: ``metric,filter`` -> mean over seeds, with
