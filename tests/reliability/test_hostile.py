@@ -712,7 +712,7 @@ def test_a_registering_hook_that_returns_nonsense(monkeypatch, capsys, hook, ite
 
 def test_a_folder_of_tasks_that_is_not_there(monkeypatch, capsys, tmp_path):
     installed(monkeypatch, plugin("register_task_dirs", lambda: [tmp_path / "gone"]))
-    assert "must be a Path to a folder of tasks, got PosixPath" in warned(capsys, "ls", "tasks")
+    assert "must be a Path to a folder of tasks" in warned(capsys, "ls", "tasks")
 
 
 class Odd(BaseException):

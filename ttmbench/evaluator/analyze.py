@@ -62,12 +62,12 @@ def analyze_tasks(
 
 
 def _analysis(analysis: str, run: Run, task: TaskFile, grids: Record) -> Record:
-    """What an analysis says of one task."""
+    """The result of an analysis on one task."""
     registry, config, spec = run.registry, run.config, task.spec
     if analysis != ALPHA and spec.shape.true_captions > 1:
         raise UsageError(
             f"task '{spec.task}' has several true captions for each image, for which no adaptation is "
-            f"defined, so '{analysis}' says nothing of it"
+            f"defined, so '{analysis}' does not apply to it"
         )
     settings = task_settings(registry, config, spec)
     plan = plan_task(
@@ -124,7 +124,7 @@ def _document(
     content: Mapping[str, object],
     packages: Mapping[str, str] | None = None,
 ) -> Record:
-    """An analysis with what all of them state, without secrets."""
+    """The document of an analysis, without secrets."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "analysis": analysis,
@@ -143,9 +143,9 @@ def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
     """UsageError if an analysis does not apply to a model."""
     if analysis == ALPHA:
         if model.debiasable is None:
-            raise UsageError(f"model {config.model} has no log P(t) to take off its scores, so '{ALPHA}' says nothing")
+            raise UsageError(f"model {config.model} has no log P(t) to subtract, so '{ALPHA}' does not apply to it")
     elif model.loss is None and (model.scores != "embeddings" or analysis in TRAINS):
-        raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' says nothing of it")
+        raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' does not apply to it")
 
 
 def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> Record:
@@ -159,7 +159,7 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
         raise UsageError(f"'{TRANSFER}' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     if Capabilities(adapter).loss is None:
-        raise UsageError(f"model {config.model} cannot be adapted, so '{TRANSFER}' says nothing of it")
+        raise UsageError(f"model {config.model} cannot be adapted, so '{TRANSFER}' does not apply to it")
     whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
     document = run(whole, adapter=adapter, command=command).typed
     about = {

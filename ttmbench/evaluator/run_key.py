@@ -47,19 +47,14 @@ class RunKey:
         code: Digests,
     ) -> RunKey:
         """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read."""
-        asked = config.model_dump(mode="json")
+        bits = {"once": uuid4().hex} if None in code.values() else Record()
+        if config.deterministic:
+            from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
+
+            bits["deterministic"] = conditions(config.batch_size)
+        content = _content(config, tasks, settings, also, digests.packages(), bits, code)
         if config.samples is not None:
-            asked["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
-        content = _content(
-            asked,
-            config.run_seeds,
-            {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
-            {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
-            digests.packages(),
-            {name: one.spec.model_dump(mode="json") for name, one in also.items()},
-            _bits_depend_on(config) | ({"once": uuid4().hex} if None in code.values() else {}),
-            code,
-        )
+            content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
         return cls(content, _sha256(content))
 
     @property
@@ -105,10 +100,9 @@ def stated_key(
     also: Mapping[str, TaskFile],
 ) -> RunKey:
     """The key on the hardware and with the packages and code that a document states; ValueError if any is absent."""
-    asked = config.model_dump(mode="json")
     for is_so, why in (
         (config.samples is not None, "the file of --samples is part of it"),
-        (GONE in json.dumps(asked), "a secret is part of it"),
+        (GONE in config.model_dump_json(), "a secret is part of it"),
         (None in document.code.values() or not document.code, "code that is not stated is part of it"),
     ):
         if is_so:
@@ -118,36 +112,27 @@ def stated_key(
         processor = [hardware.get("machine"), hardware.get("cpu_capability")]
         bits = {"batch_size": config.batch_size, "processor": processor, "accelerator": hardware.get("accelerator")}
         bits = {"deterministic": {**bits, "packages": document.packages}}
-    content = _content(
-        asked,
-        config.run_seeds,
-        {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
-        {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
-        document.packages,
-        {name: one.spec.model_dump(mode="json") for name, one in also.items()},
-        bits,
-        document.code,
-    )
+    content = _content(config, tasks, settings, also, document.packages, bits, document.code)
     return RunKey(content, _sha256(content))
 
 
 def _content(
-    config: Mapping[str, object],
-    seeds: Sequence[int],
-    tasks: Mapping[str, object],
-    settings: Mapping[str, object],
+    config: RunConfig,
+    tasks: Mapping[str, TaskFile],
+    settings: Mapping[str, TTMConfig],
+    also: Mapping[str, TaskFile],
     packages: Mapping[str, str],
-    also: Mapping[str, object],
     bits: Mapping[str, object],
     code: Mapping[str, str | None],
 ) -> Record:
-    asked = {key: value for key, value in config.items() if key not in INDIFFERENT and key != "ttm_also"}
+    asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "ttm_also"})
+    others = {name: task.spec.model_dump(mode="json") for name, task in also.items()}
     return {
-        "config": {**asked, "tasks": sorted(tasks), "seeds": list(seeds)},
-        "tasks": tasks,
-        "settings": settings,
+        "config": {**asked, "tasks": sorted(tasks), "seeds": config.run_seeds},
+        "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
+        "settings": {name: of.model_dump(mode="json") for name, of in settings.items()} if config.adapts else {},
         "packages": packages,
-        **({"also": also} if also else {}),
+        **({"also": others} if others else {}),
         **bits,
         **({"code": dict(code)} if code else {}),
     }
@@ -155,15 +140,6 @@ def _content(
 
 def _sha256(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _bits_depend_on(config: RunConfig) -> Record:
-    """What else a run is named by where bits count; nothing where they do not."""
-    if not config.deterministic:
-        return {}
-    from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
-
-    return {"deterministic": conditions(config.batch_size)}
 
 
 def code_of(

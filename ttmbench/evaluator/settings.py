@@ -224,8 +224,8 @@ def read_samples(path: str) -> set[str]:
     except Unreadable as error:
         raise UsageError(f"--samples {path}: {error}") from None
     if not isinstance(content, list) or not content:
-        raise UsageError(f"--samples {path}: is no JSON list of group ids")
+        raise UsageError(f"--samples {path}: must hold a JSON list of group ids")
     wrong = [entry for entry in content if isinstance(entry, bool) or not isinstance(entry, str | int)]
     if wrong:
-        raise UsageError(f"--samples {path}: {wrong[0]!r:.80} is no group id")
+        raise UsageError(f"--samples {path}: group ids must be strings or integers, got {wrong[0]!r:.80}")
     return {str(entry) for entry in content}

@@ -38,36 +38,29 @@ class Number:
     """One metric of one filter on one task. Rates are fractions; what is undefined or unknown is None.
 
     Attributes:
-        task: name; of a mean over tasks, the name of their dataset; of a mean over values of tags, ``task/name``.
-        metric: name.
-        filter: what was done to the model, as in results documents.
-        method: the column it stands in (`ttmbench.results.labels`): ``raw``, ``SimpleMatch``, ``TTM``, ...
-        track: where it ranks; None for controls and held-out groups, which explain a number and rank nowhere.
+        task: name; of a mean over tasks, that of their dataset; of a mean over values of tags, ``task/name``.
+        metric, filter, version, data: as in results documents.
+        method: its column (`ttmbench.results.labels`): ``raw``, ``SimpleMatch``, ``TTM``, ...
+        track: where it ranks; None for controls and held-out groups.
         value: mean over groups and seeds.
-        stderr: over groups.
-        interval: both ends of the 95 % interval over groups.
+        stderr, interval: over groups; both ends of the 95 % interval.
         chance: of random scores.
         ties: groups in which the metric met an equality.
-        seed_std: over seeds.
-        seeds: how many; None for the model without training.
+        seed_std, seeds: over how many seeds; None for the model without training.
         extent: how many groups were scored, of how many.
-        version: of the task.
-        data: fingerprint of the data.
         model: as the run calls it; beside others, a name that tells it from them.
         fingerprint: by which the model is known; None of older documents.
         date: of the run, ISO 8601 in UTC.
         file: the results document; of a published number, the paper and its table.
-        of_tasks: number of tasks that this is the mean of; None for a single task.
+        of_tasks, cells: number of tasks, or of combinations of values of tags, that it is the mean of; else None.
         published: typed from a paper.
-        seen: image collections of the task that the model was trained on, by commas; None for none that are known.
-        trained_on: image collections that the model was trained on, by commas, or ``none``, or ``unknown``; None of a
-            published number.
-        higher_is_better: whether a larger value is the better one; True of numbers that say nothing.
-        cells: combinations of values of tags that this is the mean over; None for a mean over groups.
-        disagrees: of a published number, what other sources print under the same name of the model; None if they agree.
-        from_file: of stored scores, ranks or answers: nothing is known of the images and captions.
-        setting: of the run (`ttmbench.results.settings`), which ``model`` has in brackets; empty where all are alike.
-        adapted_to: the task that the model was adapted to where ``task`` (``adapted to@measured on``) is no own one.
+        seen: image collections of the task that the model was trained on, by commas.
+        trained_on: all its image collections, or ``none``, or ``unknown``; None of a published number.
+        higher_is_better: whether a larger value is the better one.
+        disagrees: of a published number, what other sources print under the same name of the model.
+        from_file: of stored scores, ranks or answers, whose images and captions are unknown.
+        setting: of the run (`ttmbench.results.settings`), which ``model`` has in brackets.
+        adapted_to: the task that the model was adapted to where ``task`` is ``adapted to@measured on``.
     """
 
     task: str

@@ -1,4 +1,4 @@
-"""Ranks of queries among their candidates, and what is told of them: recall, accuracy, chance, ties and intervals.
+"""Ranks of queries among their candidates: recall, accuracy, chance, ties and intervals.
 
 A query is an image that looks for its captions (``i2t``), a caption that looks for its image (``t2i``), or an image
 that looks for its class (``class``). It is found at k if a true candidate is among the first k. Ranks count from 0.
@@ -97,20 +97,15 @@ def summarise_ranks(
     interval: stats.IntervalMethod = "wilson",
     clusters: Mapping[str, np.ndarray] | None = None,
 ) -> Summary:
-    """Computes every metric of ranks.
-
-    Queries are what varies: intervals and standard errors are over queries, and the candidates stay what they are.
+    """Every metric of ranks under the filter ``none``; standard errors and intervals are over queries.
 
     Args:
-        ranks: scope -> ranks of its queries; a scope that is not there leaves its metrics undefined.
+        ranks: scope -> ranks of its queries; the metrics of other scopes are undefined (None).
         metrics: what to compute, in the order of the output.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         seed: of the resampling.
         interval: how intervals are made.
-        clusters: scope -> a number for each query, equal for those that are about one image.
-
-    Returns:
-        The numbers, under the filter ``none``; undefined ones are None.
+        clusters: scope -> a number for each query, equal for those about one image.
     """
     from ttmbench import stats  # with scipy, which no listing of metrics should wait for
     from ttmbench.results.summary import Summary

@@ -228,18 +228,10 @@ def differences(
     bootstrap_iters: int,
     seed: int,
 ) -> dict[str, dict[str, object]]:
-    """Every metric after adaptation minus what it was, group by group.
+    """Every metric after adaptation (one array a seed) minus before it, group by group.
 
-    Args:
-        metrics: to compare.
-        raw: scores of the model as it was.
-        adapted: of the adapted model, one a seed, of the same groups.
-        clusters: of the groups, where it is known which share images.
-        bootstrap_iters: resamples of the interval over groups; 0 for none.
-        seed: of the resampling.
-
-    Returns:
-        Metric -> ``value``, ``ci`` over groups, ``by_seed`` and ``seed_ci``; undefined metrics are left out.
+    Metric -> ``value``, ``ci`` over groups, ``by_seed`` and ``seed_ci``; undefined metrics are left out. The other
+    arguments are as of `summarise`.
     """
     found = {}
     for metric in metrics:
