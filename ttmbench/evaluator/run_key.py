@@ -47,7 +47,7 @@ class RunKey:
         code: Digests,
     ) -> RunKey:
         """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read."""
-        bits = {"once": uuid4().hex} if None in code.values() else Record()
+        bits: Record = {"once": uuid4().hex} if None in code.values() else {}
         if config.deterministic:
             from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
 
