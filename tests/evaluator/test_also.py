@@ -233,13 +233,6 @@ def test_a_damaged_measurement_is_made_again(stop_at, tmp_path, monkeypatch, cap
     assert without_times(again["ttm_also"]) == without_times(expected["ttm_also"])
 
 
-def test_other_tasks_are_part_of_what_makes_commands_the_same(tmp_path):
-    first = evaluate(tmp_path / "x.json", ttm_also="shapes_place", seeds=[0]).document
-    second = evaluate(tmp_path / "y.json", ttm_also="shapes_spatial", seeds=[0]).document
-    plain = evaluate(tmp_path / "z.json", ttm_also="", seeds=[0]).document
-    assert len({one["run_key"] for one in (first, second, plain)}) == 3
-
-
 def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
     assert main([*WORDS[:2], "--tasks", "shapes_color", "--ttm_also", "shapes_place"]) == 2
     assert "ttm_also is for TTM, so it needs ttm" in capsys.readouterr().err

@@ -130,15 +130,6 @@ def test_a_run_from_python_says_so_in_its_document_and_leaves_nothing_behind():
     assert first["hardware"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
 
 
-def test_it_belongs_to_the_key_of_a_run_and_brings_the_batch_size_with_it(tmp_path):
-    common = {"limit": 4, "device": "cpu", "bootstrap_iters": 0}
-    keys = [
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", deterministic=on, batch_size=size, **common)["run_key"]
-        for on, size in ((False, 4), (False, 64), (True, 4), (True, 64))
-    ]
-    assert keys[0] == keys[1] and len(set(keys[1:])) == 3
-
-
 def test_kept_scores_are_taken_only_where_they_have_the_same_bits(tmp_path):
     def hit(**settings) -> bool:
         common = {"limit": 4, "device": "cpu", "bootstrap_iters": 0, "use_cache": str(tmp_path / "store")}

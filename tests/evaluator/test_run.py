@@ -80,10 +80,7 @@ def test_simple_match_is_recorded(full_run):
 def test_iterations_are_complete(full_run):
     for task in ("shapes_color", "shapes_spatial", "shapes_color_global"):
         for entry in full_run["ttm"][task]["iterations"]:
-            assert (
-                entry["selected"] <= entry["candidates"]
-                and entry["coverage"] == entry["selected"] / entry["candidates"]
-            )
+            assert entry["coverage"] == entry["selected"] / entry["candidates"] <= 1
             assert (entry["pseudo_label_accuracy"] is None) == (entry["selected"] == 0)
     assert full_run["ttm"]["shapes_color_global"]["iterations"][0]["candidates"] == 16
 
@@ -381,22 +378,16 @@ def test_hooks_hear_of_a_run():
     ]
 
 
-def test_scores_that_are_not_finite_name_the_group():
+@pytest.mark.parametrize(
+    ("scores", "words"), [([np.nan] * 8, "gave group .* NaN or infinite"), ([0], "one each is expected")]
+)
+def test_unusable_scores_are_an_error(scores, words):
     class Broken(WordCount):
         def score_pairs(self, images, captions):
-            return np.full(len(images), np.nan, dtype=np.float32)
+            return np.array(scores, dtype=np.float32)
 
-    with pytest.raises(TtmbenchError, match=r"gave group .* NaN or infinite"):
+    with pytest.raises(TtmbenchError, match=words):
         ttmbench.simple_evaluate(Broken(), "shapes_color", limit=2)
-
-
-def test_a_scorer_of_the_wrong_length_is_an_error():
-    class Short(WordCount):
-        def score_pairs(self, images, captions):
-            return np.zeros(1, dtype=np.float32)
-
-    with pytest.raises(TtmbenchError, match="one each is expected"):
-        ttmbench.simple_evaluate(Short(), "shapes_color", limit=2)
 
 
 def test_secrets_reach_no_file(tmp_path):

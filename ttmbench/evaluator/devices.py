@@ -38,15 +38,7 @@ def several_devices(
     plugins: Sequence[object],
     cache: ScoreCache | None,
 ) -> Iterator[Devices]:
-    """The devices of a run, for as long as it lasts; UsageError if it cannot be divided.
-
-    Args:
-        config: the run.
-        adapter: a model that was given as an object, as ``in_memory`` tasks and ``plugins`` were.
-        in_memory: see above.
-        plugins: see above.
-        cache: the run's.
-    """
+    """The devices of a run while it lasts; UsageError if it cannot be divided."""
     names = config.device.split(",")
     for is_given, what in ((adapter is not None, "a model"), (in_memory, "a task"), (plugins, "a plugin")):
         if is_given:
@@ -75,15 +67,7 @@ def several_devices(
 
 
 class Devices:
-    """The devices of a run.
-
-    Args:
-        config: the run.
-        names: of the devices; the first is this process's.
-        folder: a temporary folder for the run.
-        threads: of each process.
-        cache: the run's; without one it is in ``folder``, since processes leave scores there for each other.
-    """
+    """The devices of a run, the first of them this process's; without a cache, scores are exchanged in ``folder``."""
 
     def __init__(
         self, config: RunConfig, names: Sequence[str], folder: Path, threads: int, cache: ScoreCache | None
@@ -101,16 +85,7 @@ class Devices:
         return RunFiles.of(str(self._document), self._config.model_name, "").state_of(task)
 
     def join(self, run: Run, document: Path | None) -> Ahead:
-        """Returns what divides the work of the run; waits until every process has its model.
-
-        Args:
-            run: as it is on one device.
-            document: the run's; None for a run without an output path.
-
-        Raises:
-            UsageError: a server's model cannot be divided.
-            TtmbenchError: a process cannot load the model.
-        """
+        """Waits until every process has its model; returns what divides the work (UsageError if a server cannot)."""
         if document is not None:
             self._document = document.absolute()
         if run.capabilities.reporting is not None:

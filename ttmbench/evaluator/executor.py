@@ -21,15 +21,10 @@ _MAX_TICK = 5.0  # the most that one check adds: a suspended driver or machine r
 
 @dataclass(frozen=True)
 class WorkerJoined:
-    """A worker is idle for the first time.
+    """A worker is idle for the first time."""
 
-    Attributes:
-        worker: its name, never used twice.
-        place: the machine or node it shares with others; a unit that lacked something in one place is tried in another.
-    """
-
-    worker: str
-    place: str
+    worker: str  # its name, never used twice
+    place: str  # the machine or node; a unit that lacked something in one place is tried in another
 
 
 @dataclass(frozen=True)
@@ -63,11 +58,7 @@ Event: TypeAlias = WorkerJoined | WorkerLost | Finished | Progress
 
 
 class Executor(Protocol):
-    """Starts workers, gives each one unit at a time, and reports what happens. One thread calls it.
-
-    It ends hung workers and replaces lost ones, which join as new workers. It retries nothing: the scheduler decides
-    which unit goes where.
-    """
+    """Starts workers, gives each one unit at a time, replaces lost or hung ones; it retries nothing."""
 
     def start(self) -> None:
         """Starts the workers; each joins when it is ready. TtmbenchError if there can be none."""

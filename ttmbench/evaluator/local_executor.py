@@ -82,12 +82,9 @@ class _Process:
 
 
 class LocalExecutor:
-    """Worker processes of this machine; a `ttmbench.evaluator.executor.Executor`.
+    """An executor with worker processes on this machine, one per slot.
 
-    Args:
-        root: the sweep's folder.
-        slots: one for each process.
-        stall: seconds without a sign of progress at a unit after which a process is ended; None for no limit.
+    A process that shows no progress at a unit for ``stall`` seconds is ended; None for no limit.
     """
 
     def __init__(self, root: Path, slots: Sequence[WorkerSlot], stall: float | None = None) -> None:
@@ -215,13 +212,7 @@ class LocalExecutor:
 
 
 def worker_slots(workers: int | None, devices: Sequence[str], most: int) -> list[WorkerSlot]:
-    """Slots for the workers of a sweep, among which accelerators and threads are divided.
-
-    Args:
-        workers: how many; None for one per device.
-        devices: names of accelerators as CUDA numbers them, one of which each process sees; none to leave that.
-        most: the number of units, of which each worker needs at least one.
-    """
+    """Slots for ``workers`` processes (None: one per device, at most ``most``) that share devices and threads."""
     count = max(1, min(workers or len(devices), most))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = {}

@@ -25,27 +25,16 @@ package, memory - that another may have. ``stopped``: it was asked to stop."""
 
 @dataclass(frozen=True)
 class Cell:
-    """One model, task and setting of a sweep: an ordinary run of one task with its own files.
+    """One model, task and setting of a sweep: an ordinary run of one task with its own files."""
 
-    Attributes:
-        number: from 1, in the order of the plan; what ``--cell`` takes.
-        folder: where it writes, below the sweep's folder: ``[setting/]model/task``. Also its name.
-        task: name of the task.
-        setting: name of the setting; empty where the plan has none.
-        config: the run; `config_at` adds where it writes.
-        shards: number of units into which the scoring of a pair model or a server is divided.
-        command: the command line, for the record.
-        path: of the results document, where it is not that of a sweep's cell.
-    """
-
-    number: int
-    folder: str
+    number: int  # from 1, in the order of the plan; what ``--cell`` takes
+    folder: str  # where it writes, below the sweep's folder: ``[setting/]model/task``; also its name
     task: str
-    setting: str
-    config: RunConfig
-    shards: int = 1
-    command: tuple[str, ...] = ()
-    path: str | None = None
+    setting: str  # its name; empty where the plan has none
+    config: RunConfig  # the run; `config_at` adds where it writes
+    shards: int = 1  # number of units into which the scoring of a pair model or a server is divided
+    command: tuple[str, ...] = ()  # the command line, for the record
+    path: str | None = None  # of the results document, where it is not that of a sweep's cell
 
     @property
     def document(self) -> str:
@@ -67,19 +56,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Unit:
-    """A piece of work of a cell.
-
-    Attributes:
-        cell: the cell.
-        kind: ``load`` loads the model; ``groups`` puts raw scores of some groups into the cache; ``seed`` runs the
-            test-time stage of one seed; ``run`` is the whole run, which uses what the others left and writes the
-            document.
-        part: number of the shard from 0, or the seed; 0 for ``load`` and ``run``.
-    """
+    """A piece of work of a cell."""
 
     cell: Cell
+    # to load the model, put some raw scores into the cache, run the methods of one seed, or do the whole run
     kind: Kind = "run"
-    part: int = 0
+    part: int = 0  # number of the shard from 0, or the seed
 
     @property
     def key(self) -> tuple[int, Kind, int]:

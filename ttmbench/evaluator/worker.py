@@ -45,13 +45,7 @@ Report = Callable[[str], None]
 
 
 class Worker:
-    """Does units; the same object from first to last, in one thread.
-
-    Args:
-        root: the sweep's folder, or a folder of the worker's own where the driver's cannot be seen.
-        cache: folder of raw scores in place of what the configurations say; None to leave that.
-        device: of models, in place of what the configurations say; None to leave that.
-    """
+    """Does units, one after the other; ``cache`` and ``device`` replace those of the configurations."""
 
     def __init__(self, root: Path, cache: str | None = None, device: str | None = None) -> None:
         self._root, self._cache, self._device = root, cache, device
@@ -164,11 +158,7 @@ def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None
 
 
 def _run_scores(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:
-    """Computes a part of the raw scores, and leaves it in the cache; without a cache it does nothing.
-
-    A pair scorer computes some blocks of pairs; a server answers on some of the groups and stores its answers itself;
-    for any other model the first part is everything.
-    """
+    """Scores a part of the pairs, or asks a server about a part of the groups, into the cache; else does nothing."""
     name, number, of, can = unit.cell.task, unit.part, unit.cell.shards, part.capabilities
     if chosen.tasks[name].spec.kind != "groups":
         return
@@ -222,14 +212,7 @@ def _move_other_run_aside(config: RunConfig, key: RunKey) -> None:
 
 
 def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
-    """Whether all methods that a run applies with a seed are finished on disk.
-
-    Args:
-        config: the whole run; its ``output_path`` is a ``.json`` file.
-        task: its one task.
-        seed: one of its seeds.
-        key: of the run (`ttmbench.evaluator.run_key.RunKey`).
-    """
+    """Whether all methods that a run applies with a seed are finished on disk."""
     wanted = {SIMPLE_MATCH: config.simple_match, TTM: config.ttm, ORACLE: config.oracle}
     wanted |= dict.fromkeys(config.ttm_controls, True) | {HOLDOUT: config.ttm_holdout is not None}
     state = _state_of(config, task)
