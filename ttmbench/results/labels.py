@@ -1,8 +1,7 @@
-"""What a number is called and where it ranks: the one table that all read who show, export or look up numbers.
+"""Names and tracks of numbers.
 
-A number has a metric and a filter (what was done to the model before it was scored). What readers call it is its
-column: ``raw`` and ``SimpleMatch`` are both of the model without training (filter ``none``), and their track tells
-them apart: a metric that matches stands in the track ``matching``.
+A number has a metric and a filter (what was done to the model before it was scored). Tables show it in a column:
+``raw`` and ``SimpleMatch`` both have the filter ``none``; metrics that match have the track ``matching``.
 """
 
 from __future__ import annotations
@@ -27,21 +26,13 @@ SLASH = "/"  # between a task and a mean over values of its tags: no task has it
 
 @dataclass(frozen=True)
 class Column:
-    """What a number is called.
+    """What a number is called."""
 
-    Attributes:
-        name: in tables, pages and files.
-        filter: as in results documents.
-        track: where its numbers rank; None: controls and held-out groups explain a number and rank nowhere.
-        published: its name in the CSV of a published table; None if no such table has it.
-        remark: what a reader has to know where there is room for it.
-    """
-
-    name: str
-    filter: str
-    track: Track | None
-    published: str | None = None
-    remark: str = ""
+    name: str  # in tables, pages and files
+    filter: str  # as in results documents
+    track: Track | None  # where its numbers rank; None for controls and held-out groups, which rank nowhere
+    published: str | None = None  # its name in the CSV of a published table
+    remark: str = ""  # shown behind the name where there is room
 
     @property
     def long_name(self) -> str:
@@ -113,9 +104,9 @@ def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
 
 
 def name_of(filter_: str, track: str | None = None, metric: str | None = None) -> str:
-    """The name of the column of a number; of a filter that the table does not have (a plugin's), the filter itself.
+    """The name of a number's column; for a plugin's filter, the filter itself.
 
-    The metric tells what matches where the track does not: that of finetuned models, or none.
+    The metric decides whether it matches where the track does not (supervised, or None).
 
     >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("simple_match", "test_time")
     ('SimpleMatch', 'raw', 'raw', 'overfitted')
