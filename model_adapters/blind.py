@@ -53,8 +53,8 @@ class BlindScorer(ABC):
         """The score of each caption, whatever the image: float32 [pairs]."""
         new = [caption for caption in dict.fromkeys(captions) if caption not in self._known]
         for start in range(0, len(new), AT_ONCE):
-            some = new[start : start + AT_ONCE]
-            self._known.update(zip(some, self._score(some).tolist(), strict=True))
+            batch = new[start : start + AT_ONCE]
+            self._known.update(zip(batch, self._score(batch).tolist(), strict=True))
         return np.array([self._known[caption] for caption in captions], dtype=np.float32)
 
     @abstractmethod

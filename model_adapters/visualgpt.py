@@ -152,8 +152,8 @@ class CaptionModel(PairModel, ABC, Generic[Images, Encoded]):
         """Gives log P(t|i) of many captions for one encoded image, float64 [captions]."""
         parts = []
         for start in range(0, len(captions), AT_ONCE):
-            some = list(captions[start : start + AT_ONCE])
-            parts.append(self.score_prepared(self._repeated(image, len(some)), some))
+            batch = list(captions[start : start + AT_ONCE])
+            parts.append(self.score_prepared(self._repeated(image, len(batch)), batch))
         return np.concatenate(parts).astype(np.float64)
 
 

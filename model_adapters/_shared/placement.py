@@ -224,9 +224,5 @@ def _quantization(packed: dict[str, object]) -> object:
 
 
 def _need(package: str, what: str, extra: str) -> None:
-    try:
-        found = find_spec(package) is not None
-    except ValueError:  # a module without a specification, or none
-        found = False
-    if not found:
+    if find_spec(package) is None:
         raise UsageError(f"{what} needs the package {package}: pip install 'ttmbench[{extra}]'")

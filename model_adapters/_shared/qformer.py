@@ -61,7 +61,7 @@ class QFormerModel(PromptedModel):
     def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
         """Preprocesses each image once."""
         pixels = self.processor.image_processor(images=list(images), return_tensors="pt")[PIXELS]
-        return [PreparedImage(image, None, {PIXELS: one[None]}) for image, one in zip(images, pixels, strict=True)]
+        return [PreparedImage(image, None, {PIXELS: row[None]}) for image, row in zip(images, pixels, strict=True)]
 
     def row(self, image: PreparedImage, prompt: str) -> Row:
         """A prompt's tokens; the image's queries come before them."""

@@ -92,9 +92,12 @@ class ChatModel:
         fresh: dict[str, Answer] = {}
         pauses = shared_pauses()
 
+        def count() -> None:
+            self.account.requests += 1
+
         async def main() -> None:
             pool, opening = Pool(self._concurrency), asyncio.Lock()
-            async with ChatClient(self.server, pool.sleep, self._count_request, self._dialect, pauses) as client:
+            async with ChatClient(self.server, pool.sleep, count, self._dialect, pauses) as client:
 
                 async def work(job: int) -> None:
                     index = missing[job]
@@ -180,6 +183,3 @@ class ChatModel:
         if answer.get("model"):
             self.models.add(str(answer["model"]))
             self.served.add(" ".join(filter(None, (str(answer["model"]), answer.get("system_fingerprint")))))
-
-    def _count_request(self) -> None:
-        self.account.requests += 1

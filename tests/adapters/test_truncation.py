@@ -32,10 +32,6 @@ def tokens_of(adapter, count):
     return found["input_ids"] if isinstance(found, dict) else found
 
 
-def same(one, other):
-    return one.shape == other.shape and bool(torch.equal(one, other))
-
-
 def test_a_caption_is_cut_from_the_first_token_that_is_not_read(adapter):
     """One word more than fits changes nothing of what the model is given; the last that fits does."""
     counts = range(1, 400)
@@ -43,8 +39,8 @@ def test_a_caption_is_cut_from_the_first_token_that_is_not_read(adapter):
     first = answers.index(True)
     assert answers == [False] * first + [True] * (len(counts) - first) and first > 1
     fits, cut = counts[first - 1], counts[first]
-    assert same(tokens_of(adapter, fits), tokens_of(adapter, cut))
-    assert not same(tokens_of(adapter, fits - 1), tokens_of(adapter, fits))
+    assert torch.equal(tokens_of(adapter, fits), tokens_of(adapter, cut))
+    assert not torch.equal(tokens_of(adapter, fits - 1), tokens_of(adapter, fits))
 
 
 def task(captions):

@@ -712,7 +712,7 @@ def test_a_registering_hook_that_returns_nonsense(monkeypatch, capsys, hook, ite
 
 def test_a_folder_of_tasks_that_is_not_there(monkeypatch, capsys, tmp_path):
     installed(monkeypatch, plugin("register_task_dirs", lambda: [tmp_path / "gone"]))
-    assert "plugin 'evil' registered" in warned(capsys, "ls", "tasks")
+    assert "must be a Path to a folder of tasks" in warned(capsys, "ls", "tasks")
 
 
 class Odd(BaseException):
@@ -943,7 +943,7 @@ class Loud(Scorer):
 def test_arguments_that_are_no_text_are_written_all_the_same(tmp_path, folder_task):
     task = folder_task() / "mine.yaml"
     done = simple_evaluate(Scorer(), str(task), output_path=str(tmp_path / "o.json"), command=["ttmbench", "\udcff"])
-    assert json.loads((tmp_path / "o.json").read_text())["command"] == done["command"] == "ttmbench ?"
+    assert json.loads((tmp_path / "o.json").read_text())["command"] == done["command"] == "ttmbench '?'"
 
 
 def test_every_limit_stands_in_the_page_with_its_number():

@@ -319,7 +319,7 @@ def test_latex_shows_what_is_undefined_and_the_oracle_apart(adapted):
     text = to_latex(read_runs([adapted])[0])
     head = text.splitlines()[5:7]
     assert "oracle" in head[0] and head[1].count("&") == head[0].count("&")
-    assert "% Oracle: reads labels, a skyline and no result (oracle)" in text
+    assert "% Oracle: uses labels; an upper bound, not a result (oracle)" in text
     assert "placebo" not in text
     assert re.search(r"shapes\\_replace & [0-9.]+ & - & ", text), "the undefined image score"
 

@@ -126,7 +126,7 @@ def test_the_table_names_what_reads_labels(full, capsys):
 
     print_results(full.document, width=120)
     out = " ".join(capsys.readouterr().out.split())
-    for words in ("oracle (reads labels): group match", "placebo: group match", "held out, raw: group match"):
+    for words in ("oracle (uses labels): group match", "placebo: group match", "held out, raw: group match"):
         assert words in out
     assert "Held-out gains are over the raw matching of the same groups." in out
 

@@ -73,18 +73,11 @@ def prune(
     max_size: int | None = None,
     dry_run: bool = False,
 ) -> list[Item]:
-    """Removes files that ``wanted`` allows, or would (``dry_run``), and returns them.
+    """Removes files that ``wanted``, asked of each alone, allows (would remove, with ``dry_run``); returns them.
 
-    Args:
-        folder: of the cache.
-        wanted: asked of each file alone.
-        damaged: only those that cannot be used.
-        outdated: only those of other versions of ttmbench.
-        max_size: keep the most recently used, up to so many bytes of the whole cache; None removes all that may go.
-        dry_run: remove nothing.
-
-    Raises:
-        TtmbenchError: another process is cleaning up, or a file cannot be removed.
+    Only those that cannot be used (``damaged``), or of other versions of ttmbench (``outdated``); those used least
+    recently, until the whole cache has ``max_size`` bytes. TtmbenchError if another process is cleaning up, or a file
+    cannot be removed.
     """
     items = _described(folder, thorough=damaged)
     chosen = [

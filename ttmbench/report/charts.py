@@ -29,7 +29,7 @@ from ttmbench.results.records import Iteration
 HEADLINE = "group_match"
 LEAST_SPAN = 10.0  # percent: a shorter axis would exaggerate noise
 _CHARTS_IN_A_ROW = 3
-_VARIANTS = {"ttm": "TTM", "holdout": "TTM on the groups that are not held out", "oracle": "oracle (reads labels)"}
+_VARIANTS = {"ttm": "TTM", "holdout": "TTM on the groups that are not held out", "oracle": "oracle (uses labels)"}
 _ANSWER: dict[str, dict[str, Any]] = {
     "SimpleMatch": {"marker": "D", "ms": 5, "color": LINES[1]},
     "TTM": {"marker": "o", "ms": 6, "color": COUNT},

@@ -132,7 +132,7 @@ def legend_below(axes: Axes, columns: int, handles: Sequence[Line2D] | None = No
 def _label(analysis: str, name: str, curve: Analysis) -> str:
     if analysis == "tau":
         return rf"$\tau_1$ = {name} ({100 * np.mean([row[0] for row in curve['coverage']]):.0f} % kept)"
-    return {"ttm": "TTM", "oracle": "oracle (reads labels)"}.get(name, name)
+    return {"ttm": "TTM", "oracle": "oracle (uses labels)"}.get(name, name)
 
 
 def _supervision(axes: Axes, document: Analysis) -> None:
@@ -189,7 +189,7 @@ def _rates(axes: Axes, document: Analysis) -> None:
         seeds = [100 * value for value in rate["metric"]]
         axes.plot([rate["lr"]] * len(seeds), seeds, color=COUNT, marker="o", ms=3, ls="", alpha=0.4)
     final = [100 * rate["final"] for rate in rates]
-    name = f"{document['metric'].replace('_', ' ')} (reads labels)"
+    name = f"{document['metric'].replace('_', ' ')} (uses labels)"
     axes.plot(xs, final, color=COUNT, marker="o", ms=5, lw=2, label=name)
     axes.axhline(100 * data["baseline"], color=GREY, ls="--", lw=1.5, label="no adaptation")
     selected = [100 * np.mean(rate["selected"]) / data["candidates"] for rate in rates]

@@ -37,11 +37,8 @@ class Ours:
     """A number of a run, and what has to be said about it.
 
     Attributes:
-        measured: the number.
         group: what one group is worth, a fraction.
         date: of the run, seconds since 1970.
-        file: the results document.
-        extent: how many groups of how many it is of.
         against: why it is not comparable; empty if it is.
         notes: what a reader should know though it is.
     """
@@ -65,11 +62,9 @@ class ComparedRow:
     """A published number and its verdict.
 
     Attributes:
-        number: as published.
         tasks: the tasks here that it is made of; mostly one.
         key: ``metric,filter`` in a results document.
         verdict: one of `VERDICTS`.
-        ours: the number that was compared, or could not be.
         allowed: the largest difference that agrees.
         why: for what cannot be run or compared.
     """

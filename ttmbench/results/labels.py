@@ -1,7 +1,7 @@
-"""Names and tracks of numbers.
+"""What a number is called and where it ranks.
 
-A number has a metric and a filter (what was done to the model before it was scored). Tables show it in a column:
-``raw`` and ``SimpleMatch`` both have the filter ``none``; metrics that match have the track ``matching``.
+A number has a metric and a filter (what was done to the model). Its column is what readers call it: ``raw`` and
+``SimpleMatch`` are both of the model without training (filter ``none``), in the tracks ``zero_shot`` and ``matching``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RAW_COLUMN = Column("raw", RAW, "zero_shot", "raw")
 SIMPLE_MATCH_COLUMN = Column("SimpleMatch", RAW, "matching", "simple_match")
 OVERFITTED_COLUMN = Column("overfitted", SIMPLE_MATCH, "test_time", "overfitted")
 TTM_COLUMN = Column("TTM", TTM, "test_time", "ttm")
-ORACLE_COLUMN = Column("oracle", ORACLE, "oracle", "oracle", "reads labels")
+ORACLE_COLUMN = Column("oracle", ORACLE, "oracle", "oracle", "uses labels")
 CHOICE_COLUMN = Column("forced choice", CHOICE, "forced_choice")
 
 COLUMNS = (
@@ -80,9 +80,9 @@ TRACK_TITLES: dict[str, str] = {
     "forced_choice": "Forced choice: picks an option instead of scoring, with another chance level than scores",
     "matching": "Matching: knows which captions compete, trains nothing",
     "test_time": "Test-time: trained on the images and captions of the test, without labels",
-    "supervised": "Supervised: the model, or a setting of it, was tuned on labels, whatever is done with it afterwards",
-    "oracle": "Oracle: reads labels, a skyline and no result",
-    NO_MODEL: "No model: published numbers of people and of random guessing",
+    "supervised": "Supervised: the model or one of its settings was tuned on labels, whatever follows",
+    "oracle": "Oracle: uses labels; an upper bound, not a result",
+    NO_MODEL: "No model: published numbers of humans and of random guessing",
 }
 """Every track and what it stands for, in the order of tables; the last one has published numbers alone."""
 
@@ -104,9 +104,7 @@ def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:
 
 
 def name_of(filter_: str, track: str | None = None, metric: str | None = None) -> str:
-    """The name of a number's column; for a plugin's filter, the filter itself.
-
-    The metric decides whether it matches where the track does not (supervised, or None).
+    """The name of a number's column; of a plugin's filter, the filter itself. ``metric`` helps where no track does.
 
     >>> name_of("none", "matching"), name_of("none", "zero_shot"), name_of("none"), name_of("simple_match", "test_time")
     ('SimpleMatch', 'raw', 'raw', 'overfitted')

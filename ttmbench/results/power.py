@@ -16,17 +16,12 @@ _EXACT = 20_000  # above, the normal approximation has the same digits
 
 
 def exact_power(groups: int, discordance: float, difference: float, alpha: float = 0.05) -> float:
-    """How often the exact two-sided McNemar test finds a difference, a fraction.
+    """How often the exact two-sided McNemar test of a level ``alpha`` finds a difference, a fraction.
 
     Given k groups on which the models disagree, the better one wins each with the chance (1 + difference / discordance)
-    / 2, and the test rejects by tails of fair coin tosses; k itself is binomial. The power is the mean over k (Duffy,
-    Biometrics 1984; Lachin, Statistics in Medicine 1992).
-
-    Args:
-        groups: that both models are scored on.
-        discordance: fraction of the groups on which one model is correct and the other is not.
-        difference: of the models' rates; its size is at most the discordance.
-        alpha: level of the test.
+    / 2, and the test rejects by tails of fair coin tosses; k itself is binomial, by the discordance (the fraction of
+    the groups on which one model is correct and the other is not). The power is the mean over k (Duffy, Biometrics
+    1984; Lachin, Statistics in Medicine 1992).
 
     >>> round(exact_power(400, 0.2, 0.07), 3)
     0.866
@@ -44,14 +39,11 @@ def exact_power(groups: int, discordance: float, difference: float, alpha: float
 def approximate_power(
     groups: float, discordance: float, difference: float, alpha: float = 0.05, seed_variance: float = 0.0
 ) -> float:
-    """The same by the normal approximation (Connor, Biometrics 1987), which also handles the spread over seeds.
+    """The same by the normal approximation (Connor, Biometrics 1987), also for values other than 0 and 1, and seeds.
 
-    Args:
-        groups: as above; need not be whole, for groups that share images are worth fewer.
-        discordance: as above; for values other than 0 and 1 the mean of the squared differences.
-        difference: as above.
-        alpha: level of the test.
-        seed_variance: variance of the difference by seeds alone: that of one seed through their number.
+    Groups need not be whole, for those that share images are worth fewer. For other values the discordance is the mean
+    of the squared differences. ``seed_variance`` is that of the difference by seeds alone: of one seed through their
+    number.
     """
     none = math.sqrt(discordance / groups + seed_variance)
     some = math.sqrt(max(discordance - difference**2, 0.0) / groups + seed_variance)

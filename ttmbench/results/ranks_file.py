@@ -91,16 +91,11 @@ def read_saved(path: Path, content: Arrays) -> StoredRanks | None:
 
 
 def read_plain(paths: Sequence[Path], kind: str, n_images: int | None, n_others: int | None) -> StoredRanks | None:
-    """Ranks of one array per file, counted from 0; None if a file holds something else.
+    """Ranks of one array a file, counted from 0; how ties were broken is unknown. None if a file holds something else.
 
-    Args:
-        paths: one file for each side, distinguished by the number of queries, else by ``i2t`` or ``t2i`` in the name.
-        kind: of the task.
-        n_images: of the task; None where it does not say.
-        n_others: captions or classes.
-
-    Raises:
-        DataError: a rank that no query can have, or two files of one side.
+    The files of two sides are distinguished by their number of queries, else by ``i2t`` or ``t2i`` in the name.
+    ``n_images`` and ``n_others`` (captions or classes) are the task's; None where it does not say. DataError for a rank
+    that no query can have, or two files of one side.
     """
     ranks: dict[str, Ranks] = {}
     owner: np.ndarray | None = None

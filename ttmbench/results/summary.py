@@ -213,15 +213,10 @@ def differences(
     bootstrap_iters: int,
     seed: int,
 ) -> dict[str, dict[str, object]]:
-    """Changes by adaptation: metric -> ``value``, ``ci`` over groups, ``by_seed``, ``seed_ci``; without undefined ones.
+    """Every metric after adaptation (one array a seed) minus before it, group by group.
 
-    Args:
-        metrics: to compare.
-        raw: scores before adaptation.
-        adapted: scores of the same groups after it, one per seed.
-        clusters: of the groups, where it is known which share images.
-        bootstrap_iters: resamples of the interval over groups; 0 for none.
-        seed: of the resampling.
+    Metric -> ``value``, ``ci`` over groups, ``by_seed`` and ``seed_ci``; undefined metrics are left out. The other
+    arguments are as of `summarise`.
     """
     found = {}
     for metric in metrics:

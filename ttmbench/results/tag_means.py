@@ -74,14 +74,8 @@ def tag_means(
 ) -> dict[str, dict[str, object]]:
     """The named means of a task, except those by tags that no group has.
 
-    Args:
-        groups: with their tags, in the order of the scores.
-        scores: filter -> score arrays, one per seed.
-        metrics: those that have a value for every group are used.
-        subsets: filter -> positions of its groups, where these are not all.
-        means: name -> how it is computed.
-        clusters: of the groups, where it is known which share images.
-        resampling: resamples of bootstrap intervals (0 for no interval of any kind), their seed, the kind of interval.
+    ``resampling`` is how many resamples bootstrap intervals have (0 for no interval of any kind), their seed, and the
+    kind of interval; the other arguments are those of `breakdowns`.
 
     Returns:
         name -> ``by``, ``cells``, ``groups`` (how many count); ``numbers`` (by ``metric,filter``: mean over seeds,
@@ -144,7 +138,10 @@ def breakdowns(
     subsets: Mapping[str, Sequence[int]],
     means: Mapping[str, TagMean] = MappingProxyType({}),
 ) -> dict[str, dict[str, dict[str, float | None]]]:
-    """Every metric inside groups, for the groups of each value of each tag; arguments as for `tag_means`.
+    """Every metric inside groups, for the groups of each value of each tag.
+
+    ``scores`` are filter -> score arrays, one per seed; ``subsets`` filter -> positions of its groups, where these are
+    not all. Metrics without a value for every group are skipped.
 
     Returns:
         tag -> value -> ``groups`` (how many) and ``metric,filter`` -> mean over groups and seeds; None where no group

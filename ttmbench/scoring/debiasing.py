@@ -87,17 +87,10 @@ def likelihoods(adapter: Debiasable, groups: Sequence[Group], table: PairTable, 
 def debias(
     prior: Debiasable, values: np.ndarray, captions: Sequence[str], wanted: np.ndarray, n_images: int
 ) -> np.ndarray:
-    """Subtracts alpha log P(t) from scores of listed pairs.
+    """Subtracts alpha log P(t) from scores of listed pairs, float32 [pairs].
 
-    Args:
-        prior: where log P(t) comes from.
-        values: log P(t|i), float32 [pairs].
-        captions: distinct ones.
-        wanted: rows of images and captions, int [pairs, 2].
-        n_images: of the task; P(t) as a mean over them needs every pair, else UsageError.
-
-    Returns:
-        float32 [pairs].
+    ``values`` are log P(t|i), ``wanted`` the rows of images and of (distinct) captions, int [pairs, 2]. P(t) as a mean
+    over the task's ``n_images`` needs every pair, else UsageError.
     """
     table = None
     if prior.prior == "test_images":

@@ -86,8 +86,7 @@ def in_memory(batch: Batch) -> RowSource:
 def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) -> Scores:
     """Logits of every group, each a product of its own: they do not depend on other groups, nor on how many there are.
 
-    With ``all_pairs`` also those of every image with every caption. TtmbenchError if the model did not return a logit
-    for each image and caption.
+    With ``all_pairs`` also those of every image with every caption. TtmbenchError unless there is one for each pair.
     """
     images, captions = features.images, features.captions
     with torch.inference_mode():
@@ -131,17 +130,9 @@ def encode_images(
 ) -> Side:
     """Encodes images, each opened when its turn comes; the result is in their order.
 
-    Args:
-        adapter: the model.
-        images: with a group that has each, for messages.
-        batch_sizer: images at a time.
-        fingerprint: takes them in; images of the same pixels are one.
-        kept: where prepared images are stored, if anywhere.
-        blocks: where finished blocks of features are stored; then the fingerprint has taken in all images before.
-
-    Raises:
-        DataError: an image cannot be read.
-        TtmbenchError: the model did not return one feature vector an image.
+    Images come with a group that has each, for messages; those of the same pixels are one. With ``blocks``, where
+    finished blocks of features are stored, the fingerprint has taken in all of them before. DataError if an image
+    cannot be read, TtmbenchError if the model did not return one feature vector an image.
     """
     source = ImageRows(adapter, images, fingerprint, kept).parts
     features = encode_side(adapter, "images", source, len(images), batch_sizer, blocks).float()
@@ -218,16 +209,8 @@ def encode_side(
 ) -> torch.Tensor:
     """Encodes the images or captions of a task, without gradients, in batches that do not depend on the source.
 
-    Args:
-        adapter: the model.
-        side: which.
-        source: gives prepared rows for lists of consecutive rows, in order.
-        count: how many rows there are.
-        batch_sizer: rows encoded at a time.
-        blocks: where finished blocks of features are stored, if anywhere.
-
-    Returns:
-        Features [count, d].
+    The source gives prepared rows for lists of consecutive rows, in order; finished blocks of features go to
+    ``blocks``. Returns features [count, d].
     """
     encoder = adapter.encode_images if side == "images" else adapter.encode_captions
     parts: list[torch.Tensor] = []

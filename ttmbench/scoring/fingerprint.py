@@ -42,12 +42,8 @@ def ahead(
 ) -> Iterator[Iterator[T]]:
     """Does jobs in threads and yields their results in order; no thread goes on once the block is left.
 
-    Args:
-        jobs: what to do.
-        work: does one of them; its error is raised in place of its result.
-        threads: how many work.
-        held: jobs at most that are begun and whose results have not been taken.
-        apart: whether a job may be done in another thread; else it is done when its result is asked for.
+    At most ``held`` jobs are begun whose results have not been taken. A job that may not be done ``apart``, in another
+    thread, is done when its result is asked for. The error of a job is raised in place of its result.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ttmbench-images", initializer=quiet_thread)
 

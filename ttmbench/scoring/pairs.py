@@ -82,18 +82,9 @@ def score_task_pairs(
 ) -> PairTable:
     """Scores a task by a `PairScorer`, opening each image when its pairs come and dropping it afterwards.
 
-    Args:
-        model: the model.
-        groups: all of one shape, at least one.
-        batch_size: pairs given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
-        all_pairs: score every image with every caption of the task.
-        fingerprint: takes the images in.
-        kept: where prepared images are stored, if anywhere.
-        blocks: where finished blocks of scores are stored, if anywhere.
-
-    Raises:
-        DataError: an image cannot be read.
-        TtmbenchError: too many pairs, or the model did not return one score a pair.
+    The model gets ``batch_size`` pairs at a time, unless it says how many it takes (`ManyAtOnce`). Prepared images are
+    stored in ``kept``, finished blocks of scores in ``blocks``. DataError if an image cannot be read; TtmbenchError for
+    too many pairs, or if the model did not return one score a pair.
     """
     fingerprint = fingerprint or Fingerprint(groups)
     images, captions = list(distinct_images(groups)), distinct_captions(groups)

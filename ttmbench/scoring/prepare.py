@@ -48,16 +48,12 @@ def prepare(
         adapter: the model.
         groups: all of one shape, at least one.
         batch_size: images held decoded at a time.
-        enlarge: also prepare the images so many times as large, for augmentation.
+        enlarge: also prepare the images so many times as large, for augmentation; UsageError if the model cannot.
         fingerprint: of the data, if it has been begun.
         kept: where prepared images are stored, if anywhere; not used with ``enlarge``.
 
     Returns:
         The prepared inputs and the fingerprint of the data.
-
-    Raises:
-        DataError: an image cannot be read.
-        UsageError: ``enlarge`` is set, and the model cannot augment.
     """
     augmentable = adapter if enlarge is not None and isinstance(adapter, Augmentable) else None
     if enlarge is not None and augmentable is None:

@@ -134,17 +134,9 @@ def train(
 ) -> Iterator[FinetuneState]:
     """Finetunes a model in place and yields its state after every epoch; the tensors change with the next one.
 
-    Args:
-        adapter: the model.
-        prepared: its inputs, of groups whose caption i is true for image i.
-        settings: hyperparameters.
-        seed: orders the pairs anew in every epoch, and seeds torch's own draws.
-        resume: where an earlier run with the same arguments stopped; its epochs are not yielded again.
-        part_size: what is in memory at a time.
-
-    Raises:
-        DivergedError: the loss is NaN or infinite.
-        TtmbenchError: memory is too small.
+    Caption i of a group is true for image i. The seed orders the pairs anew in every epoch, and seeds torch's own
+    draws. With ``resume``, the state of an earlier run with the same arguments, its epochs are not yielded again.
+    DivergedError if the loss is NaN or infinite, TtmbenchError if memory is too small.
     """
     pairs = true_pairs(prepared, loss_of(adapter))
     one_epoch = TTMConfig(epochs=1, weight_decay=settings.weight_decay, betas=settings.betas)

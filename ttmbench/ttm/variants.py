@@ -70,14 +70,10 @@ class Adaptation:
     ) -> MethodScores:
         """TTM for every seed; the last iteration is the result.
 
-        Args:
-            audit: run each seed again with the captions of every group permuted, and compare every selection.
-            finished: called after each seed with the model still adapted.
-            complete: whether what ``finished`` wrote for a seed of an earlier run exists; else the seed starts again.
-
-        Raises:
-            AssertionNotMet: the audit found a selection that depends on the order of captions.
-            TtmbenchError: the loss became NaN or infinite.
+        With ``audit`` each seed is run again with the captions of every group permuted; AssertionNotMet if a selection
+        differs. ``finished`` is called after each seed with the model still adapted; a seed of an earlier run for which
+        ``complete`` is false, whether what ``finished`` wrote exists, starts again. TtmbenchError if the loss is NaN or
+        infinite.
         """
         supervised = self._supervised(algorithm1_selection)
         runs = self._every_seed(TTM, supervised, notify=True, finished=finished, complete=complete)

@@ -13,7 +13,7 @@ from scipy.stats import rankdata
 
 from ttmbench._util.text import read_json
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.run_key import stated_key
+from ttmbench.evaluator.run_key import code_of, stated_key
 from ttmbench.evaluator.settings import also_tasks, task_settings, tasks_of
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.submission.files import Files
@@ -66,6 +66,8 @@ def check_submission(
         settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
         also = also_tasks(registry, config, tasks)
         key = stated_key(document, config, tasks, settings, also)
+        used = sorted(code_of(registry, config, [*tasks.values(), *also.values()], settings))
+        findings.same("code", sorted(document.code), used, "the command takes code from")
     except TtmbenchError as error:
         findings.refuse("command", f"{error}; results are compared on tasks that everybody has")
         return findings

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
+from ttmbench._util.digests import PACKAGES
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import COLUMNS
@@ -30,6 +32,8 @@ def check_texts(value: object, place: str, findings: Findings) -> None:
         controls = [one for one in value if unicodedata.category(one) in ("Cc", "Cs", "Co") and one not in "\t\n\r"]
         if controls or any(one in _TURNING for one in value):
             findings.refuse(place, "has control characters, or such as turn the direction of text")
+    elif isinstance(value, float) and value == 0 and math.copysign(1, value) < 0:
+        findings.refuse(place, "is -0.0, which no run writes")
     elif isinstance(value, Mapping):
         for key, one in value.items():
             check_texts(str(key), f"{place}, a key", findings)
@@ -96,8 +100,16 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
     for task, left in document.undecided.items():
         if not 0 < left.pairs <= left.of:
             findings.refuse(f"undecided.{task}", f"is {left.pairs} of {left.of} pairs")
-    if "ttmbench" not in document.code:
-        findings.refuse("code.ttmbench", "is missing; it is the digest of the source that ran")
+    for name in sorted(document.packages.keys() - {"python", *PACKAGES}):
+        findings.refuse(f"packages.{name}", "is not among the packages that a run states")
+    if document.git_hash is not None and not re.fullmatch(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", document.git_hash):
+        findings.refuse("git_hash", "is not a commit: 40 or 64 hexadecimal digits")
+    for key, value in document.fingerprint.items():
+        if value is not None and key.endswith("_sha256") and not re.fullmatch(r"[0-9a-f]{64}", str(value)):
+            findings.refuse(f"model_info.fingerprint.{key}", "is not a digest: 64 hexadecimal digits")
+    size = document.fingerprint.get("n_parameters") or 1
+    if type(size) is not int or not 0 < size < 10**14:
+        findings.refuse("model_info.fingerprint.n_parameters", f"is {size!s:.40}, not a number of parameters")
 
 
 def _groups(document: ResultsDocument, task: str) -> int:

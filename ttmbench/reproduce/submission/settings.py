@@ -133,6 +133,8 @@ def _check_shipped(
         return
     from importlib.metadata import version  # what transformers writes of a model changes with its version
 
+    for key in sorted(document.model_info.keys() - expected.keys() - {"trained_on"}):
+        findings.refuse(f"model_info.{key}", f"is there, model {config.model} states no such thing")
     same = document.packages.get("transformers") == version("transformers")
     passed = (*_OF_THE_MACHINE, *(() if same else _BY_TRANSFORMERS))
     for key, value in expected.items():

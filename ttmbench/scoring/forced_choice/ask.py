@@ -72,16 +72,8 @@ def ask_choices(
 ) -> AnsweredQuestions:
     """Asks a `ChoiceScorer` every question of a task.
 
-    Args:
-        model: the model.
-        groups: all of one shape, at least one.
-        batch_size: questions given to the model at a time, unless it says how many it takes (`ManyAtOnce`).
-        seed: of the order of options; the order in a group does not depend on the other groups.
-
-    Raises:
-        DataError: an image cannot be read.
-        TtmbenchError: the model did not return one answer a question.
-        UsageError: the groups have more captions than there are letters for.
+    The seed draws the order of options in a group whatever the other groups are. DataError if an image cannot be read,
+    TtmbenchError if the model did not return one answer a question, UsageError if there are more captions than letters.
     """
     adapter, many = model.choice_scorer, model.many_at_once
     assert adapter is not None, "only such a model is asked"
