@@ -184,7 +184,7 @@ def test_results_are_read_from_a_file_and_from_a_folder(tmp_path, capsys):
     found = ttmbench.read_results(str(tmp_path / "runs"))
     assert len(found) == 2 and {one.model_name for one in found} >= {first.model_name}
     told = capsys.readouterr().err
-    assert "old.json is left out: it has schema 7.0" in told and "notes.json" not in told
+    assert "old.json is skipped: it has schema 7.0" in told and "notes.json" not in told
     with pytest.raises(DataError, match=r"notes\.json: is no results document"):
         ttmbench.read_results(tmp_path / "runs" / "notes.json")
     with pytest.raises(UsageError, match="does not exist"):
@@ -312,7 +312,7 @@ def test_what_a_file_without_a_task_does_not_say(tmp_path, capsys):
         (np.zeros((2, 2, 2)), {"task": "winoground"}, DataError, "has 2 groups, but task 'winoground' .* has 400"),
         (np.zeros((2, 2, 3)), {"task": "winoground"}, DataError, r"needs \[groups, 2 images, 2 captions\]"),
         (np.zeros((2, 2, 2)), {"task": "winogroud"}, UsageError, "did you mean 'winoground'"),
-        ([[[1, 2], [3, 4]], [[1, 2], [np.nan, 4]]], {}, DataError, "group 1 has a score that is no finite number"),
+        ([[[1, 2], [3, 4]], [[1, 2], [np.nan, 4]]], {}, DataError, "group 1 has a score that is NaN, infinite or"),
         (np.zeros((1, 2, 2)), {"all_pairs": np.zeros((2, 3))}, DataError, r"of shape \[2, 2\], got \[2, 3\]"),
         ("scores.npz", {}, DataError, "scores.npz: cannot be read"),
         ("absent.npz", {"task": "winoground"}, DataError, "absent.npz: cannot be read"),

@@ -100,7 +100,7 @@ def test_a_write_that_fails_is_made_up_for(number, plain, capsys):
     There.fails = staticmethod(lambda count, name: count == number)
     assert main([*COMMAND, "-o", PLACE]) == 0
     err = capsys.readouterr().err
-    assert "the line is dead" in err and "what is done is kept in" in err and "abcdef123456" not in err
+    assert "the line is dead" in err and "what is done is saved in" in err and "abcdef123456" not in err
     _, document = sole()
     assert document["results"] == plain[0].results and not There.wrong
     assert len([one for one in There.store if one.endswith(".jsonl")]) == 3

@@ -12,7 +12,7 @@ from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.evaluator import run_key as module
-from ttmbench.evaluator.run_key import INDIFFERENT, RunKey, stated_key
+from ttmbench.evaluator.run_key import RunKey, stated_key
 from ttmbench.plugins.registry import build_registry
 
 BASE = {"model": "tiny-clip", "tasks": ["shapes_color"], "ttm": True}
@@ -59,10 +59,6 @@ OTHERS = {
 }
 
 
-def run_key(config, tasks, told, also=None, code=None) -> str:
-    return RunKey.of(config, tasks, told, also or {}, code or {}).sha256
-
-
 @pytest.fixture(scope="module")
 def tasks():
     registry = build_registry()
@@ -70,31 +66,32 @@ def tasks():
 
 
 @pytest.fixture
-def key(tasks):
-    """The key of a run of one task, but for what is given."""
+def run(tasks):
+    """The key of a run of one task with the given code, as an object."""
 
-    def make(settings=None, also=None, names=("shapes_color",), **changes) -> str:
+    def make(code=None, settings=None, also=None, names=("shapes_color",), **changes) -> RunKey:
         config = RunConfig(**{**BASE, "tasks": list(names), **changes})
-        told = {name: TTMConfig() for name in names} if settings is None else settings
-        return run_key(config, {name: tasks[name] for name in names}, told, *([] if also is None else [also]))
+        settings = settings or {name: TTMConfig() for name in names}
+        return RunKey.of(config, {name: tasks[name] for name in names}, settings, also or {}, code or {})
 
     return make
+
+
+@pytest.fixture
+def key(run):
+    """The digest of the key of a run of one task, but for what is given."""
+    return lambda **changes: run(**changes).sha256
 
 
 def test_every_setting_alone_changes_the_key_or_no_number(key):
     assert set(OTHERS) == set(RunConfig.model_fields) - {"tasks", "samples", "ttm_also"}, "a new setting belongs here"
     assert key() == key() and len(key()) == 64
     changed = {name for name, value in OTHERS.items() if key(**{name: value}) != key()}
-    assert changed == (set(OTHERS) - INDIFFERENT) | {"deterministic"}
-    assert key(simple_match=True) != key(oracle=True)
-
-
-def test_settings_that_change_no_number():
-    """By name: an entry more in this list would let runs of other settings pass for the same."""
-    assert INDIFFERENT == {
+    assert set(OTHERS) - changed == {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        *("use_cache", "baseline", "track", "track_args", "model_name", "deterministic"),
+        *("use_cache", "baseline", "track", "track_args", "model_name"),
     }
+    assert key(simple_match=True) != key(oracle=True)
 
 
 def test_tasks_count_by_their_content_and_not_by_their_order(key, tasks):
@@ -102,8 +99,7 @@ def test_tasks_count_by_their_content_and_not_by_their_order(key, tasks):
     assert key(names=both) == key(names=turned) != key()
     other = tasks["shapes_color"].spec.model_copy(update={"version": 99})
     changed = {"shapes_color": type(tasks["shapes_color"])(**{**vars(tasks["shapes_color"]), "spec": other})}
-    config = RunConfig(**BASE)
-    assert run_key(config, changed, {"shapes_color": TTMConfig()}) != key()
+    assert RunKey.of(RunConfig(**BASE), changed, {"shapes_color": TTMConfig()}, {}, {}).sha256 != key()
 
 
 def test_settings_of_the_test_time_stage_count_where_there_is_one(key):
@@ -135,12 +131,9 @@ def test_packages_count(key, monkeypatch):
             assert key() != before, name
 
 
-def test_the_source_of_packages_counts_and_that_which_cannot_be_read_is_of_one_run_alone(tasks):
+def test_the_source_of_packages_counts_and_that_which_cannot_be_read_is_of_one_run_alone(key):
     def made(**code):
-        names = ("shapes_color",)
-        return run_key(
-            RunConfig(**BASE), {name: tasks[name] for name in names}, {"shapes_color": TTMConfig()}, None, code
-        )
+        return key(code=code)
 
     assert made(ttmbench="a") == made(ttmbench="a") and len({made(), made(ttmbench="a"), made(ttmbench="b")}) == 3
     assert made(ttmbench="a", mine="c") != made(ttmbench="a") and made(mine=None) != made(mine=None)
@@ -182,17 +175,6 @@ def test_a_document_states_the_key_of_its_run(tasks, changes):
 def test_a_document_that_does_not_say_all_has_no_key(changes, stated, why):
     with pytest.raises(ValueError, match=why):
         stated_key(document_of(**stated), RunConfig(**{**BASE, **changes}), {}, {}, {})
-
-
-@pytest.fixture
-def run(tasks):
-    """The key of a run with the given code, as an object."""
-
-    def make(code, **changes) -> RunKey:
-        config = RunConfig(**{**BASE, **changes})
-        return RunKey.of(config, {"shapes_color": tasks["shapes_color"]}, {"shapes_color": TTMConfig()}, {}, code)
-
-    return make
 
 
 def stored(key: RunKey, **changes):

@@ -65,7 +65,7 @@ def listening(page: Page, **heard: Callable[[Any], object]) -> Iterator[Page]:
 def page_opener(browser: Browser) -> Iterator[Callable[..., AbstractContextManager[Page]]]:
     """A function that opens a page in a shared tab; the page must log nothing and load nothing outside its ``root``."""
     tab = browser.new_page()
-    tab.set_default_timeout(5000)
+    tab.set_default_timeout(60_000)  # on a machine that does much else
 
     @contextmanager
     def opened(path: Path, width: int = 1300, color_scheme: str = "light", root: Path | None = None) -> Iterator[Page]:

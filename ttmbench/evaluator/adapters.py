@@ -29,17 +29,9 @@ KIND = "finetuning"
 def make_adapter(
     registry: Registry, name: str, model_args: Mapping[str, object], settings: Mapping[str, object]
 ) -> Model:
-    """Imports and calls a registered adapter.
+    """Imports and calls a registered adapter; ``settings`` are passed on where it takes them.
 
-    Args:
-        registry: where names are looked up.
-        name: of the model.
-        model_args: the user's arguments; each must be a parameter of the adapter.
-        settings: device, dtype, offline, trust_remote_code: passed on where the adapter takes them.
-
-    Raises:
-        UsageError: unknown model or argument, or what was built has no way to score.
-        DataError: weights out of reach or damaged.
+    UsageError for an unknown model or argument and for an object that cannot score; DataError for unreachable weights.
     """
     spec = registry.adapter(name)
     factory = load_target(spec.target, spec.needs)
@@ -113,13 +105,9 @@ def _instead_of(given: object) -> str | None:
 
 
 def name_of_adapter(adapter: Model, written: bool) -> str:
-    """What results call an adapter that was given as an object, where the caller does not say.
+    """The name of a model given as an object: its ``model_name``, else its class and 8 digits of its fingerprint.
 
-    Its attribute ``model_name``; else its class and eight digits of its fingerprint's digest; the class alone for one
-    that states no fingerprint, if nothing is written.
-
-    Raises:
-        UsageError: nothing distinguishes it from another checkpoint of its class, and results are ``written``.
+    UsageError where results are ``written`` and nothing distinguishes it from another checkpoint of its class.
     """
     kind, name = type(adapter).__name__, getattr(adapter, "model_name", None)
     if isinstance(name, str) and name.strip():
@@ -152,16 +140,9 @@ def model_info(model: Capabilities) -> Record:
 
 
 def trained_on(registry: Registry, model: str, model_args: Mapping[str, object], adapter: object) -> list[str] | None:
-    """The image collections that a model was trained on, as cards name them; None where that is unknown.
+    """The image collections that a model was trained on; None if unknown, UsageError for a wrong attribute.
 
-    Args:
-        registry: where names are looked up.
-        model: name of a registered model; of an adapter that was given as an object its class.
-        model_args: the user's; where they name other weights, the card of the name says nothing of these.
-        adapter: the model; its own attribute ``trained_on`` wins, and over it the record of a finetuning.
-
-    Raises:
-        UsageError: the adapter's attribute is not a list of names.
+    The record of a finetuning wins over the adapter's attribute ``trained_on``, and that over the registered card.
     """
     record = finetuned(adapter)
     if record is not None:
@@ -231,13 +212,7 @@ def finetuning_shown(record: Mapping[str, object]) -> Record:
 
 
 def loads_as(target: str, model: str, folder: str) -> tuple[str, Record]:
-    """The model and arguments by which a run loads the weights of a finetuning from ``folder``.
-
-    Args:
-        target: of the adapter that was finetuned (``module:Class``).
-        model: its name.
-        folder: of the weights.
-    """
+    """The model name and arguments that load finetuned weights from ``folder``; ``target`` is ``module:Class``."""
     kind = target.partition(":")[0].rpartition(".")[2]
     name = {"open_clip": "open_clip", "tiny_clip": "hf"}.get(kind, model)
     return name, {"model": f"local-dir:{folder}"} if kind == "open_clip" else {"pretrained": folder}

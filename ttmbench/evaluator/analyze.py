@@ -42,22 +42,10 @@ def analyze_tasks(
     taus: Sequence[float] | None = None,
     lrs: Sequence[float] | None = None,
 ) -> Iterator[Record]:
-    """Runs one analysis for each task of a configuration.
+    """Runs one analysis (`ttmbench.ttm.analysis.ANALYSES`, or ``alpha``) and yields the document of each task.
 
-    Args:
-        analysis: one of `ttmbench.ttm.analysis.ANALYSES`, or ``alpha``.
-        config: model, tasks and settings.
-        started: when it began, for the record.
-        command: the command line, for the record.
-        taus: for ``tau``: the first thresholds to compare.
-        lrs: for ``lr``: the learning rates to compare.
-
-    Yields:
-        The document of each task.
-
-    Raises:
-        UsageError: the analysis does not apply to the model.
-        DataError: data or weights out of reach.
+    ``taus`` and ``lrs`` are the thresholds and learning rates to compare. UsageError if the analysis does not apply to
+    the model, DataError for unreachable data or weights.
     """
     check_config(config)
     with deterministic(config.seed) if config.deterministic else nullcontext(), naming_what_cannot():
@@ -74,12 +62,12 @@ def analyze_tasks(
 
 
 def _analysis(analysis: str, run: Run, task: TaskFile, grids: Record) -> Record:
-    """What an analysis says of one task."""
+    """The result of an analysis on one task."""
     registry, config, spec = run.registry, run.config, task.spec
     if analysis != ALPHA and spec.shape.true_captions > 1:
         raise UsageError(
             f"task '{spec.task}' has several true captions for each image, for which no adaptation is "
-            f"defined, so '{analysis}' says nothing of it"
+            f"defined, so '{analysis}' does not apply to it"
         )
     settings = task_settings(registry, config, spec)
     plan = plan_task(
@@ -136,7 +124,7 @@ def _document(
     content: Mapping[str, object],
     packages: Mapping[str, str] | None = None,
 ) -> Record:
-    """An analysis with what all of them state, without secrets."""
+    """The document of an analysis, without secrets."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "analysis": analysis,
@@ -155,23 +143,15 @@ def _check(analysis: str, config: RunConfig, model: Capabilities) -> None:
     """UsageError if an analysis does not apply to a model."""
     if analysis == ALPHA:
         if model.debiasable is None:
-            raise UsageError(f"model {config.model} has no log P(t) to take off its scores, so '{ALPHA}' says nothing")
+            raise UsageError(f"model {config.model} has no log P(t) to subtract, so '{ALPHA}' does not apply to it")
     elif model.loss is None and (model.scores != "embeddings" or analysis in TRAINS):
-        raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' says nothing of it")
+        raise UsageError(f"model {config.model} cannot be adapted, so '{analysis}' does not apply to it")
 
 
 def transfer_document(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> Record:
-    """Adapts a model to each task, and measures the adapted model on all of them.
+    """Adapts a model to each task and measures the adapted model on all of them.
 
-    Args:
-        config: model, tasks and settings; its ``output_path`` is not written to.
-        started: when it began, for the record.
-        command: the command line, for the record.
-
-    Raises:
-        UsageError: fewer than two tasks, or a model that cannot be adapted.
-        DataError: data or weights out of reach.
-        TtmbenchError: a task failed.
+    UsageError for fewer than two tasks or a model that cannot be adapted; errors of a task as for `run`.
     """
     registry = build_registry(config.include_path)
     tasks = list(tasks_of(registry, config))
@@ -179,7 +159,7 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
         raise UsageError(f"'{TRANSFER}' needs at least two tasks (--tasks A,B), got {', '.join(tasks)}")
     adapter = make_adapter(registry, config.model, config.model_args, model_settings(config))
     if Capabilities(adapter).loss is None:
-        raise UsageError(f"model {config.model} cannot be adapted, so '{TRANSFER}' says nothing of it")
+        raise UsageError(f"model {config.model} cannot be adapted, so '{TRANSFER}' does not apply to it")
     whole = config.model_copy(update={"ttm": True, "ttm_also": tasks, "output_path": None, "on_error": "raise"})
     document = run(whole, adapter=adapter, command=command).typed
     about = {
@@ -200,16 +180,7 @@ def transfer_document(config: RunConfig, started: datetime, command: Sequence[st
 
 
 def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: ResultsDocument) -> Record:
-    """Rows adapted on, columns measured on.
-
-    Args:
-        tasks: the order of both.
-        transfers: of a results document in which each task was adapted to.
-        document: that document.
-
-    Returns:
-        ``metrics`` and ``raw`` by column, and ``cells``: values of the adapted model and their differences to raw.
-    """
+    """The transfer matrix: rows adapted on, columns measured on; each cell has the value and its difference to raw."""
     by_place: dict[tuple[str, str], Transfer] = {}
     for transfer in transfers:
         if transfer.shown:

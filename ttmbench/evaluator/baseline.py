@@ -29,16 +29,7 @@ class Baseline:
 
     @classmethod
     def read(cls, path: Path, tasks: Mapping[str, TaskFile]) -> Baseline:
-        """Reads a results document, and its samples if there are some.
-
-        Args:
-            path: the document.
-            tasks: of this run, by name.
-
-        Raises:
-            DataError: a file is missing or damaged.
-            UsageError: the baseline has none of the tasks, or another version of one.
-        """
+        """Reads a results document and its samples; UsageError if it has none of the tasks or other versions."""
         baseline = cls(read_run(path, need_samples=False), file_digest(path))
         baseline._check_tasks({name: task.spec.version for name, task in tasks.items()})
         return baseline
@@ -55,14 +46,7 @@ class Baseline:
                 )
 
     def entry(self, document: ResultsDocument, groups: Mapping[str, TaskGroups], iterations: int, seed: int) -> Record:
-        """The document's record of the comparison: file, sha256, model_name, rows, and why they were refused, or None.
-
-        Args:
-            document: of this run.
-            groups: of its tasks that have values at hand.
-            iterations: resamples of intervals and permutation tests.
-            seed: of these.
-        """
+        """The document's record of the comparison; ``refused`` says why there are no rows, or is None."""
         about = {"file": str(self.run.path), "sha256": self.sha256, "model_name": self.run.name}
         this = StoredRun(THIS, document, groups)
         try:

@@ -24,11 +24,9 @@ _LACKING = re.compile(r"^(?P<operation>[^\n]{1,100}?) does not have a determinis
 
 @contextmanager
 def deterministic(seed: int) -> Iterator[None]:
-    """Inside, torch computes the same bits every time on one machine; afterwards all settings are as before.
+    """Inside, torch computes the same bits every time on one machine; afterwards all settings are restored.
 
-    Deterministic algorithms only, no choice of convolutions by timing, no TF32, one thread, a fixed workspace of cuBLAS
-    and fixed states of the random generators of torch, numpy and Python. The workspace is read when CUDA starts, so its
-    variable stays set if CUDA was started inside.
+    The workspace of cuBLAS is read when CUDA starts, so its variable stays set if CUDA was started inside.
     """
     with ExitStack() as stack:
         stack.enter_context(_fixed_workspace())
@@ -46,11 +44,7 @@ def deterministic(seed: int) -> Iterator[None]:
 
 @contextmanager
 def naming_what_cannot() -> Iterator[None]:
-    """Turns torch's refusal of an operation into an error for the user.
-
-    Raises:
-        TtmbenchError: an operation has no deterministic version, or CUDA was started without a fixed workspace.
-    """
+    """Turns torch's refusal of a nondeterministic operation into a TtmbenchError that names a remedy."""
     try:
         yield
     except RuntimeError as error:

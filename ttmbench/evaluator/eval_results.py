@@ -154,10 +154,7 @@ def _count(number: int, what: str) -> str:
 
 
 def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iterator[Record]:
-    """Lines of the samples file: for each column, seed and group; each group's answers; or each query that was ranked.
-
-    ``seeds`` are those of the columns that have several score arrays; None where they are unknown.
-    """
+    """Lines of the samples file: one per column, seed and group, per answered group, or per ranked query."""
     match result:
         case Scored():
             yield from _lines_of_scores(result, seeds)

@@ -90,21 +90,10 @@ def plan_task(
     with_inputs: bool = False,
     with_parts: bool = False,
 ) -> TaskPlan:
-    """Decides what is done with a task.
+    """Decides what is done with a task; UsageError for an unknown metric, or training that it has no pairs for.
 
-    Args:
-        run: model and configuration.
-        task: the task.
-        settings: of training; None if nothing is trained.
-        extra_metrics: to compute beside the task's own.
-        with_inputs: prepared inputs are wanted whether the run adapts or not.
-        with_parts: log P(t|i) and log P(t) are wanted apart, of a model that has both, whatever its alpha.
-
-    Returns:
-        The plan.
-
-    Raises:
-        UsageError: an unknown metric, or training that this task has no pairs for.
+    ``settings`` is None if nothing is trained; ``with_inputs`` prepares inputs even if nothing is adapted;
+    ``with_parts`` keeps log P(t|i) and log P(t) apart whatever the model's alpha.
     """
     can, config, spec = run.capabilities, run.config, task.spec
     names = dict.fromkeys([*spec.metrics, *extra_metrics])

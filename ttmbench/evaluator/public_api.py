@@ -40,19 +40,18 @@ PathLike: TypeAlias = str | os.PathLike[str]
 
 
 def read_results(path: PathLike) -> list[EvalResults]:
-    """Reads results documents; the values of single groups follow when they are asked for.
+    """Reads results documents; the values of single groups are read when first needed.
 
     Args:
-        path: a results document, or a folder that is searched with all below it; also at an address (``s3://...``),
-            which is then fetched.
+        path: a results document, or a folder that is searched recursively; also an address (``s3://...``).
 
     Returns:
-        The results in the order of their paths. Of a folder, files that are no results are left out; those that state
-        a schema version and cannot be read are named on stderr.
+        The results in the order of their paths. In a folder, other files are skipped; results documents that cannot be
+        read are named on stderr.
 
     Raises:
-        DataError: the file is no results document.
-        UsageError: the folder holds none, or there is nothing under the path.
+        DataError: the file is not a results document.
+        UsageError: the folder holds none, or the path does not exist.
     """
     folder = place_of(path)
     if not folder.is_dir():
@@ -64,7 +63,7 @@ def read_results(path: PathLike) -> list[EvalResults]:
         if not isinstance(document, str):
             documents.append((file, document))
         elif "has no schema_version" not in document:
-            warn(f"{file} is left out: it {document}")
+            warn(f"{file} is skipped: it {document}")
     if not documents:
         raise UsageError(f"{folder} holds no results document")
     names = names_of_runs(documents)
@@ -83,26 +82,25 @@ def compare(
     bootstrap_iters: int = 1000,
     seed: int = 0,
 ) -> list[Record]:
-    """Compares two runs group by group, or what was adapted in one run with the model as it was.
+    """Compares two runs group by group, or the adapted model of a run with the unadapted one.
 
     Args:
-        baseline: what is compared to: results, or the path of a results document whose run logged samples.
-        other: what is compared; without it the filters of the first run are.
+        baseline: results, or the path of a results document whose run logged samples.
+        other: the run to compare with it; by default the filters of the baseline are compared with each other.
         filters: compare this filter of the baseline with that of the other, such as ``("none", "ttm")``.
-        metrics: names; by default all that both have.
+        metrics: names; by default all that both runs have.
         allow_different: also compare tasks of another version or other data, by the group ids they share.
         bootstrap_iters: resamples of intervals and permutation tests.
-        seed: of these.
+        seed: of the resampling.
 
     Returns:
-        One row a task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
+        One row per task, metric and filter: ``baseline``, ``other`` and ``difference`` (fractions), ``ci``, ``p``,
         ``p_holm`` (adjusted over the tasks of these rows), ``holm_tests`` (how many), ``test``, ``groups``,
-        ``clusters`` (how many they make where it is known which share images, else None, and ``clusters_unknown`` says
-        why), and the ids of groups that were ``won`` and ``lost``.
-        ``pandas.DataFrame(rows)`` makes a table of them.
+        ``clusters`` (of groups that share images; None if unknown, and ``clusters_unknown`` says why), and the ids of
+        groups that were ``won`` and ``lost``.
 
     Raises:
-        DataError: a file is absent or damaged, or a run has no values of groups.
+        DataError: a file is missing or damaged, or a run has no values of groups.
         UsageError: the runs share no task, metric or filter, or a task differs and that is not allowed.
     """
     before = _run(baseline)
@@ -132,18 +130,18 @@ def score(
     interval: IntervalMethod = "wilson",
     seed: int = 0,
 ) -> EvalResults:
-    """Computes every metric of scores, with neither model nor data.
+    """Computes every metric of given scores, without model or data.
 
     Args:
-        scores: array [groups, images, captions] in logits, in which caption i is true for image i; or a file of scores
-            or answers, in a format that ``ttmbench score`` reads; ranks, embeddings or a matrix for a task that ranks.
-        task: whose shape and number of groups the scores have. Without it they are of the task ``scores``, of their own
-            shape; embeddings and answers need it.
+        scores: array [groups, images, captions] of logits, in which caption i is true for image i; or a file of scores
+            or answers that ``ttmbench score`` reads; ranks, embeddings or a matrix for a ranking task.
+        task: the task that the scores are of. Without it the results name the task ``scores``, with the shape of the
+            array; embeddings and answers need it.
         all_pairs: array [groups * images, groups * captions], for metrics across groups; with an array only.
-        model_name: what results call the model; by default ``scores``, or the name of the file.
+        model_name: the model's name in results; by default ``scores``, or the name of the file.
         include_path: folders of further task files.
         logit_scale: factor on products of embeddings in a file.
-        limit: the scores are of the task's first groups only.
+        limit: number of the task's first groups that the scores are of.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: how intervals are made.
         seed: of the resampling.
@@ -153,7 +151,7 @@ def score(
 
     Raises:
         UsageError: no such task, answers without one, or a limit without one.
-        DataError: the scores are not what the task says; the message names the group.
+        DataError: the scores do not fit the task; the message names the group.
 
     >>> score([[[2.0, 1.0], [0.0, 3.0]]]).results["scores"]["group_match,none"]
     1.0
@@ -194,11 +192,8 @@ def list_tasks(*patterns: str, include_path: Sequence[str] = ()) -> list[str]:
     """Names of tasks, sorted; ``ttmbench.list_tasks("compositional", "shapes_*")`` takes tags, names and globs.
 
     Args:
-        patterns: a task is listed if one of them fits; all tasks without any.
+        patterns: a task is listed if one of them matches; by default all.
         include_path: folders of further task files.
-
-    Returns:
-        The names; none if nothing fits.
     """
     registry = build_registry(include_path)
     if not patterns:
@@ -215,10 +210,7 @@ def list_models(*patterns: str) -> list[str]:
     """Names of registered models, sorted, without their aliases; ``ttmbench.list_models("siglip*")`` takes globs.
 
     Args:
-        patterns: a model is listed if one of them fits its name; all models without any.
-
-    Returns:
-        The names; none if nothing fits.
+        patterns: a model is listed if its name matches one of them; by default all.
     """
     names = {spec.name for spec, _ in build_registry().adapters.values()}
     return sorted(name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
@@ -226,22 +218,20 @@ def list_models(*patterns: str) -> list[str]:
 
 def _run(given: EvalResults | PathLike) -> StoredRun:
     """Results as they are compared; DataError if there are no values of groups."""
-    results = given if isinstance(given, EvalResults) else _one(given)
+    if isinstance(given, EvalResults):
+        results = given
+    else:
+        results, *others = read_results(given)
+        if others:
+            raise UsageError(f"{given} holds {1 + len(others)} results documents; name one of them")
     path = results.path or Path(results.model_name)
     if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")
     return StoredRun(path, results.typed, results.task_groups)
 
 
-def _one(path: PathLike) -> EvalResults:
-    results = read_results(path)
-    if len(results) > 1:
-        raise UsageError(f"{path} holds {len(results)} results documents; name one of them")
-    return results[0]
-
-
 def _checked(array: np.ndarray) -> np.ndarray:
-    """Scores as metrics take them: floats of their own width, other numbers as float64; DataError for what is none."""
+    """Scores as float32 or float64 [groups, images, captions]; DataError for anything else."""
     if array.ndim != 3 or array.dtype.kind not in "fiu" or 0 in array.shape:
         raise DataError(
             f"the scores are an array {array.dtype} {list(array.shape)}; expected numbers [groups, images, captions]"
@@ -251,5 +241,5 @@ def _checked(array: np.ndarray) -> np.ndarray:
     array = array if array.dtype == np.float64 else array.astype(np.float32)
     sound = (np.abs(array) <= LARGEST).all(axis=(1, 2))
     if not sound.all():
-        raise DataError(f"group {int(np.argmin(sound))} has a score that is no finite number, or larger than a logit")
+        raise DataError(f"group {int(np.argmin(sound))} has a score that is NaN, infinite or above {LARGEST:g}")
     return array

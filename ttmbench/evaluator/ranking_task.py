@@ -49,10 +49,9 @@ _ADVICE = "--rerank model=MODEL gives it the best candidates of a model that ran
 
 
 def rank_task(run: Run, task: TaskFile) -> Ranked:
-    """Ranks a task of kind retrieval or classification; errors as for `ttmbench.evaluator.task.run_task`.
+    """Ranks a retrieval or classification task; errors as for `ttmbench.evaluator.task.run_task`.
 
-    A dual encoder ranks all candidates. A model that scores pairs does so in retrieval where there are few, and else
-    reranks the best of another model.
+    A model that scores pairs ranks all candidates if there are few, else reranks the best of another model.
     """
     can, config, spec = run.capabilities, run.config, task.spec
     if can.scores == "choices":
@@ -221,18 +220,13 @@ def _notes_on_classes(classes: Classes, labels: np.ndarray) -> list[str]:
 
 
 class RetrievalPool:
-    """All images and captions of a retrieval task.
-
-    Attributes:
-        images: each with its group's id.
-        captions: those of one image after those of another.
-        owner: the number of each caption's image.
-    """
+    """All images and captions of a retrieval task."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = groups
         self.images = [(group.group_id, group.images[0]) for group in groups]
         self.captions = [caption for group in groups for caption in group.captions]
+        # the number of each caption's image
         self.owner = np.repeat(np.arange(len(groups)), [len(group.captions) for group in groups])
         self.n_images, self.n_captions = len(self.images), len(self.captions)
 
@@ -275,11 +269,7 @@ class FirstStage:
 
 
 def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | None:
-    """The model that chooses candidates for one that scores pairs; None where every candidate is ranked.
-
-    Raises:
-        UsageError: there are too many pairs and no first stage is named, or it cannot rank.
-    """
+    """The model whose candidates are reranked; None to rank all, UsageError if it is needed and not given."""
     config = run.config
     if run.capabilities.dual_encoder is not None:
         return None
@@ -310,15 +300,7 @@ def rank_pairs(
     cache: RankCache,
     chosen: Mapping[str, np.ndarray] | None,
 ) -> dict[str, Ranks]:
-    """Ranks by a model that scores pairs: scope -> ranks.
-
-    Args:
-        run: the run and its model.
-        prior: where log P(t) comes from; None if it is not taken off.
-        pool: the task's images and captions.
-        cache: where finished blocks of scores go.
-        chosen: positions of the candidates of images and of captions; None for all.
-    """
+    """Ranks by a model that scores pairs: scope -> ranks; ``chosen`` are the candidates of images and captions."""
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
     can, sizer = run.capabilities, run.sizer

@@ -40,18 +40,9 @@ _RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_m
 
 
 class RunRecord:
-    """Collects what a run learns, and writes it as the results document while the run goes on.
+    """Collects the results of a run and saves them as the results document while the run proceeds.
 
-    Args:
-        model_name: what results call the model.
-        config: of the run, as JSON values.
-        command: the command line.
-        started: when the run began.
-        tasks: that the run is to do.
-        datasets: dataset -> its tasks, whose mean is reported once all of them are there.
-        key: which command it is.
-        output: where the run writes; None for a run without an output path.
-        clock: when the run began, by ``time.perf_counter``; None if it begins now.
+    ``datasets`` maps a dataset to its tasks, whose mean is reported once all of them are done.
     """
 
     def __init__(
@@ -88,12 +79,7 @@ class RunRecord:
         self._document: ResultsDocument | None = None  # as last saved
 
     def describe_model(self, model: Capabilities, trained_on: Sequence[str] | None) -> None:
-        """Records what the adapter states about itself; what it has used is asked for with every document.
-
-        Args:
-            model: what it is and can do.
-            trained_on: image collections that it was trained on; None if that is unknown.
-        """
+        """Records what the model states about itself; ``trained_on`` names image collections, None if unknown."""
         collections = None if trained_on is None else list(trained_on)
         self.model_info = {**model_info(model), "trained_on": collections}
         finetuning, self._reporting = finetuned(model.adapter), model.reporting
@@ -101,11 +87,7 @@ class RunRecord:
             self.model_info["finetuned"] = finetuning_shown(finetuning)
 
     def resume(self, data_of: Callable[[str], DataNow | None]) -> list[str]:
-        """Takes over what an earlier run of the same command has done, and returns these tasks.
-
-        Args:
-            data_of: task -> its data as they are now; None if they are out of reach.
-        """
+        """Takes over and returns the tasks that an earlier run finished; ``data_of`` gives None for absent data."""
         output, done = self._output, list[str]()
         if output is not None and output.previous is not None:
             done = output.keep_completed(self.model_info["fingerprint"], data_of)
@@ -129,10 +111,7 @@ class RunRecord:
 
     @contextmanager
     def recording(self, notify: Callable[..., object]) -> Iterator[None]:
-        """Writes the document when the run begins and however it ends, and tells plugins of both.
-
-        An error takes along the results of the tasks that were finished.
-        """
+        """Saves the document and notifies plugins at both ends; an error carries the results of the finished tasks."""
         self._save_running()
         notify("ttmbench_run_started", config=deepcopy(self.config))
         folder = None if self._output is None else self._output.files.folder
@@ -154,13 +133,7 @@ class RunRecord:
 
     @contextmanager
     def task(self, name: str, state: Path | None, is_last_failure: bool) -> Iterator[None]:
-        """Records how a task ends, and saves the document if that is due.
-
-        Args:
-            name: of the task.
-            state: its checkpoints, which are removed once the task is done and saved.
-            is_last_failure: whether a failure is raised; else the run continues with the next task.
-        """
+        """Records how a task ends; its checkpoints in ``state`` are removed once a document with the task is saved."""
         self._task, began = name, time.perf_counter()
         try:
             yield
@@ -189,10 +162,7 @@ class RunRecord:
         self.baseline = baseline.entry(results.typed, results.task_groups, iterations, seed)
 
     def evaluated(self, document: ResultsDocument | None = None, is_whole: bool = True) -> EvalResults:
-        """What a program gets of the document, by default of the one that was saved last.
-
-        Groups of tasks that an earlier run had done are read from its samples, if the run is over (``is_whole``).
-        """
+        """The results, by default as last saved; of a whole run with the sample values of resumed tasks."""
         document, output = document or self._document, self._output
         assert document is not None, "a document was saved before"
         if output is None:
@@ -220,7 +190,7 @@ class RunRecord:
         return document
 
     def _save_after(self, error: BaseException) -> ResultsDocument:
-        """Saves the document of a run that failed; if that fails too, the first error is the one to raise."""
+        """Saves the document of a failed run; if saving fails too, the first error is the one to raise."""
         status = "failed" if isinstance(error, Exception) else "interrupted"
         try:
             return self._save(status)
@@ -344,11 +314,7 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record |
 
 
 def _with_earlier(used: Record, earlier: Mapping[str, object]) -> Record:
-    """What a run has used including earlier ones that it resumed: counts added, lists joined, the rest as it is now.
-
-    >>> _with_earlier({"requests": 0, "cost": None, "served": []}, {"requests": 7, "cost": 0.5, "served": ["m"]})
-    {'requests': 7, 'cost': 0.5, 'served': ['m']}
-    """
+    """Usage including that of resumed runs: counts added, lists joined, the rest as it is now."""
     total = dict(used)
     for name, before in earlier.items():
         now = used.get(name)

@@ -1,8 +1,4 @@
-"""Where a run with results at an address writes: a temporary folder that is sent after every task.
-
-Object stores have neither locks nor renames, so the run works locally. What an earlier run left at the address is
-fetched first.
-"""
+"""Results at an address: a local folder that is sent after every task, as object stores lack locks and renames."""
 
 from __future__ import annotations
 
@@ -30,11 +26,7 @@ class UnsentError(TtmbenchError):
 
 @contextmanager
 def open_remote_output(config: RunConfig, key: RunKey, started: datetime) -> Iterator[RunDirectory]:
-    """The files of a run for as long as it writes: as `open_output`, for an address (``output_path``).
-
-    Raises:
-        UsageError: as `open_output`; or the address cannot be read or written.
-    """
+    """As `open_output`, for an address; UsageError also if it cannot be read or written."""
     address = config.output_path
     assert address is not None, "the run has an output path"
     from ttmbench._util.remote import RemoteFolder, folder_and_name  # fsspec is imported for addresses alone
@@ -49,7 +41,7 @@ def open_remote_output(config: RunConfig, key: RunKey, started: datetime) -> Ite
     was_sent, output = False, None
 
     def publish(files: RunFiles) -> None:
-        """Sends what was written. The first time has to succeed; later the run continues, with a warning."""
+        """Sends what was written; only the first time must succeed."""
         nonlocal was_sent
         assert output is not None, "files are written in it"
         try:
@@ -58,8 +50,8 @@ def open_remote_output(config: RunConfig, key: RunKey, started: datetime) -> Ite
             if not was_sent:
                 raise UsageError(f"--output_path: {error}") from None
             remote.keep_copy()
-            output.unsent = UnsentError(f"{error}; the results are kept in {remote.home}: copy them to the address")
-            warn(f"{error}; what is done is kept in {remote.home}, and the run goes on")
+            output.unsent = UnsentError(f"{error}; the results are saved in {remote.home}: copy them to the address")
+            warn(f"{error}; what is done is saved in {remote.home}, and the run continues")
         else:
             was_sent, output.unsent = True, None
 

@@ -70,16 +70,7 @@ class RunDirectory:
     def keep_completed(
         self, fingerprint: Mapping[str, object], data_of: Callable[[str], DataNow | None] = lambda task: None
     ) -> list[str]:
-        """Tasks of the earlier run that need not be run again, now that the model is known.
-
-        If the earlier run had another model there are none, and its files are left as they are: this run gets others,
-        or
-        they are moved aside.
-
-        Args:
-            fingerprint: what the adapter states about itself.
-            data_of: task -> its data as they are now; None if they are out of reach.
-        """
+        """The finished tasks of the earlier run; none, and its files are left aside, if that run had another model."""
         previous = self.previous
         if previous is None:
             return []
@@ -139,16 +130,10 @@ class RunDirectory:
 
 
 def open_output(config: RunConfig, key: RunKey, started: datetime) -> RunDirectory:
-    """Chooses the files of a run, makes sure that they can be written, and locks them for this run.
+    """Chooses the files of a run, checks that they can be written, and locks them.
 
-    Args:
-        config: the run; its ``output_path`` is set.
-        key: of the run. Where an earlier run differs from it by its source or packages alone, that is reported.
-        started: when it began.
-
-    Raises:
-        UsageError: the folder cannot be written to, another run writes there, ``overwrite`` forbids it, or the file to
-            write is not a results document.
+    UsageError for a folder that cannot be written to or that another run writes to, for a file that ``overwrite``
+    protects, and for one that is not a results document.
     """
     assert config.output_path is not None, "the run has an output path"
     files = _new_files(config, started)
@@ -188,11 +173,7 @@ def open_output(config: RunConfig, key: RunKey, started: datetime) -> RunDirecto
 
 
 def archive_existing(files: RunFiles) -> None:
-    """Moves a run's document aside whose name numbers without a run are written to.
-
-    Raises:
-        UsageError: the existing file is not a results document.
-    """
+    """Moves a run's document aside whose name is about to be written; UsageError for any other file."""
     document = _document(files.results, strict=True)
     if document is not None and document.get("run_key") is not None:
         _move_aside(files, document)
@@ -293,11 +274,7 @@ def _aside(files: RunFiles, document: Record) -> RunFiles:
 
 
 def _move_aside(files: RunFiles, document: Record) -> None:
-    """Gives another run's files a name with its time.
-
-    The document with the new names comes first and the old one goes last: after a kill in between, both exist, and
-    `open_output` does the rest.
-    """
+    """Renames another run's files by its time; first the document, so that `open_output` can finish after a kill."""
     aside = _aside(files, document)
     stems = files.results.stem, aside.results.stem
     moves = {name: Path(name).name.replace(*stems, 1) for name in document.get("artifacts", {})}

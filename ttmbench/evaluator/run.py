@@ -62,16 +62,9 @@ def run(
     chosen: Chosen | None = None,
     memory: TaskMemory | None = None,
 ) -> EvalResults:
-    """Runs a configuration; arguments, results and errors as for `simple_evaluate`; assertions are left to the caller.
+    """Runs a configuration as `simple_evaluate` does; assertions are checked by the caller.
 
-    Args:
-        config: the run.
-        adapter: a model that was given as an object.
-        command: the command line, for the record.
-        plugins: further plugins, as (name, object).
-        in_memory: the tasks among those of the configuration that are no files.
-        chosen: what the configuration's names stand for, where they have been looked up.
-        memory: of the adapter, where it is given several runs.
+    ``chosen`` is what the names of the configuration were resolved to, ``memory`` keeps a task scored between runs.
     """
     with each_note_once(), fixed_bits(config.seed) if config.deterministic else nullcontext():
         if chosen is None:  # a wrong name is an error before anything is written

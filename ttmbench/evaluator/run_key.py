@@ -46,23 +46,15 @@ class RunKey:
         also: Mapping[str, TaskFile],
         code: Digests,
     ) -> RunKey:
-        """The key of a run on tasks and on others (``also``), with the source of its packages by `code_of`.
+        """The key of a run on ``tasks``, measured also on others; unique where the source of code cannot be read."""
+        bits: Record = {"once": uuid4().hex} if None in code.values() else {}
+        if config.deterministic:
+            from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
 
-        With code that cannot be read it equals no other run's.
-        """
-        asked = config.model_dump(mode="json")
+            bits["deterministic"] = conditions(config.batch_size)
+        content = _content(config, tasks, settings, also, digests.packages(), bits, code)
         if config.samples is not None:
-            asked["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
-        content = _content(
-            asked,
-            config.run_seeds,
-            {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
-            {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
-            digests.packages(),
-            {name: one.spec.model_dump(mode="json") for name, one in also.items()},
-            _bits_depend_on(config) | ({"once": uuid4().hex} if None in code.values() else {}),
-            code,
-        )
+            content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
         return cls(content, _sha256(content))
 
     @property
@@ -71,13 +63,7 @@ class RunKey:
         return dict(self.content["code"])
 
     def changes_since(self, document: Record) -> str | None:
-        """What changed since a results document of the same command: source, or versions of packages.
-
-        Returns:
-            A clause such as "the source of package ttmbench changed"; None if nothing did, or if more than that makes
-                it
-            another command.
-        """
+        """Which source or package versions changed since a document of the same command; None for any other change."""
         packages, code = document.get("packages"), document.get("code", {})
         if not isinstance(packages, Mapping) or not isinstance(code, Mapping):
             return None
@@ -113,25 +99,10 @@ def stated_key(
     settings: Mapping[str, TTMConfig],
     also: Mapping[str, TaskFile],
 ) -> RunKey:
-    """The same key, on the machine, with the packages and with the code that a results document states.
-
-    Args:
-        document: of results.
-        config: its run.
-        tasks: of the run.
-        settings: of the test-time stage, by task.
-        also: other tasks that adapted models are measured on.
-
-    Returns:
-        The key.
-
-    Raises:
-        ValueError: the document does not hold all that goes in; the reason.
-    """
-    asked = config.model_dump(mode="json")
+    """The key on the hardware and with the packages and code that a document states; ValueError if any is absent."""
     for is_so, why in (
         (config.samples is not None, "the file of --samples is part of it"),
-        (GONE in json.dumps(asked), "a secret is part of it"),
+        (GONE in config.model_dump_json(), "a secret is part of it"),
         (None in document.code.values() or not document.code, "code that is not stated is part of it"),
     ):
         if is_so:
@@ -141,36 +112,27 @@ def stated_key(
         processor = [hardware.get("machine"), hardware.get("cpu_capability")]
         bits = {"batch_size": config.batch_size, "processor": processor, "accelerator": hardware.get("accelerator")}
         bits = {"deterministic": {**bits, "packages": document.packages}}
-    content = _content(
-        asked,
-        config.run_seeds,
-        {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
-        {name: one.model_dump(mode="json") for name, one in settings.items()} if config.adapts else {},
-        document.packages,
-        {name: one.spec.model_dump(mode="json") for name, one in also.items()},
-        bits,
-        document.code,
-    )
+    content = _content(config, tasks, settings, also, document.packages, bits, document.code)
     return RunKey(content, _sha256(content))
 
 
 def _content(
-    config: Mapping[str, object],
-    seeds: Sequence[int],
-    tasks: Mapping[str, object],
-    settings: Mapping[str, object],
+    config: RunConfig,
+    tasks: Mapping[str, TaskFile],
+    settings: Mapping[str, TTMConfig],
+    also: Mapping[str, TaskFile],
     packages: Mapping[str, str],
-    also: Mapping[str, object],
     bits: Mapping[str, object],
     code: Mapping[str, str | None],
 ) -> Record:
-    asked = {key: value for key, value in config.items() if key not in INDIFFERENT and key != "ttm_also"}
+    asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "ttm_also"})
+    others = {name: task.spec.model_dump(mode="json") for name, task in also.items()}
     return {
-        "config": {**asked, "tasks": sorted(tasks), "seeds": list(seeds)},
-        "tasks": tasks,
-        "settings": settings,
+        "config": {**asked, "tasks": sorted(tasks), "seeds": config.run_seeds},
+        "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
+        "settings": {name: of.model_dump(mode="json") for name, of in settings.items()} if config.adapts else {},
         "packages": packages,
-        **({"also": also} if also else {}),
+        **({"also": others} if others else {}),
         **bits,
         **({"code": dict(code)} if code else {}),
     }
@@ -180,15 +142,6 @@ def _sha256(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _bits_depend_on(config: RunConfig) -> Record:
-    """What else a run is named by where bits count; nothing where they do not."""
-    if not config.deterministic:
-        return {}
-    from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
-
-    return {"deterministic": conditions(config.batch_size)}
-
-
 def code_of(
     registry: Registry,
     config: RunConfig,
@@ -196,11 +149,7 @@ def code_of(
     settings: Mapping[str, TTMConfig],
     adapter: Model | None = None,
 ) -> Digests:
-    """The source of ttmbench and of every package that gives the run a model, a source, a metric or a schedule.
-
-    An ``adapter`` counts that was given as an object. The digest is None for code that cannot be read: a run of such
-    code is never resumed.
-    """
+    """Digests of ttmbench and of every package with a model, source, metric or schedule of the run, None if unread."""
     names: list[tuple[Mapping[str, tuple[object, str]], Any]]
     names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
     for task in tasks:
@@ -234,10 +183,7 @@ class DataNow:
 
 
 def stored_digest(task: str, version: int, shape: str, group_ids: Sequence[str]) -> str:
-    """sha256 of what makes two files of scores comparable, as neither holds the data: task, version, shape, group ids.
-
-    The order of the ids does not count; there are none where a file's format has none.
-    """
+    """sha256 of task, version, shape and group ids in any order; files with the same digest are comparable."""
     return hashlib.sha256(json.dumps(["stored", task, version, shape, sorted(group_ids)]).encode()).hexdigest()
 
 

@@ -37,11 +37,8 @@ def score_files(
 ) -> EvalResults:
     """Computes every metric that stored scores, ranks or answers define; arguments and errors as for `ttmbench.score`.
 
-    Several ``paths`` hold ranks of a task that ranks, one file for each side, or ColorSwap's two files of answers.
-    Formats:
-    `ttmbench.results.scores_file`, `ttmbench.results.ranks_file`, `ttmbench.scoring.forced_choice.stored_answers`.
-    Where a
-    file of scores states tags that the task has parts by, each part is a further task of the results.
+    Several ``paths`` hold ranks, one file for each side, or ColorSwap's two files of answers. Parts of a task that tags
+    name become further tasks.
     """
     started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
     spec = None if task is None else (find_task(registry, task) if isinstance(task, str) else task).spec
@@ -79,17 +76,7 @@ def evaluated(
     tasks: Sequence[TaskResult],
     resampling: Resampling,
 ) -> EvalResults:
-    """Computes the numbers of stored tasks, and returns the results.
-
-    Args:
-        name: what results call the model.
-        config: for the record.
-        command: the command line, for the record.
-        started: when it began.
-        clock: the same by ``time.perf_counter``.
-        tasks: without numbers.
-        resampling: of intervals.
-    """
+    """Computes the numbers of stored tasks; ``clock`` is the start by ``time.perf_counter``."""
     record = RunRecord(name, config, command, started, clock=clock)
     for task in tasks:
         result = task.summarised(resampling)

@@ -36,20 +36,10 @@ from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Record, Scores
 
 
 def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
-    """Reads a task's data and scores it, or takes the scores that an earlier run cached.
+    """Reads a task's data and scores it, or takes cached scores; no metrics yet.
 
-    Args:
-        plan: the task.
-        run: model, configuration and cache.
-        ahead: is called when pairs need scores, to score parts of them on all devices; None for a run on one.
-
-    Returns:
-        Data and scores of the model as it is; no numbers yet.
-
-    Raises:
-        DataError: data out of reach, or not what the task file says.
-        TtmbenchError: the model gave no usable scores.
-        UsageError: the model has no scores.
+    ``ahead`` scores parts of the pairs on all devices of the run. Raises DataError for unreachable or wrong data,
+    TtmbenchError for unusable scores, UsageError for a model without scores.
     """
     if plan.way == "choices":
         raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
@@ -101,23 +91,14 @@ class TaskMemory:
 
 
 class _Scoring:
-    """A task while it is scored: its data, what the cache has of them, and the time of each step.
-
-    Attributes:
-        groups: of the task; nameless ones of features from a file.
-        cache: of this task and model; it recognises the data.
-        features: read from a file in place of images and captions.
-        stage: the prepared inputs, where they are held in memory.
-        parts: of scores that are debiased.
-        seconds: step -> wall time.
-    """
+    """A task while it is scored: its data, its cache, and the time of each step."""
 
     def __init__(self, plan: TaskPlan, run: Run) -> None:
         self._plan, self._run, self._clock = plan, run, time.perf_counter()
-        self.seconds: dict[str, float] = {}
-        self.features: Prepared | None = None
-        self.stage: PreparedTask | None = None
-        self.parts: Likelihoods | None = None
+        self.seconds: dict[str, float] = {}  # step -> wall time
+        self.features: Prepared | None = None  # precomputed, in place of images and captions
+        self.stage: PreparedTask | None = None  # the prepared inputs, where they are held in memory
+        self.parts: Likelihoods | None = None  # of scores that are debiased
         with phase("load"):
             if plan.way == "stored_features":
                 self.features, self._digest = _stored(run, plan.spec)
@@ -301,22 +282,12 @@ def _name(given: Given) -> str:
 
 
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:
-    """Scores a part of the pairs of a task, and leaves it in the cache for the process that scores the task.
-
-    Args:
-        plan: the task, which is scored pair by pair.
-        run: model, configuration and cache.
-        part: which part, from 0.
-        of: how many there are.
-    """
+    """Scores part ``part`` (from 0) of ``of`` of a task's pairs into the cache."""
     _Scoring(plan, run).share(part, of)
 
 
 def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
-    """How many groups or images (``unit``) of stored features the run uses; None for all.
-
-    UsageError if the run names some by id, or a fraction of an unknown number.
-    """
+    """How many groups or images (``unit``) of precomputed features are used; None for all. UsageError for ids."""
     config = run.config
     if config.samples is not None:
         raise UsageError(f"--samples names {unit} by id, and stored features have none; use --limit")
@@ -353,10 +324,7 @@ def _nameless_groups(count: int, shape: GroupShape) -> list[Group]:
 
 
 def data_now(run: Run, task: TaskFile) -> DataNow:
-    """Digests of the data that `score_task` would read now, without calling the model; DataError as there.
-
-    Images whose files were decoded before are recognised by the cache, if there is one.
-    """
+    """Digests of the data that `score_task` would read now, without calling the model; DataError as there."""
     can, config = run.capabilities, run.config
     if can.stored_features is not None and task.spec.kind != "groups":
         limit = groups_of(config.limit, task.spec.group.n_groups)

@@ -52,17 +52,7 @@ def choose(
     in_memory: Sequence[Task] = (),
     is_registered: bool = True,
 ) -> Chosen:
-    """Looks up the model, the tasks and their settings; nothing is loaded or written.
-
-    Args:
-        config: the run.
-        plugins: further plugins, as (name, object).
-        in_memory: the tasks among those of the configuration that are no files.
-        is_registered: whether the model has to be registered; an adapter that is given as an object need not be.
-
-    Raises:
-        UsageError: a name, a setting or an assertion is wrong.
-    """
+    """Looks up the model, the tasks and their settings without loading anything; UsageError for a wrong one."""
     check_config(config)
     registry = build_registry(
         config.include_path, [*plugins, *(make_trackers(config) if config.track or config.track_args else ())]
@@ -81,11 +71,7 @@ def choose(
 def also_tasks(
     registry: Registry, config: RunConfig, chosen: Mapping[str, TaskFile], in_memory: Sequence[Task] = ()
 ) -> dict[str, TaskFile]:
-    """The tasks that ``--ttm_also`` names, with the run's changes to their sources.
-
-    Raises:
-        UsageError: an unknown name, or none but that of the one task that is adapted to.
-    """
+    """The tasks that ``--ttm_also`` names, with the run's changes to their sources; UsageError for a wrong name."""
     others = _named(registry, config.ttm_also, {task.name: task for task in in_memory})
     if len(others) == 1 and set(others) == set(chosen):
         raise UsageError(f"--ttm_also names no task but {next(iter(others))}, which is adapted to; name another")
@@ -145,10 +131,7 @@ def cache_of(config: RunConfig) -> ScoreCache | None:
 
 
 def model_settings(config: RunConfig, first_device: bool = False) -> Record:
-    """What adapters are given where they take it; ``compile`` only if asked for, so that one that cannot is rejected.
-
-    With ``first_device`` the first of several devices, which adapters refuse: the others have processes of their own.
-    """
+    """Settings for adapters that take them: ``compile`` only if asked for; only the first device if asked for."""
     names = ["device", "dtype", "offline", "trust_remote_code"]
     settings = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
     return settings | ({"device": config.device.partition(",")[0]} if first_device else {})
@@ -241,8 +224,8 @@ def read_samples(path: str) -> set[str]:
     except Unreadable as error:
         raise UsageError(f"--samples {path}: {error}") from None
     if not isinstance(content, list) or not content:
-        raise UsageError(f"--samples {path}: is no JSON list of group ids")
+        raise UsageError(f"--samples {path}: must hold a JSON list of group ids")
     wrong = [entry for entry in content if isinstance(entry, bool) or not isinstance(entry, str | int)]
     if wrong:
-        raise UsageError(f"--samples {path}: {wrong[0]!r:.80} is no group id")
+        raise UsageError(f"--samples {path}: group ids must be strings or integers, got {wrong[0]!r:.80}")
     return {str(entry) for entry in content}

@@ -66,7 +66,7 @@ def simple_evaluate(
     Args:
         model: name of a registered model, or an adapter.
         tasks: names, tags, globs or files of tasks, and tasks in memory; a string may list several by commas.
-        model_name: what results call the model. By default an adapter's own attribute ``model_name``; else its class
+        model_name: the model's name in results. By default an adapter's own attribute ``model_name``; else its class
             with a digest of its fingerprint, so that two checkpoints of one class are two models.
         model_args: arguments of a registered model, also as one string: ``"pretrained=...,weights=safetensors"``.
         task_args: changes to the tasks' sources.
@@ -77,35 +77,35 @@ def simple_evaluate(
         simple_match: run SimpleMatch's overfitting step.
         oracle: also run TTM with an oracle's selection, which reads labels.
         ttm_controls: also run TTM with other pseudo-labels.
-        ttm_holdout: share of the groups to hold out in a further run of TTM.
+        ttm_holdout: also hold out this fraction of groups from adaptation and score it.
         ttm_also: other tasks to measure each adapted model on: names, tags or globs.
         audit_labels: fail if TTM's selection depends on the order of captions.
         save_adapted: a new folder for the adapted model.
-        rerank: in retrieval by a model that scores pairs: ``model`` ranks all, its best ``k`` are ranked again.
+        rerank: in retrieval by a pair scorer: ``model`` ranks all candidates, its best ``k`` are reranked.
         seeds: of TTM and SimpleMatch.
-        limit: use the first groups only: so many, or below 1 this share of them.
+        limit: use the first groups only: a number, or below 1 a fraction of them.
         samples: a JSON file listing the group ids to use.
         batch_size: images, captions or pairs scored at a time.
         device: ``auto`` or what torch calls it; of registered models, as are the next two.
-        dtype: of the model's arithmetic.
+        dtype: compute dtype.
         compile: run the model through ``torch.compile``.
         deterministic: the same bits every time on one machine.
         output_path: a folder, or a ``.json`` file.
         log_samples: also write one line per group.
         save_scores: also write the score arrays.
-        use_cache: folder of kept scores, or ``off``.
-        offline: use what is on this machine only.
+        use_cache: folder of cached scores, or ``off``.
+        offline: use local files only.
         data_dir: folder of data files.
-        overwrite: what becomes of an earlier run of the same command.
-        on_error: stop at the first failed task, or go on to the next.
+        overwrite: what to do with an earlier run of the same command.
+        on_error: stop at the first failed task, or continue with the next.
         assertions: conditions on results.
         baseline: a results document to compare with.
-        track: trackers that are told of the run.
+        track: trackers that log the run.
         track_args: their settings.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: how intervals are made.
         seed: of everything that ``seeds`` does not govern.
-        trust_remote_code: run code that a hub repository ships.
+        trust_remote_code: run code from a model repository on the Hub.
         command: the command line, for the record.
         plugins: further plugins, as (name, object).
 
@@ -113,8 +113,8 @@ def simple_evaluate(
         The results. A failed task is listed under ``errors`` if ``on_error="continue"``.
 
     Raises:
-        UsageError: a wrong name, option or file, or a baseline that is of other data.
-        DataError: data or weights out of reach, with ``on_error="raise"``.
+        UsageError: a wrong name, option or file, or a baseline on other data.
+        DataError: data or weights cannot be loaded, with ``on_error="raise"``.
         TtmbenchError: a task failed, with ``on_error="raise"``. Its ``results`` are those of the tasks before.
         AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
     """

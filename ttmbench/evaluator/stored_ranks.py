@@ -40,12 +40,7 @@ LABEL = "label"
 def stored_ranks(
     paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None, logit_scale: float
 ) -> Ranked:
-    """Ranks of files as a task; arguments as for `score_files`. No rank depends on ``logit_scale``.
-
-    Raises:
-        UsageError: too many files.
-        DataError: a file is not what the task says.
-    """
+    """Ranks from files as a task; UsageError for too many files, DataError for one that does not fit."""
     sides = len(SIDES[spec.kind])
     if len(paths) > sides:
         raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: give {sides} files at most, not {len(paths)}")
@@ -174,19 +169,10 @@ class StoredPool:
 def pool_of(
     spec: TaskSpec, n_images: int, n_others: int, labels: Mapping[str, np.ndarray], where: str, limit: int | None = None
 ) -> StoredPool:
-    """Which rows of a file belong together.
+    """Which images and captions or classes of a file belong together; DataError if it does not fit the task.
 
-    Args:
-        spec: the task, of kind retrieval or classification.
-        n_images: rows of images.
-        n_others: rows of captions or classes.
-        labels: arrays of the file: ``image_of_caption`` int [captions], or ``label`` int [images]. Without the first,
-            every image has equally many captions, in the order of the images.
-        where: names the file, for messages.
-        limit: the rows are of the task's first images only.
-
-    Raises:
-        DataError: the file is not what the task says.
+    ``labels`` holds ``image_of_caption`` int [captions] or ``label`` int [images]; without the first, every image has
+    equally many captions, in the order of the images. ``where`` names the file in messages.
     """
     expected = spec.group.n_groups if limit is None else min(limit, spec.group.n_groups or limit)
     if expected not in (None, n_images):
@@ -216,14 +202,7 @@ def pool_of(
 
 
 def stored_pool(adapter: StoredFeatures, spec: TaskSpec, limit: int | None) -> tuple[StoredPool, np.ndarray, str]:
-    """The rows of a model that reads stored features, of a task's first images if a limit says so.
-
-    Returns:
-        The labels, which captions or classes are used (bool), and the fingerprint of the data.
-
-    Raises:
-        DataError: the file is not what the task says.
-    """
+    """Labels, which captions or classes are used (bool), and the data's digest of a model with precomputed features."""
     from ttmbench.scoring.inputs import n_rows  # with torch, which files of embeddings alone do not need
 
     images, others = adapter.stored_images(), adapter.stored_captions()
@@ -243,18 +222,7 @@ def stored_pool(adapter: StoredFeatures, spec: TaskSpec, limit: int | None) -> t
 def pool_ranks(
     kind: str, by_image: ScoreRows, by_other: ScoreRows | None, images: np.ndarray, others: np.ndarray
 ) -> dict[str, Ranks]:
-    """Ranks every query of a pool among all candidates.
-
-    Args:
-        kind: ``retrieval`` or ``classification``.
-        by_image: scores of some images with every caption or class.
-        by_other: scores of some captions with every image; not used in classification.
-        images: label of each image.
-        others: label of each caption or class.
-
-    Returns:
-        Scope -> ranks.
-    """
+    """Scope -> ranks of every query among all candidates; ``images`` and ``others`` are labels."""
     if kind == "classification":
         return {CLASS: rank_queries(by_image, images, others, "images")}
     assert by_other is not None, "in retrieval captions are queries, too"

@@ -33,12 +33,9 @@ STORED_NOTE = (
 def stored_scores(
     path: Path, spec: TaskSpec | None, registry: Registry, limit: int | None, logit_scale: float
 ) -> list[Scored]:
-    """A file of scores as a task with all metrics, its own first; and each part of the task, where tags say which.
+    """A file of scores as a task with all metrics, and each part of the task that its tags name.
 
-    Without ``spec`` the task has the shape and size of the file; other arguments as for `score_files`.
-
-    Raises:
-        DataError: the file is not what the task says; the message names the group.
+    Without ``spec`` the file gives shape and size. DataError, with the group, if the file does not fit the task.
     """
     if spec is None:
         stored = read_scores(path, None, logit_scale)
@@ -122,11 +119,7 @@ def _some(stored: StoredScores, members: Sequence[int], spec: TaskSpec, path: Pa
 
 
 def _parts(registry: Registry, spec: TaskSpec, stored: StoredScores, path: Path) -> list[tuple[TaskSpec, StoredScores]]:
-    """The tasks that a task consists of, each with its scores; none where the file does not say which are whose.
-
-    Raises:
-        DataError: scores of no part, or a part with another number of groups than its task.
-    """
+    """The parts of a task with their scores, if the tags name them; DataError if a part does not fit."""
     if spec.parts is None or stored.tags is None:
         return []
     parts = [task.spec for task in all_tasks(registry).values() if task.spec.aggregate == spec.parts]
@@ -156,12 +149,7 @@ def _is_for(metric: MetricSpec, shape: GroupShape) -> bool:
 
 
 def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, limit: int | None) -> Answered:
-    """Stored answers as a task, as far as both sides are there; arguments as for `score_files`.
-
-    Raises:
-        UsageError: files that do not belong together.
-        DataError: a file is not what the task says; the message names the group.
-    """
+    """Stored answers as a task; UsageError for files that do not belong together, DataError for a wrong one."""
     stored = read_answers(paths, spec.shape)
     notes = [STORED_NOTE]
     if stored.format == COLORSWAP:

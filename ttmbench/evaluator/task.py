@@ -40,23 +40,10 @@ def run_task(
     score: Callable[[TaskPlan, Run], Scored] = score_task,
     methods: Methods | None = None,
 ) -> TaskResult:
-    """Scores a task, and adapts the model to it if the run asks for that; the adapter leaves as it came.
+    """Scores a task and adapts the model to it if the run asks for that; the model is restored afterwards.
 
-    Args:
-        run: the run and its model.
-        task: the task.
-        settings: of the test-time stage, resolved for this model and task.
-        state: folder of checkpoints, from which a stopped run is resumed; None to write none.
-        score: returns the raw scores.
-        methods: of the run; None for a task that an adapted model is only measured on, which plugins do not hear of.
-
-    Returns:
-        Scores, numbers and records. If the test-time stage failed, those that were reached before, and the failure.
-
-    Raises:
-        DataError: data out of reach, or not what the task file says.
-        TtmbenchError: the model gave no usable scores.
-        UsageError: the model cannot be adapted to this task.
+    ``state`` is the folder of checkpoints; ``methods`` is None where an adapted model is only measured. The failure
+    of a test-time stage becomes part of the result; errors before it are those of `score_task`.
     """
     _take_notes(run)  # those of a task that failed are not this one's
     _take_undecided(run)
@@ -84,14 +71,7 @@ def run_task(
 
 
 class Methods:
-    """The test-time methods of a run, and what follows each finished seed while the model is adapted.
-
-    Args:
-        run: the run and its model.
-        folders: (task, seed) -> where the adapted model is saved; empty if it is not.
-        others: further tasks that each adapted model is measured on.
-        ahead: runs seeds on all devices before; None for a run on one.
-    """
+    """The test-time methods of a run, and what follows each finished seed while the model is adapted."""
 
     def __init__(
         self,
@@ -302,11 +282,7 @@ def _not_adapted_note(shape: GroupShape, model: str) -> str:
 
 
 def _blind_notes(run: Run, result: Scored) -> list[str]:
-    """How much the captions of a task alone give away, by the numbers of a scorer that never sees the image.
-
-    With one image a group, they are what language alone gives. With several, every image has the same scores: only one
-    of them can prefer its own caption, and images and matchings tie.
-    """
+    """How far the captions alone give the answer, measured by a scorer that never sees the image."""
     blind, shape = run.capabilities.blind, result.spec.shape
     if blind is None or not blind.blind:
         return []
