@@ -1,22 +1,30 @@
-"""Two checkpoints are two models, whatever their folders are called; one checkpoint is one, wherever it lies."""
+"""Two checkpoints are two models, whatever their folders; runs with different settings are never mixed in a table."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from support.documents import whole_document
+from support.documents import trained, whole_document, write_run
 
 import ttmbench
 from ttmbench.cli import main
+from ttmbench.config import RunConfig
+from ttmbench.report.leaderboard import merge
+from ttmbench.report.load import gather
+from ttmbench.report.summary_table import answer_of
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.models import stated_model, tell_apart
+from ttmbench.results.models import command_of, names_of_runs, stated_model, tell_apart
 from ttmbench.results.numbers import newest, read_runs
 
 ASSETS = Path(ttmbench.__file__).resolve().parents[1] / "model_adapters" / "assets"
+RATES = {"std": 1e-5, "lr3": 3e-3, "cov": 1e-5}
+MODELS, TASKS = ("clip", "other"), ("shapes_color", "shapes_place")
 
 
 def names(*documents):
@@ -139,3 +147,148 @@ def test_a_name_says_what_a_row_is_called(runs, tmp_path):
     assert main(["leaderboard", str(runs), "-o", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
     assert {row["model"] for row in rows} == {"checkpoint-500", "mine"}, "the newest run of b and the named one are one"
+
+
+def write_cell(folder, setting, model, task, value, date=1.7e9):
+    """A cell of a sweep where a sweep writes it."""
+    numbers = {"group_score,none": 0.5, "group_match,none": 0.5, "group_match,ttm": value}
+    rate = {"hyperparameters": {"lr": RATES[setting], "lr_note": setting}, "seeds": [0]}
+    return write_run(
+        folder / setting / model / task,
+        "results.json",
+        numbers,
+        task,
+        model_name=model,
+        ttm={task: trained(**rate)},
+        date=date,
+    )
+
+
+@pytest.fixture
+def board(tmp_path):
+    """A sweep of 3 settings, 2 models and 2 tasks, each cell with a number of its own."""
+    folder = tmp_path / "board"
+    for number, (setting, model, task) in enumerate((s, m, t) for s in RATES for m in MODELS for t in TASKS):
+        write_cell(folder, setting, model, task, number / 100, 1.7e9 + number)
+    (folder / "sweep.json").write_text(json.dumps({"kind": "sweep"}))
+    return folder
+
+
+def tables(folder, capsys):
+    """Every table of a folder as identity of its rows -> value after TTM."""
+    runs = read_runs([folder])[0]
+    assert main(["export", str(folder), "--to", "csv"]) == 0
+    lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert main(["export", str(folder), "--to", "latex"]) == 0
+    latex = [line.split(" & ") for line in capsys.readouterr().out.split("\\end{tabular}")[0].splitlines()]
+    return {
+        "numbers": {
+            (one.own_model, one.setting, one.task): one.value
+            for one in newest(one for run in runs for one in run.numbers())
+            if one.filter == "ttm"
+        },
+        "csv": {
+            (line["model"], line["setting"], line["task"]): float(line["value"])
+            for line in lines
+            if line["filter"] == "ttm"
+        },
+        "latex": {
+            (*cells[0].rstrip("]").split(" ["), cells[1].replace("\\_", "_")): float(cells[4]) / 100
+            for cells in latex
+            if len(cells) > 4 and cells[0].split(" [")[0] in MODELS
+        },
+        "leaderboard": {
+            (row.own_model, row.setting, row.task): row.value for row in merge(folder).rows if row.filter == "ttm"
+        },
+        "report": {
+            (row.ttm.own_model, row.ttm.setting, row.task): row.ttm.value for row in answer_of(gather(folder).runs)
+        },
+        "frame": {
+            (row.model, row.setting, row.task): row.value
+            for result in ttmbench.read_results(folder)
+            for row in result.to_frame().query("filter == 'ttm'").itertuples()
+        },
+    }
+
+
+def test_every_table_of_a_sweep_has_a_row_for_each_setting(board, capsys):
+    expected = {
+        (model, setting, task): number / 100
+        for number, (setting, model, task) in enumerate((s, m, t) for s in RATES for m in MODELS for t in TASKS)
+    }
+    for name, rows in tables(board, capsys).items():
+        assert rows == expected, name
+
+
+@pytest.mark.parametrize("setting", RATES)
+def test_a_cell_that_ran_again_moves_no_other_number(board, capsys, setting):
+    before = tables(board, capsys)
+    write_cell(board, setting, "clip", "shapes_color", 0.99, date=1.8e9)
+    for name, rows in tables(board, capsys).items():
+        assert rows == before[name] | {("clip", setting, "shapes_color"): 0.99}, name
+
+
+def test_runs_outside_sweeps_are_told_apart_by_the_arguments_that_differ(tmp_path, board, capsys):
+    (board / "sweep.json").unlink()
+    runs, _ = read_runs([board])
+    assert {run.called.setting for run in runs} == {"lr=1e-05", "lr=0.003"}
+    assert len(tables(board, capsys)["latex"]) == 8, "std and cov have the same arguments here, so the newest counts"
+
+
+def test_one_sweep_beside_another_of_other_arguments(tmp_path, board):
+    write_cell(tmp_path / "again", "std", "clip", "shapes_color", 0.9)
+    again = tmp_path / "again" / "std" / "clip" / "shapes_color" / "results.json"
+    again.write_text(again.read_text().replace("1e-05", "0.5"))
+    (tmp_path / "again" / "sweep.json").write_text("{}")
+    settings = {run.model for run in read_runs([tmp_path])[0] if run.document.model_name == "clip"}
+    assert settings == {"clip [cov]", "clip [lr3]", "clip [std, lr=1e-05]", "clip [std, lr=0.5]"}
+
+
+def test_tables_of_one_setting_are_without_it(board, capsys):
+    runs, _ = read_runs([board / "std"])
+    assert {run.called.words for run in runs} == {*MODELS}
+    assert main(["export", str(board / "std"), "--to", "csv"]) == 0
+    assert "setting" not in capsys.readouterr().out.splitlines()[0]
+
+
+def test_long_settings_stay_apart(tmp_path):
+    for name in "ab":
+        long = {"hyperparameters": {"schedule": "x" * 500 + name}}
+        write_run(tmp_path, f"{name}.json", {"group_match,ttm": 0.5}, ttm={"t": trained(**long)})
+    names = names_of_runs([(run.path, run.document) for run in read_runs([tmp_path])[0]])
+    assert len({name.words for name in names}) == 2 and all(len(name.setting) < 150 for name in names)
+
+
+def test_files_are_named_by_their_path_below_the_folder(board):
+    assert {number.file for run in read_runs([board])[0] for number in run.numbers()} == {
+        f"{setting}/{model}/{task}/results.json" for setting in RATES for model in MODELS for task in TASKS
+    }
+
+
+def test_latex_has_the_chosen_columns_with_the_best_in_bold(board, capsys):
+    words = ["export", str(board), "--to", "latex", "--columns", "raw,TTM", "--metrics", "group_match", "--mark_best"]
+    assert main(words) == 0
+    summary, *others = capsys.readouterr().out.split("\\end{tabular}\n")
+    assert "model & task & raw & TTM & groups \\\\" in summary and "group\\_score" not in "".join(others)
+    bold = [line for line in summary.splitlines() if re.search(r"& \\textbf\{\d+\.\d\d\} & 10", line)]
+    assert [line.split(" & ")[0] for line in bold] == ["other [cov]", "other [cov]"], "the largest of each task"
+    assert main([*words[:4], "--metrics", "group_mach"]) == 2
+    assert "--metrics: these results have no group_mach; choose from group_score" in capsys.readouterr().err
+    assert main(["export", str(board), "--to", "csv", "--mark_best"]) == 2
+
+
+def test_a_model_card_of_several_settings_is_refused(board, capsys):
+    assert main(["export", str(board), "--to", "model-index"]) == 2
+    assert "clip [cov]" in capsys.readouterr().err
+
+
+def test_a_command_is_made_of_the_configuration_and_quoted():
+    settings = {"model": "hf", "model_args": {"pretrained": "a/b"}, "tasks": ["t", "u"], "ttm": True, "seeds": [0, 1]}
+    of_the_sender = {"output_path": "$(curl${IFS}x)", "data_dir": "/home/me", "save_scores": True}
+    config = RunConfig(**settings, model_name="$(curl${IFS}x)", **of_the_sender).model_dump(mode="json")
+    document = ResultsDocument.of(whole_document({}, config=config, command="rm -rf /"))
+    shown = "ttmbench --model hf --model_args pretrained=a/b --name '$(curl${IFS}x)' --tasks t,u --ttm --seeds 0,1"
+    assert command_of(document) == shown
+    scored = ResultsDocument.of(whole_document({}, config={"scores": "a b.npz", "task": "t", "limit": None}))
+    assert command_of(scored) == "ttmbench score 'a b.npz' --task t"
+    assert command_of(ResultsDocument.of(whole_document({}, command="rm -rf /"))) == ""

@@ -1,4 +1,4 @@
-"""Means of means over values of tags: weights, listed values, least counts, errors, and the published ones of ARO."""
+"""Numbers by tag; means over values of tags (weights, errors, the published ones of ARO) and over tasks."""
 
 from __future__ import annotations
 
@@ -28,18 +28,35 @@ from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import DocumentFile, numbers_of
 from ttmbench.results.stored_runs import read_run
-from ttmbench.results.tag_means import TagMean, tag_means
+from ttmbench.results.tag_means import (
+    TagMean,
+    aggregates,
+    breakdowns,
+    mean_of_tasks,
+    shared_images_note,
+    tag_means,
+)
 from ttmbench.types import Group, Scores
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 TEXT_SCORE = [build_registry().metric("text_score")]
+METRICS = [build_registry().metric(name) for name in ("group_match", "image_score", "global_assignment_accuracy")]
+
+
+def tagged(*tags: dict[str, str]) -> list[Group]:
+    return [Group(str(number), (), ("x", "y"), tag) for number, tag in enumerate(tags)]
+
+
+def square(right: list[bool]) -> Scores:
+    """Scores of 2x2 groups that are right or wrong."""
+    blocks = np.array([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]], np.float32)
+    return Scores(blocks[np.array(right, int)])
 
 
 def of(tags: list[dict[str, str]], right: list[bool], clusters: Clusters | None = None, **how) -> dict:
     """The text score's mean of means, of groups that are right or wrong."""
-    groups = [Group(str(number), (), (), one) for number, one in enumerate(tags)]
     scores = Scores(np.array([[[1.0, 0.0] if one else [0.0, 1.0]] for one in right], np.float32))
-    return tag_means(groups, {"none": [scores]}, TEXT_SCORE, {}, {"macro": TagMean(**how)}, clusters)["macro"]
+    return tag_means(tagged(*tags), {"none": [scores]}, TEXT_SCORE, {}, {"macro": TagMean(**how)}, clusters)["macro"]
 
 
 def kinds(text: str) -> list[dict[str, str]]:
@@ -85,7 +102,7 @@ def test_groups_that_share_images_vary_together():
 
 
 def test_held_out_groups_make_the_mean_of_their_own_cells():
-    groups = [Group(str(number), (), (), one) for number, one in enumerate(kinds("aabc"))]
+    groups = tagged(*kinds("aabc"))
     right, wrong = [[1.0, 0.0]], [[0.0, 1.0]]
     arrays = {"holdout": [Scores(np.array([right, wrong], np.float32))]}
     found = tag_means(groups, arrays, TEXT_SCORE, {"holdout": [0, 2]}, {"m": TagMean(by=["kind"])})["m"]["numbers"]
@@ -102,7 +119,7 @@ def test_held_out_groups_make_the_mean_of_their_own_cells():
     ],
 )
 def test_data_that_do_not_fit_are_told(how, problem):
-    groups = [Group(str(number), (), ("x", "y"), one) for number, one in enumerate(kinds("aab"))]
+    groups = tagged(*kinds("aab"))
     assert TagMean(**how).problem(groups) == problem
     spec = find_task(build_registry(), "shapes_replace").spec
     spec = spec.model_copy(
@@ -118,31 +135,10 @@ def test_unknown_keys_are_told():
         TagMean(by=["a"], least=3)
 
 
-def test_a_run_states_them(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "include: []\ntask: mine\nversion: 1\nsource: {kind: rendered, scene: spatial}\n"
-        "group: {shape: [1, 4], n_groups: 200}\nmetrics: [text_score]\n"
-        "means: {relations: {by: [relation], cells: 4}}\n",
-        encoding="utf-8",
-    )
-    run = ttmbench.simple_evaluate("tiny-clip", str(file), device="cpu", bootstrap_iters=0)
-    values = run["breakdowns"]["mine"]["relation"].values()
-    mean = run["tag_means"]["mine"]["relations"]
-    assert mean["numbers"]["text_score,none"] == pytest.approx(np.mean([one["text_score,none"] for one in values]))
-    assert (mean["cells"], mean["groups"]) == (4, 200)
-    (number,) = (one for one in numbers_of(ResultsDocument.of(run)) if one.cells is not None)
-    assert (number.task, number.metric, number.groups, number.chance) == ("mine/relations", "text_score", 200, 0.25)
-    assert (number.own_task, number.cells, number.track) == ("mine", 4, "zero_shot") and number.interval is None
-    limited = ttmbench.simple_evaluate("tiny-clip", str(file), limit=3, device="cpu", bootstrap_iters=0)
-    assert limited["tag_means"]["mine"]["relations"]["groups"] == 3, "a part is not checked for its cells"
-
-
 def test_groups_without_the_tags_have_no_mean_over_them():
     """As those of stored features, which are numbers only."""
-    groups = [Group(str(number), (), ()) for number in range(2)]
     scores = {"none": [Scores(np.zeros((2, 1, 2), np.float32))]}
-    assert tag_means(groups, scores, TEXT_SCORE, {}, {"macro": TagMean(by=["kind"])}) == {}
+    assert tag_means(tagged({}, {}), scores, TEXT_SCORE, {}, {"macro": TagMean(by=["kind"])}) == {}
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +167,9 @@ def test_a_run_states_error_spread_and_interval(place):
     document = document_of(place)
     jsonschema.Draft202012Validator(schema("results")).validate(document)
     mean = document["tag_means"]["mine"]["relations"]
+    rows = [row for row in document["breakdowns"]["mine"]["relation"].values() if row["groups"] >= 2]
+    assert mean["numbers"]["text_score,none"] == pytest.approx(np.mean([row["text_score,none"] for row in rows]))
+    assert (mean["cells"], mean["groups"]) == (len(rows), sum(row["groups"] for row in rows))
     for key, (low, high) in mean["ci"].items():
         assert 0 <= low <= mean["numbers"][key] <= high <= 1 and low < high
     assert set(mean["ci"]) == {
@@ -180,11 +179,23 @@ def test_a_run_states_error_spread_and_interval(place):
     numbers = {(one.task, one.key): one for one in numbers_of(ResultsDocument.of(document))}
     one = numbers["mine/relations", "group_match,ttm"]
     assert (one.method, one.track, one.seeds, one.cells) == ("TTM", "test_time", 2, mean["cells"])
+    raw = numbers["mine/relations", "text_score,none"]
+    assert (raw.own_task, raw.track, raw.groups, raw.chance) == ("mine", "zero_shot", mean["groups"], 0.25)
     assert one.interval == tuple(mean["ci"]["group_match,ttm"]) and one.seed_std is not None
     (run,) = ttmbench.read_results(place / "one.json")
     frame = run.to_frame().set_index(["task", "metric", "filter"])
     assert frame.loc[("mine/relations", "group_match", "ttm"), "value"] == one.value
     assert frame.loc[("mine/relations", "group_match", "ttm"), "cells"] == mean["cells"]
+
+
+def test_the_cells_of_a_part_are_not_checked(place):
+    text = (place / "mine.yaml").read_text(encoding="utf-8")
+    four = place / "four" / "mine.yaml"
+    four.parent.mkdir()
+    four.write_text(text.replace("at_least: 2", "cells: 4"), encoding="utf-8")
+    run = ttmbench.simple_evaluate("tiny-clip", str(four), limit=3, device="cpu", bootstrap_iters=0)
+    assert run["tag_means"]["mine"]["relations"]["groups"] == 3
+    assert all(one.interval is None for one in numbers_of(ResultsDocument.of(run)))
 
 
 def test_documents_of_before_have_no_interval(place):
@@ -298,5 +309,73 @@ def test_stored_results_of_clip_on_aro_give_the_published_means():
         assert (found["cells"], found["groups"]) == (cells, groups)
         assert f"{100 * found['numbers']['text_score,none']:.2f}" == percent
     assert f"{100 * np.mean(right):.2f}" == "50.67"
-    groups = [Group(str(number), (), ("x", "y"), one) for number, one in enumerate(tags)]
+    groups = tagged(*tags)
     assert all(mean.problem(groups) is None for mean in spec.means.values())
+
+
+def test_a_group_counts_for_each_of_its_values():
+    groups = tagged({"kind": "a, b"}, {"kind": "b"}, {"kind": ""}, {"kind": "a"})
+    found = breakdowns(groups, {"none": [square([True, False, True, True])]}, METRICS, {})["kind"]
+    assert {value: row["groups"] for value, row in found.items()} == {"(none)": 1, "a": 2, "b": 2}
+    assert {value: row["group_match,none"] for value, row in found.items()} == {"(none)": 1.0, "a": 1.0, "b": 0.5}
+    assert "global_assignment_accuracy,none" not in found["a"]
+
+
+def test_tags_that_tell_nothing_are_left_out():
+    groups = tagged(*({"all": "same", "name": str(number), "half": str(number % 2)} for number in range(30)))
+    assert list(breakdowns(groups, {"none": [square([True] * 30)]}, METRICS, {})) == ["half"]
+    assert breakdowns(tagged({}, {}), {"none": [square([True, True])]}, METRICS, {}) == {}
+
+
+@pytest.mark.parametrize("task", ["aro_vg_attribution", "hard_positives_swap"])
+def test_pairs_of_attributes_that_count_are_told_however_many_they_are(task):
+    (mean,) = find_task(build_registry(), task).spec.means.values()
+    pairs = [f"a{number}_b" for number in range(117) for _ in range(25)] + ["rare_b"] * 24
+    groups = tagged(*({mean.by[0]: pair} for pair in pairs))
+    assert mean.problem(groups) is None
+    right = [square([number % 25 < 10 for number in range(len(pairs))])]
+    found = breakdowns(groups, {"none": right}, METRICS, {}, {"m": mean})["attributes"]
+    assert len(found) == 117 and "rare_b" not in found
+    assert found["a0_b"] == {"groups": 25, "group_match,none": 0.4, "image_score,none": 0.4}
+
+
+def test_held_out_groups_and_seeds():
+    groups = tagged({"k": "x"}, {"k": "y"}, {"k": "x"}, {"k": "z"})
+    arrays = {"none": [square([True] * 4)], "holdout": [square([True, False]), square([False, False])]}
+    found = breakdowns(groups, arrays, METRICS, {"holdout": [0, 2]})["k"]
+    assert found["x"]["group_match,holdout"] == 0.25 and found["y"]["group_match,holdout"] is None
+
+
+def test_undefined_metrics_have_no_number():
+    single = Scores(np.array([[[1.0, 0.0]], [[1.0, 0.0]]], np.float32))
+    found = breakdowns(tagged({"k": "x"}, {"k": "y"}), {"none": [single]}, METRICS, {})
+    assert set(found["k"]["x"]) == {"groups", "group_match,none"}
+
+
+def test_a_mean_over_tasks_that_may_share_images_says_so():
+    configs = {
+        "a": {"images_from": ["coco"], "source": {"images": "val2017"}},
+        "b": {"images_from": [], "source": {"images": ["other", "val2017"]}},
+        "c": {"images_from": ["coco"], "source": {"path": "owner/data"}},
+        "d": {"source": {"path": "owner/more"}},
+    }
+    (note,) = shared_images_note(configs, ["a", "b", "c", "d"])
+    assert "independent tasks, and 3 of 4 may share images" in note and "too small" in note
+    assert shared_images_note(configs, ["b", "c"]) == shared_images_note(configs, ["a", "d", "gone"]) == []
+
+
+def test_means_need_every_task():
+    results = {"a": {"m,none": 0.2, "m_stderr,none": 0.3}, "b": {"m,none": 0.4, "m_stderr,none": 0.4, "n,none": 1.0}}
+    assert aggregates(results, {"set": ["a", "b", "c"]}) == {}
+    (found,) = aggregates(results, {"set": ["a", "b"]}).values()
+    assert found == {"m,none": pytest.approx(0.3), "m_stderr,none": pytest.approx(0.25)}
+    assert mean_of_tasks([{"m,none": None}, {"m,none": 0.5}]) == {}
+
+
+def test_a_run_breaks_its_numbers_down(place):
+    document = document_of(place)
+    rows = document["breakdowns"]["mine"]["relation"].values()
+    assert sum(row["groups"] for row in rows) == 40
+    mean = sum(row["groups"] * row["group_match,none"] for row in rows) / 40
+    assert mean == pytest.approx(document["results"]["mine"]["group_match,none"])
+    assert document["groups"] == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from ttmbench._util.files import file_digest
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
-from ttmbench.results.comparison import adjust_for_several, check_same, compare_runs
+from ttmbench.results.comparison import adjust_for_several, compare_runs, why_not_same
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import key_of
 from ttmbench.results.numbers import Number, numbers_of
@@ -60,7 +60,8 @@ class Baseline:
         after = numbers_of(this.document)
         shared = [task for task in this.document.results if task in self.run.document.results]
         for task in shared:
-            check_same(self.run, this, task, _ADVICE)
+            if (why := why_not_same(self.run, this, task)) is not None:
+                raise UsageError(f"{why}{_ADVICE}")
         paired: dict[tuple[str, str], Record] = {}
         mine, others = this.values, self.run.values
         if any(others.get(task, {}).keys() & mine.get(task, {}).keys() for task in shared):

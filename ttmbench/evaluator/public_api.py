@@ -28,10 +28,10 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.results.comparison import adjust_for_several, compare_runs
 from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
+from ttmbench.results.models import names_of_runs, setting_in_sweep
 from ttmbench.results.reader import read_document, walk_documents
 from ttmbench.results.remote import place_of
 from ttmbench.results.score_lines import StoredScores
-from ttmbench.results.settings import names_of_runs, setting_in_sweep
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.stats import IntervalMethod
 from ttmbench.types import Record, Scores

@@ -26,12 +26,12 @@ from ttmbench.evaluator.resume import RunDirectory
 from ttmbench.evaluator.run_key import DataNow, RunKey, groups_digest
 from ttmbench.evaluator.task_result import Scored, TaskResult
 from ttmbench.protocols import Reporting
-from ttmbench.results.breakdown import aggregates, shared_images_note
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.document import ResultsDocument, keys_by_task
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import CHOICE, TRACK_ORDER, supervised_tracks
 from ttmbench.results.stored_runs import TaskGroups, stored_groups
+from ttmbench.results.tag_means import aggregates, shared_images_note
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import Record
 

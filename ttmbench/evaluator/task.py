@@ -23,9 +23,9 @@ from ttmbench.evaluator.score_task import ask_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
 from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, unadapted_config
-from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, differences, summarise
+from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation

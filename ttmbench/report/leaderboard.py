@@ -22,10 +22,9 @@ from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
-from ttmbench.results.models import UNKNOWN
+from ttmbench.results.models import UNKNOWN, RunName, names_of_runs
 from ttmbench.results.numbers import Number, numbers_of, takes_place_of
 from ttmbench.results.reader import walk_documents
-from ttmbench.results.settings import RunName, names_of_runs
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.forced_choice.arrays import choice_chance
 

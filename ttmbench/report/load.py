@@ -9,9 +9,9 @@ from ttmbench._util.files import file_digest
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import ResultsDocument
+from ttmbench.results.models import names_of_runs
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
-from ttmbench.results.settings import names_of_runs
 
 
 @dataclass(frozen=True)

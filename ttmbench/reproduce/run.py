@@ -17,7 +17,7 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, ComparedRow
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable
 from ttmbench.results.labels import CHOICE, RAW
-from ttmbench.results.settings import command_line
+from ttmbench.results.models import command_line
 
 
 @dataclass(frozen=True)

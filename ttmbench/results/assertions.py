@@ -44,10 +44,9 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
 def check_names(
     assertions: Sequence[str], metrics: Mapping[str, Sequence[str]], filters: Sequence[str] | None = None
 ) -> None:
-    """Refuses assertions on numbers that there will not be, before anything is computed.
+    """UsageError for an assertion on a number that the run will not have; it names the known ones.
 
-    ``metrics`` are by task and mean over values of tags; ``filters`` is None where it is not known yet which there will
-    be. UsageError names an unknown task, metric or filter beside what there is.
+    ``metrics`` are by task and mean over values of tags; ``filters`` is None where the filters are not known yet.
     """
     for text in assertions:
         task, key, _, _ = parse_assertion(text)
@@ -65,7 +64,6 @@ def check_names(
 
 
 def _known(word: str, known: Iterable[str]) -> str:
-    """A near name, or all that there are."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
 
@@ -76,7 +74,7 @@ def check_assertions(assertions: Sequence[str], document: ResultsDocument) -> No
     failures = []
     for text in assertions:
         task, key, sign, wanted = parse_assertion(text)
-        value = _coverage(document, task) if key == COVERAGE else _value(document, task, key)
+        value = _value(document, task, key)
         if value is None:
             failures.append(f"{text}: the run has no such number")
         elif not compare[sign](value, wanted):
@@ -88,15 +86,10 @@ def check_assertions(assertions: Sequence[str], document: ResultsDocument) -> No
 def _value(document: ResultsDocument, task: str, key: str) -> float | None:
     """The number that an assertion is about; None if there is none."""
     name, _, mean = task.partition(SLASH)
+    if key == COVERAGE and task in document.results:
+        coverage = document.datasets[task].coverage
+        return 1.0 if coverage is None else coverage.here / coverage.rows
     if not mean:
         return document.results.get(name, {}).get(key)
     means = document.tag_means.get(name, {})
     return means[mean].numbers.get(key) if mean in means else None
-
-
-def _coverage(document: ResultsDocument, task: str) -> float | None:
-    """Share of a task's groups whose images are there: all of them, unless some are left out; None without the task."""
-    if task not in document.results:
-        return None
-    coverage = document.datasets[task].coverage
-    return 1.0 if coverage is None else coverage.here / coverage.rows

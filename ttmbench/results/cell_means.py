@@ -1,8 +1,7 @@
 """Statistics of a mean of means: its standard error, its interval, and the difference of two.
 
-Cells (combinations of values of tags) are strata; groups that share images vary together, across cells too. A resample
-draws as many clusters as there are, with replacement, from all groups and not cell by cell; the mean is over the cells
-that occur in the resample.
+Cells (combinations of values of tags) are strata. A resample draws clusters of groups that share images with
+replacement, across cells; its mean is over the cells that occur in it.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class CellValues:
     def of(
         cls, row: Float[np.ndarray, " groups"], members: Mapping[Cell, Sequence[int]], clusters: np.ndarray | None
     ) -> CellValues | None:
-        """Values by cells; None if no group that counts has a value.
+        """Values by cells; None if no group of a cell has a value.
 
-        ``row`` has the value of each group (NaN where it has none), ``members`` the positions of the groups of each
-        cell, and ``clusters`` a number for each group, equal for those that share images (None where that is unknown).
+        ``row`` has NaN for groups without a value, ``members`` the positions of each cell's groups, ``clusters`` a
+        number for each group, equal for those that share images (None where that is unknown).
         """
-        known = (~np.isnan(row)).tolist()  # numpy's own numbers are looked at one by one ten times as slowly
+        known = (~np.isnan(row)).tolist()  # a list, for indexing an array item by item is ten times as slow
         scored = {cell: [place for place in places if known[place]] for cell, places in members.items()}
         scored = {cell: places for cell, places in scored.items() if places}
         places = np.array([place for mine in scored.values() for place in mine], np.int64)
@@ -71,8 +70,8 @@ class CellValues:
 
     def standard_error(self) -> float | None:
         """Standard error of the mean of means; None as for `variance`."""
-        found = self.variance()
-        return None if found is None else math.sqrt(found)
+        variance = self.variance()
+        return None if variance is None else math.sqrt(variance)
 
     def interval(
         self, method: stats.IntervalMethod, iterations: int, seed: int, level: float = 0.95
@@ -88,7 +87,7 @@ class CellValues:
         return self._bootstrap(iterations, seed, level, corrected=method != "percentile")
 
     def sign_flip(self, iterations: int, seed: int) -> float:
-        """P of no difference, where values are differences: each cluster's sign is a coin toss (`stats.sign_flip`)."""
+        """P of no difference (`stats.sign_flip` by clusters), where values are differences."""
         weighted = self.values * self.weights * len(self.values)
         return stats.sign_flip(np.zeros_like(weighted), weighted, iterations, seed, self.cluster)
 
@@ -96,10 +95,7 @@ class CellValues:
         return np.asarray(np.bincount(self.cell, weights=self.values) / np.bincount(self.cell))
 
     def _score_interval(self, level: float) -> tuple[float, float]:
-        """As `stats.score_interval`: n is that of independent groups which would know the mean as well.
-
-        Without strata the variance of n groups of equal weight gets a little of a 0 and of a 1; so does this one.
-        """
+        """As `stats.score_interval`, with the number of independent groups that give the same variance."""
         variance, p = self.variance(), min(1.0, max(0.0, self.mean))
         assert variance is not None, "asked for before"
         n = 1 / float(np.sum(np.square(self.weights)))
@@ -130,7 +126,6 @@ class CellValues:
         return float(low), float(high)
 
     def _resampled(self, iterations: int, rng: np.random.Generator) -> Iterator[Float[np.ndarray, " resamples"]]:
-        """The mean of means of resamples of clusters, some at a time."""
         from scipy.sparse import csr_matrix
 
         count, places = int(self.cluster.max()) + 1, (self.cluster, self.cell)
@@ -159,7 +154,7 @@ def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.n
 
 
 def _over_cells(found: Float[np.ndarray, "resamples cells"], cells: Sequence[Cell]) -> Float[np.ndarray, " resamples"]:
-    """Means of cells -> the mean of means, the innermost tag first; NaN are cells that a resample lacks.
+    """Means of means, the innermost tag first, from means of cells (NaN for cells that a resample lacks).
 
     >>> _over_cells(np.array([[1.0, 0.0, 0.5], [np.nan, 0.0, 1.0]]), [("a", "x"), ("a", "y"), ("b", "z")]).tolist()
     [0.5, 0.5]

@@ -36,21 +36,18 @@ class Clusters:
 
 
 def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> Clusters:
-    """The clusters of groups of one shape; ``digest`` is of an image's decoded pixels, so that names do not matter.
+    """The clusters of groups of one shape; ``digest`` gives the digest of an image's decoded pixels.
 
-    Parts of one image (``crop`` of a task file) count as that image.
+    Parts of one image (``crop`` of a task file) count as that image: their digest is that of the file.
     """
-    shown = [[_whole(image, digest) for image in group.images] for group in groups]
+
+    def digest_of_whole(image: ImageRef) -> str:
+        return hashlib.sha256(image.read()).hexdigest() if image.variant and image.read is not None else digest(image)
+
+    shown = [[digest_of_whole(image) for image in group.images] for group in groups]
     number: dict[str, int] = {}
     images = [[number.setdefault(key, len(number)) for key in row] for row in shown]
     return Clusters(np.array(connected(shown)), np.array(images))
-
-
-def _whole(image: ImageRef, digest: Callable[[ImageRef], str]) -> str:
-    """Digest of an image's pixels; of a part of an image, that of the file, so that all parts are one."""
-    if not image.variant or image.read is None:
-        return digest(image)
-    return hashlib.sha256(image.read()).hexdigest()
 
 
 def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
@@ -74,10 +71,9 @@ def connected(keys: Iterable[Iterable[Hashable]]) -> list[int]:
 
 
 def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> Bool[np.ndarray, " groups"]:
-    """Draws whole clusters until their groups are nearest to a share (between 0 and 1) of all: bool [groups].
+    """Random whole clusters with about this fraction of all groups: bool [groups].
 
-    ``clusters`` has a number for each group. UsageError if the share leaves one side without groups, or there is only
-    one cluster.
+    UsageError if the fraction leaves one side without groups, or there is only one cluster.
     """
     total = len(clusters)
     count = round(share * total)
@@ -88,8 +84,7 @@ def held_out(clusters: Int[np.ndarray, " groups"], share: float, seed: int) -> B
         raise UsageError(f"ttm_holdout: all {total} groups share images, so none can be held out; leave it out")
     order = np.random.default_rng([seed, 3]).permutation(len(sizes))
     drawn = 1 + int(np.abs(np.cumsum(sizes[order])[:-1] - count).argmin())
-    found: Bool[np.ndarray, " groups"] = np.isin(of_group, order[:drawn])
-    return found
+    return np.asarray(np.isin(of_group, order[:drawn]))
 
 
 def clusters_note(groups: int, clusters: int) -> str:

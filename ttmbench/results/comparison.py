@@ -43,16 +43,16 @@ def compare_runs(
     Args:
         baseline: what is compared to.
         other: what is compared; may be the same run.
-        filters: compare this filter of the baseline with that of the other; by default every filter with itself, and
-            of a single run the raw model with everything that was adapted from it.
-        metrics: to compare; all if none is named.
+        filters: one of the baseline and one of the other; by default every filter with itself, and in a single run
+            the raw model with everything that was adapted from it.
+        metrics: to compare; empty for all.
         allow_different: also compare tasks of another version or other data, by the group ids they share.
         iterations: resamples of intervals and permutation tests.
         seed: of these.
 
     Returns:
-        One row for each task, filter and metric, and for each mean over values of tags that both runs have
-        (``task/name``), or for another task that an adapted model was measured on (``adapted to@measured on``).
+        A row for each task, mean over values of tags (``task/name``) and other task that an adapted model was measured
+        on (``adapted to@measured on``), and each filter and metric.
 
     Raises:
         UsageError: the runs share no task, filter or metric, or a task differs and that is not allowed.
@@ -63,8 +63,8 @@ def compare_runs(
     within = _pairs_within(baseline) if filters is None and baseline is other else None
     rows: list[Row] = []
     for task in shared:
-        if not allow_different:
-            check_same(baseline, other, task, "; --allow_different compares those whose ids they share")
+        if not allow_different and (why := why_not_same(baseline, other, task)) is not None:
+            raise UsageError(f"{why}; --allow_different compares those whose ids they share")
         known = [run.groups[task].clusters for run in (baseline, other)]
         # Metrics and filters of a task mostly have the same groups.
         clusters = cache(partial(cluster_numbers, known=known))
@@ -87,8 +87,8 @@ def compare_runs(
 def adjust_for_several(rows: Sequence[Row], whole_table: bool = False) -> Sequence[Row]:
     """The rows with Holm's adjusted p (``p_holm``) and the number of tests (``holm_tests``).
 
-    A family of tests is every row of one metric and filter (with ``whole_table``, of all metrics and filters): all
-    tasks and all compared runs. Means over values of tags and other tasks are families of their own.
+    A family of tests is all rows of one metric and filter (with ``whole_table``, of all of them). Means over values of
+    tags, and other tasks that an adapted model was measured on, are separate families.
     """
     alike = [("", "") if whole_table else (row["metric"], row["filter"]) for row in rows]
     families = [(one, SLASH in row["task"], AT in row["task"]) for one, row in zip(alike, rows, strict=True)]
@@ -194,7 +194,6 @@ def _mean_rows(
 
 
 def _size(document: ResultsDocument, task: str, metric: str) -> int | None:
-    """Number of answers of a metric on the whole task: groups, or the queries of a ranking task."""
     captions = mapping(document.configs.get(task, {}).get("group")).get("n_captions")
     if metric.startswith("t2i_") and isinstance(captions, int):
         return captions
@@ -213,7 +212,6 @@ def _extent(document: ResultsDocument, task: str) -> Extent:
 
 
 def _transfer_record(document: ResultsDocument, task: str) -> AlsoRecord | None:
-    """Record of ``adapted to@measured on``, if the document has one."""
     adapted_to, _, measured_on = task.partition(AT)
     return document.ttm_also.get(adapted_to, {}).get(measured_on)
 
@@ -238,14 +236,7 @@ def _pairs_within(run: StoredRun) -> list[tuple[str, str]]:
     return pairs
 
 
-def check_same(baseline: StoredRun, other: StoredRun, task: str, advice: str) -> None:
-    """UsageError, which ends with ``advice``, if two runs have another version or other data of a task."""
-    why = _other_groups(baseline, other, task)
-    if why is not None:
-        raise UsageError(f"{why}{advice}")
-
-
-def _other_groups(baseline: StoredRun, other: StoredRun, task: str) -> str | None:
+def why_not_same(baseline: StoredRun, other: StoredRun, task: str) -> str | None:
     """Why two runs of a task are not of the same groups; None if they are."""
     versions, data = zip(*(_version_and_data(run.document, task) for run in (baseline, other)), strict=True)
     for what, (earlier, later) in (("version", versions), ("data fingerprint", data)):
@@ -261,7 +252,6 @@ def _other_groups(baseline: StoredRun, other: StoredRun, task: str) -> str | Non
 
 
 def _version_and_data(document: ResultsDocument, task: str) -> tuple[int | None, str | None]:
-    """Version and fingerprint of a task's data."""
     if AT in task:
         record = _transfer_record(document, task)
         return (None, None) if record is None else (record.version, record.fingerprint)
@@ -272,22 +262,20 @@ def _version_and_data(document: ResultsDocument, task: str) -> tuple[int | None,
 
 
 def pairs_of(runs: Sequence[StoredRun], allow_different: bool) -> list[tuple[StoredRun, StoredRun]]:
-    """(baseline, other), with the tasks compared: each task of each run with the first run that has the same data."""
+    """Pairs of runs, each with the tasks to compare: each task of each run with the first run of the same data."""
     first: dict[str, list[StoredRun]] = {}
     pairs = []
     for run in runs:
         tasks: dict[Path, tuple[StoredRun, list[str]]] = {}
         for task in run.groups:
             earlier = first.get(task, [])
-            same = (one for one in earlier if allow_different or _other_groups(one, run, task) is None)
+            same = (one for one in earlier if allow_different or why_not_same(one, run, task) is None)
             baseline = next(same, None)
             if baseline is None:
                 first.setdefault(task, []).append(run)
             else:
                 tasks.setdefault(baseline.path, (baseline, []))[1].append(task)
-        pairs += [(_only(baseline, names), _only(run, names)) for baseline, names in tasks.values()]
+        for baseline, names in tasks.values():
+            left, right = (replace(one, groups={task: one.groups[task] for task in names}) for one in (baseline, run))
+            pairs.append((left, right))
     return pairs
-
-
-def _only(run: StoredRun, tasks: Sequence[str]) -> StoredRun:
-    return replace(run, groups={task: run.groups[task] for task in tasks})

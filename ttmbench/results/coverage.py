@@ -11,18 +11,11 @@ STORED_SCORES, STORED_ANSWERS = "stored_scores", "stored_answers"
 
 @dataclass(frozen=True)
 class Extent:
-    """How many groups a number is of.
+    """How many groups a number is of."""
 
-    Attributes:
-        groups: that were scored; None if unknown.
-        of: that the task has; None if unknown.
-        limited: the run was asked for a part of the task, so its numbers are no result of the task. Groups that are
-            left out because their images cannot be had any more do not make it one.
-    """
-
-    groups: int | None = None
-    of: int | None = None
-    limited: bool = False
+    groups: int | None = None  # that were scored; None if unknown
+    of: int | None = None  # that the task has; None if unknown
+    limited: bool = False  # the user asked for a part of the task; unavailable images do not count as that
 
     @property
     def words(self) -> str:

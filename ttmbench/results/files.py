@@ -29,29 +29,20 @@ _ENDINGS = ("jsonl", "safetensors")
 
 @dataclass
 class RunFiles:
-    """The files of a run.
+    """The files of a run."""
 
-    Attributes:
-        results: the results document's path.
-        beside: names of the other files, with ``{kind}`` and ``{task}`` to fill in.
-        artifacts: files written so far: name -> kind, task, sha256 and size.
-        finished: whether the document says that nothing is left to do.
-    """
-
-    results: Path
-    beside: str
-    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    finished: bool = False
+    results: Path  # of the results document
+    beside: str  # names of the other files, with ``{kind}`` and ``{task}`` to fill in
+    artifacts: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> kind, task, sha256 and size
+    finished: bool = False  # whether the document says that nothing is left to do
 
     @classmethod
     def of(cls, output_path: str, model: str, stamp: str) -> RunFiles:
-        """The names that an output path means; nothing is written yet.
-
-        A folder is for ``<folder>/<model>/results_<stamp>.json``; a ``.json`` file is exactly that file.
-        """
+        """The files of an output path: a ``.json`` file, or a folder for ``<model>/results_<stamp>.json``."""
         target = Path(output_path)
         if target.suffix == ".json":
-            return cls(target, f"{_literal(target.stem)}_{{kind}}_{{task}}")
+            stem = target.stem.replace("{", "{{").replace("}", "}}")
+            return cls(target, f"{stem}_{{kind}}_{{task}}")
         return cls(target / safe_name(model) / f"results_{stamp}.json", f"{{kind}}_{{task}}_{stamp}")
 
     @property
@@ -61,11 +52,11 @@ class RunFiles:
 
     @property
     def state(self) -> Path:
-        """Folder of what a run needs to go on after it was stopped; gone once it is done."""
+        """Folder of what a run needs to resume; removed when it is done."""
         return self.folder / f".{self.results.stem}.state"
 
     def state_of(self, task: str) -> Path:
-        """Folder of what one task needs to go on."""
+        """Folder of what one task needs to resume."""
         return self.state / "tasks" / task
 
     def write_results(self, document: Mapping[str, object]) -> None:
@@ -76,7 +67,7 @@ class RunFiles:
     def write_lines(
         self, kind: str, task: str, lines: Iterable[Mapping[str, object]], other: str | None = None
     ) -> None:
-        """Writes JSON lines (``samples``, ``ttm``) of a task; those of another task that its model was measured on."""
+        """Writes JSON lines (``samples``, ``ttm``) of a task, or of another one that its model was measured on."""
         import jsonlines
 
         def write(path: Path) -> None:
@@ -88,7 +79,7 @@ class RunFiles:
     def write_scores(
         self, task: str, columns: Sequence[MethodScores], metadata: Mapping[str, str], other: str | None = None
     ) -> None:
-        """Writes the score arrays of a task, or those of another task that its model was measured on."""
+        """Writes the score arrays of a task, or of another one that its model was measured on."""
         kind = "scores" if other is None else "also_scores"
         scores = {column.name: column.scores for column in columns}
         iterations = {column.name: column.iterations for column in columns}
@@ -106,14 +97,11 @@ class RunFiles:
         self._write("ranks", task, "safetensors", lambda path: save_ranks(path, ranks, of_query, metadata, clusters))
 
     def remove_strays(self) -> None:
-        """Removes what a run that was killed while it wrote has left of the document and of the files beside it."""
-        strays = list(self.folder.glob(".*.tmp"))
-        if not strays:  # as nearly always: thirteen patterns take longer than a small run's scores
-            return
+        """Removes temporary files of a run that was killed while it wrote the document or the files beside it."""
         stem = escape(self.beside.replace("{kind}", "\0").replace("{task}", "\1"))
         beside = [stem.replace("\0", kind).replace("\1", "*") for kind in _KINDS]
         names = (escape(self.results.name), *(f"{one}.{ending}" for one in beside for ending in _ENDINGS))
-        for stray in strays:
+        for stray in list(self.folder.glob(".*.tmp")):
             if any(fnmatchcase(stray.name, f".{name}.*.tmp") for name in names):
                 stray.unlink(missing_ok=True)
 
@@ -144,10 +132,6 @@ def probe(files: RunFiles, output_path: str) -> None:
             pass
     except OSError as error:
         raise UsageError(f"--output_path {output_path} cannot be written to: {error.strerror or error}") from None
-
-
-def _literal(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 def schema(name: str) -> dict[str, Any]:

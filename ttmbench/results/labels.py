@@ -26,21 +26,13 @@ SLASH = "/"  # between a task and a mean over values of its tags: no task has it
 
 @dataclass(frozen=True)
 class Column:
-    """What a number is called.
+    """What a number is called."""
 
-    Attributes:
-        name: in tables, pages and files.
-        filter: as in results documents.
-        track: where its numbers rank; None: controls and held-out groups explain a number and rank nowhere.
-        published: its name in the CSV of a published table; None if no such table has it.
-        remark: what a reader has to know where there is room for it.
-    """
-
-    name: str
-    filter: str
-    track: Track | None
-    published: str | None = None
-    remark: str = ""
+    name: str  # in tables, pages and files
+    filter: str  # as in results documents
+    track: Track | None  # where its numbers rank; None for controls and held-out groups, which rank nowhere
+    published: str | None = None  # its name in the CSV of a published table
+    remark: str = ""  # shown behind the name where there is room
 
     @property
     def long_name(self) -> str:

@@ -1,7 +1,7 @@
-"""Which results are of one model, and what each model is called beside the others.
+"""Names of models and settings, by which every table tells runs apart.
 
-A model is what its fingerprint says (weights, preprocessing, prompts, precision), wherever its files lie and whatever
-machine it ran on: two checkpoints in folders of one name are two models.
+A model is its fingerprint (weights, preprocessing, prompts, precision), whatever its folder and machine. A sweep's cell
+has the setting that its plan names; other runs are named by the arguments in which they differ.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
+from ttmbench._util.console import one_line
+from ttmbench.config import RunConfig
 from ttmbench.results.document import ResultsDocument, mapping
 
 MACHINE = frozenset({"device", "attn_implementation", "compiled", "n_parameters", "quick_gelu"})
-"""Keys of fingerprints that say how a model was run, or repeat what others say: not which model it is.
-
-The activation is part of ``config_sha256``.
-"""
+"""Keys of fingerprints that do not say which model it is (the activation is part of ``config_sha256``)."""
 
 PLACES = frozenset({"pretrained", "file"})
 """Keys that name where weights came from: they count only where no digest of the weights does."""
@@ -31,27 +32,28 @@ UNKNOWN = "unknown"
 _DIGITS = 8
 _SCHEMES = ("local-dir:", "hf-hub:")
 _ARGUMENTS = ("model", "pretrained", "path")
+SWEEP_FILE = "sweep.json"
+_NO_ARGUMENTS = frozenset({"lr_note"})
+_OF_THE_SENDER = frozenset(
+    {
+        *("output_path", "data_dir", "include_path", "use_cache", "offline", "overwrite", "on_error", "assertions"),
+        *("baseline", "track", "track_args", "save_adapted", "log_samples", "save_scores", "samples"),
+    }
+)
+"""Settings that change no number, or name files of whoever ran the command."""
+_LONGEST = 120  # characters of a setting in a table
 
 
 @dataclass(frozen=True)
 class StatedModel:
-    """What a results document says of its model.
+    """What a results document says of its model."""
 
-    Attributes:
-        name: as the run calls it.
-        given: the name was given (``--name``, ``model_name=``) and not made of the model's arguments.
-        path: parts of the path or id of its weights; none if it has no argument of the kind.
-        fingerprint: sha256 of what it states of itself; None of older documents, and of stored scores.
-        dtype: of its arithmetic, as far as it is stated.
-        date: of the run.
-    """
-
-    name: str
-    given: bool
-    path: tuple[str, ...]
-    fingerprint: str | None
-    dtype: str | None
-    date: float
+    name: str  # as the run calls it
+    given: bool  # by the user (``--name``, ``model_name=``), and not made of the model's arguments
+    path: tuple[str, ...]  # parts of the path or id of its weights; empty without such an argument
+    fingerprint: str | None  # `fingerprint_of`; None for older documents and stored scores
+    dtype: str | None  # compute dtype, where it is given
+    date: float  # of the run
 
 
 def stated_model(document: ResultsDocument) -> StatedModel:
@@ -70,9 +72,9 @@ def stated_model(document: ResultsDocument) -> StatedModel:
 
 
 def fingerprint_of(declared: Mapping[str, object]) -> str | None:
-    """The digest by which results of one model are known; None if nothing is declared (``model_info.fingerprint``).
+    """sha256 of what ``model_info.fingerprint`` states except the machine, and paths of weights that have a digest.
 
-    sha256 of all of it but the machine's part, and the name of weights whose digest is there.
+    None if nothing is stated.
     """
     has_digest = any(key in declared for key in ("weights_sha256", "features_sha256"))
     kept = {
@@ -91,10 +93,10 @@ def checkpoint_of(declared: Mapping[str, object]) -> str:
 
 
 def tell_apart(models: Sequence[StatedModel]) -> list[str]:
-    """What each of some models is called beside the others: the same for the same model, another for another one.
+    """The names of some models in a table: equal for the same model, different for different ones.
 
-    It is the name that was given, else the newest; where two models have one name, the shortest end of their paths that
-    tells them apart, else their precision, else digits of their fingerprints.
+    The name that a user gave, else the newest; where two models share it, with the shortest distinguishing end of their
+    paths, else with their precision, else with digits of their fingerprints.
     """
     keys = _keys(models)
     first: dict[str, StatedModel] = {}
@@ -117,28 +119,26 @@ def tell_apart(models: Sequence[StatedModel]) -> list[str]:
 
 
 def _keys(models: Sequence[StatedModel]) -> list[str]:
-    """What makes documents those of one model.
+    """A key for each document, equal for documents of one model.
 
-    The fingerprint does. Whoever gives one checkpoint two names wants two rows. A document without a fingerprint is of
-    the one model that has its name, else of a model of its own.
+    It is the fingerprint, with the name where users gave a checkpoint several. A document without a fingerprint is of
+    the one model that has its name, else of a separate model.
     """
-    given: dict[str, set[str]] = {}
-    for one in models:
-        if one.fingerprint is not None:
-            given.setdefault(one.fingerprint, set()).update([one.name] if one.given else [])
-
-    def known(one: StatedModel) -> str:
-        assert one.fingerprint is not None, "asked of those that have one"
-        return f"{one.fingerprint} {one.name}" if one.given and len(given[one.fingerprint]) > 1 else one.fingerprint
-
+    given = {(model.fingerprint, model.name) for model in models if model.given}
+    names_given = Counter(fingerprint for fingerprint, _ in given)
+    keys = [
+        f"{model.fingerprint} {model.name}" if model.given and names_given[model.fingerprint] > 1 else model.fingerprint
+        for model in models
+    ]
     named: dict[str, set[str]] = {}
-    for one in models:
-        if one.fingerprint is not None:
-            named.setdefault(one.name, set()).add(known(one))
+    for model, key in zip(models, keys, strict=True):
+        if model.fingerprint and key:
+            named.setdefault(model.name, set()).add(key)
     found = []
-    for one in models:
-        alike = named.get(one.name, set())
-        found.append(known(one) if one.fingerprint else next(iter(alike)) if len(alike) == 1 else f"name {one.name}")
+    for model, key in zip(models, keys, strict=True):
+        alike = named.get(model.name, set())
+        by_name = next(iter(alike)) if len(alike) == 1 else f"name {model.name}"
+        found.append(key if model.fingerprint and key else by_name)
     return found
 
 
@@ -168,22 +168,19 @@ def _with_path(one: StatedModel, depth: int) -> str:
     return f"{one.name} ({end})" if end else one.name
 
 
+def _without_scheme(path: str) -> str:
+    return path.removeprefix(_SCHEMES[0]).removeprefix(_SCHEMES[1])
+
+
 def _parts(path: str) -> tuple[str, ...]:
-    for scheme in _SCHEMES:
-        path = path.removeprefix(scheme)
-    return tuple(part for part in re.split(r"[/\\]+", path) if part not in ("", "."))
+    return tuple(part for part in re.split(r"[/\\]+", _without_scheme(path)) if part not in ("", "."))
 
 
 def _is_made_of(name: str, model: str, words: Iterable[str]) -> bool:
     """Whether a run made the name itself: of the model, of its arguments, or of an object, its class and digits."""
     if name == model or re.fullmatch(rf"{re.escape(model)}-[0-9a-f]{{8}}", name):
         return True
-    choices = []
-    for word in words:
-        plain = word
-        for scheme in _SCHEMES:
-            plain = plain.removeprefix(scheme)
-        choices.append({plain, *_parts(word)[-1:]})
+    choices = [{_without_scheme(word), *_parts(word)[-1:]} for word in words]
     made = {"/".join(parts) for parts in product(*choices)}
     return bool(choices) and (name in made or name.removeprefix(f"{model}/") in made)
 
@@ -192,3 +189,135 @@ def training_data(document: ResultsDocument) -> str:
     """The image collections that a document's model was trained on, separated by commas; ``none``, or ``unknown``."""
     collections = document.model_info.get("trained_on")
     return ", ".join(map(str, collections)) or "none" if isinstance(collections, list) else UNKNOWN
+
+
+@dataclass(frozen=True)
+class RunName:
+    """Names of a run's model and setting that differ from those of the other runs shown."""
+
+    model: str
+    setting: str = ""  # empty where all runs have the same
+
+    @property
+    def words(self) -> str:
+        """What tables call it."""
+        return f"{self.model} [{self.setting}]" if self.setting else self.model
+
+
+def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[RunName]:
+    """What each of some runs is called beside the others: no two of other models or settings are called the same."""
+    models = tell_apart([stated_model(document) for _, document in runs])
+    sweeps = [setting_in_sweep(path) for path, _ in runs]
+    arguments = [{task: _arguments(document, task) for task in document.results} for _, document in runs]
+    values: dict[tuple[str, str, str, str], set[str]] = {}
+    for model, sweep, by_task in zip(models, sweeps, arguments, strict=True):
+        for task, given in by_task.items():
+            for name, value in given.items():
+                values.setdefault((sweep, name, model, task), set()).add(value)
+    differing = dict.fromkeys((sweep, name) for (sweep, name, *_), given in values.items() if len(given) > 1)
+    settings = []
+    for sweep, by_task in zip(sweeps, arguments, strict=True):
+        stated = []
+        for name in (name for of_sweep, name in differing if of_sweep == sweep):
+            several = dict.fromkeys(of_task[name] for of_task in by_task.values() if name in of_task)
+            stated += [f"{name}={'/'.join(several)}"] if several else []
+        settings.append(_short(", ".join([*([sweep] if sweep else []), *stated])))
+    if len({*settings}) < 2:
+        settings = [""] * len(runs)
+    return [RunName(model, setting) for model, setting in zip(models, settings, strict=True)]
+
+
+def setting_in_sweep(path: Path) -> str:
+    """The setting of a sweep's cell by where its document lies (``[setting/]model/task/``); empty of other runs."""
+    above = path.absolute().parents
+    if len(above) < 4 or (above[2] / SWEEP_FILE).is_file() or not (above[3] / SWEEP_FILE).is_file():
+        return ""
+    return above[2].name
+
+
+def command_of(document: ResultsDocument) -> str:
+    """The shell command that repeats a run, made of its configuration, never of the text in the document.
+
+    It has no paths of results, data and caches. Empty where no command makes the run.
+    """
+    stated = document.config
+    files = stated.get("scores") or stated.get("answers")
+    if files and "model" not in stated:
+        names = str(files).split("+") if isinstance(files, str) else map(str, files)
+        given = [word for key in ("task", "limit") if stated.get(key) for word in (f"--{key}", str(stated[key]))]
+        return shlex.join(["ttmbench", "score", *names, *given])
+    if not isinstance(stated.get("model"), str) or not stated.keys() <= RunConfig.model_fields.keys():
+        return ""
+    by_default = {"model_name": stated["model"]}
+    chosen = {
+        "name" if name == "model_name" else name: stated.get(name)
+        for name, field in RunConfig.model_fields.items()
+        if name not in _OF_THE_SENDER and stated.get(name) != by_default.get(name, field.get_default())
+    }
+    return command_line(["ttmbench"], chosen)
+
+
+def command_line(words: Sequence[str], settings: Mapping[str, object]) -> str:
+    """A command and its options, quoted for a shell; what is false, empty or None is left out.
+
+    >>> command_line(["ttmbench"], {"tasks": ["a", "b"], "ttm": True, "ttm_args": {"lr": 0.5}, "include_path": ["x"]})
+    'ttmbench --tasks a,b --ttm --ttm_args lr=0.5 --include_path x'
+    """
+    line = list(words)
+    for name, value in settings.items():
+        if value is True:
+            line.append(f"--{name}")
+        elif name == "include_path" and isinstance(value, list | tuple):
+            line += [word for folder in value for word in ("--include_path", str(folder))]
+        elif isinstance(value, Mapping) and value:
+            line += [f"--{name}", ",".join(f"{key}={_word(one)}" for key, one in value.items())]
+        elif isinstance(value, list) and value:
+            line += [f"--{name}", ",".join(map(str, value))]
+        elif isinstance(value, str | int | float) and value is not False:
+            line += [f"--{name}", str(value)]
+    return shlex.join(line)
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def _arguments(document: ResultsDocument, task: str) -> dict[str, str]:
+    """What a user can set and the numbers of a task depend on, but for the model and the part of the groups."""
+    config = document.config
+    given: dict[str, object] = {
+        **mapping(config.get("task_args")),
+        **_prefixed("rerank", mapping(config.get("rerank"))),
+    }
+    overfitted, adapted, oracle = document.simple_match.get(task), document.ttm.get(task), document.oracle.get(task)
+    if overfitted is not None:
+        given |= {**_prefixed("simple_match", overfitted.hyperparameters), "seeds": overfitted.seeds}
+    if oracle is not None:
+        given |= {**mapping(config.get("ttm_args")), "seeds": oracle.seeds}
+    if adapted is not None:
+        given |= {**adapted.hyperparameters, "seeds": adapted.seeds}
+        given |= {} if adapted.learning_rate is None else {"lr": adapted.learning_rate.value}
+        given |= {} if adapted.holdout is None else {"ttm_holdout": config.get("ttm_holdout")}
+    return {str(name): _text(value) for name, value in given.items() if name not in _NO_ARGUMENTS}
+
+
+def _prefixed(prefix: str, given: Mapping[str, object]) -> dict[str, object]:
+    return {f"{prefix}.{name}": value for name, value in given.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(_text, value))
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _short(setting: str) -> str:
+    """A setting as one line; what is cut off a long one stands as digits for it."""
+    line = one_line(setting, 10 * len(setting) + 1)
+    if len(line) <= _LONGEST:
+        return line
+    return f"{line[: _LONGEST - 9]} {hashlib.sha256(setting.encode()).hexdigest()[:8]}"

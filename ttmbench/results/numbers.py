@@ -1,4 +1,4 @@
-"""The numbers of a results document as one flat list: all who show, export or compare numbers read this and no more."""
+"""The numbers of results documents as one flat list, for tables, exports and comparisons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import Extent, together
@@ -25,9 +26,8 @@ from ttmbench.results.labels import (
     seed_std_key,
     stderr_key,
 )
-from ttmbench.results.models import stated_model, training_data
+from ttmbench.results.models import RunName, names_of_runs, stated_model, training_data
 from ttmbench.results.reader import read_document, walk_documents
-from ttmbench.results.settings import RunName, names_of_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,69 +35,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Number:
-    """One metric of one filter on one task. Rates are fractions; what is undefined or unknown is None.
+    """One metric of one filter on one task. Rates are fractions; what is undefined or unknown is None."""
 
-    Attributes:
-        task: name; of a mean over tasks, that of their dataset; of a mean over values of tags, ``task/name``.
-        metric, filter, version, data: as in results documents.
-        method: its column (`ttmbench.results.labels`): ``raw``, ``SimpleMatch``, ``TTM``, ...
-        track: where it ranks; None for controls and held-out groups.
-        value: mean over groups and seeds.
-        stderr, interval: over groups; both ends of the 95 % interval.
-        chance: of random scores.
-        ties: groups in which the metric met an equality.
-        seed_std, seeds: over how many seeds; None for the model without training.
-        extent: how many groups were scored, of how many.
-        model: as the run calls it; beside others, a name that tells it from them.
-        fingerprint: by which the model is known; None of older documents.
-        date: of the run, ISO 8601 in UTC.
-        file: the results document; of a published number, the paper and its table.
-        of_tasks, cells: number of tasks, or of combinations of values of tags, that it is the mean of; else None.
-        published: typed from a paper.
-        seen: image collections of the task that the model was trained on, by commas.
-        trained_on: all its image collections, or ``none``, or ``unknown``; None of a published number.
-        higher_is_better: whether a larger value is the better one.
-        disagrees: of a published number, what other sources print under the same name of the model.
-        from_file: of stored scores, ranks or answers, whose images and captions are unknown.
-        setting: of the run (`ttmbench.results.settings`), which ``model`` has in brackets.
-        adapted_to: the task that the model was adapted to where ``task`` is ``adapted to@measured on``.
-    """
-
-    task: str
+    task: str  # of a mean over tasks, the name of their dataset; of a mean over values of tags, ``task/name``
     metric: str
-    filter: str
-    method: str
-    track: str | None
-    value: float | None
-    stderr: float | None = None
-    interval: tuple[float, float] | None = None
-    chance: float | None = None
-    ties: float | None = None
-    seed_std: float | None = None
-    seeds: int | None = None
-    extent: Extent = field(default_factory=Extent)
-    version: int | None = None
-    data: str | None = None
-    model: str = ""
-    date: str | None = None
-    file: str = ""
-    of_tasks: int | None = None
-    published: bool = False
-    fingerprint: str | None = None
-    seen: str | None = None
-    trained_on: str | None = None
+    filter: str  # what was done to the model, as in results documents
+    method: str  # its column (`ttmbench.results.labels`): ``raw``, ``SimpleMatch``, ``TTM``, ...
+    track: str | None  # where it ranks; None for controls and held-out groups, which rank nowhere
+    value: float | None  # mean over groups and seeds
+    stderr: float | None = None  # over groups
+    interval: tuple[float, float] | None = None  # both ends of the 95 % interval over groups
+    chance: float | None = None  # expected value of random scores
+    ties: float | None = None  # groups in which the metric met an equality
+    seed_std: float | None = None  # standard deviation over seeds
+    seeds: int | None = None  # how many; None for the model without training
+    extent: Extent = field(default_factory=Extent)  # how many groups were scored, of how many
+    version: int | None = None  # of the task
+    data: str | None = None  # fingerprint of the data
+    model: str = ""  # as the run calls it; in a table of several models, a name that differs from the others
+    date: str | None = None  # of the run, ISO 8601 in UTC
+    file: str = ""  # the results document; of a published number, the paper and its table
+    of_tasks: int | None = None  # number of tasks that this is the mean of; None for a single task
+    published: bool = False  # copied from a paper
+    fingerprint: str | None = None  # of the model; None in older documents
+    seen: str | None = None  # the task's image collections in the model's training data, comma-separated
+    trained_on: str | None = None  # the model's image collections, or ``none``, ``unknown``; None if published
     higher_is_better: bool = True
-    cells: int | None = None
-    adapted_to: str | None = None
-    disagrees: str | None = None
-    from_file: bool = False
-    setting: str = ""
+    cells: int | None = None  # combinations of values of tags that this is the mean over; None: over groups
+    adapted_to: str | None = None  # the task that the model was adapted to, if it was measured on another one
+    disagrees: str | None = None  # of a published number, what other sources print for the same model
+    from_file: bool = False  # of stored scores, ranks or answers: images and captions are unknown
+    setting: str = ""  # of the run (`ttmbench.results.models`), in brackets in ``model``; empty if all are alike
 
     def row(self) -> dict[str, object]:
-        """Every attribute by name, the ends of the interval and the counts of groups each on its own.
-
-        ``model`` is without the setting, which has a place of its own.
-        """
+        """Every attribute by name; the interval and the extent as their parts, ``model`` without the setting."""
         return {name: getattr(self, name) for name in _COLUMNS} | {"model": self.own_model}
 
     @property
@@ -143,15 +114,12 @@ class Number:
 
 @dataclass(frozen=True)
 class DocumentFile:
-    """A results document and where it lies; ``called`` tells its model and setting from those of others.
-
-    ``file`` is its path below the folder that was read; of one that was named, as it was named.
-    """
+    """A results document and its path."""
 
     path: Path
     document: ResultsDocument
-    called: RunName | None = None
-    file: str = ""
+    called: RunName | None = None  # names of its model and setting that differ from those of other runs
+    file: str = ""  # its path below the folder that was read, or as the user gave it
 
     @property
     def model(self) -> str:
@@ -190,13 +158,10 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
         for metric, name in numbers_in(values):
             track = _track(document.tracks[tasks[0]].get(key_of(metric, name)), name)
             found.append(
-                number(
+                _measured(number, metric, name, values)(
                     task=dataset,
-                    metric=metric,
-                    filter=name,
                     method=name_of(name, track, metric),
                     track=track,
-                    **_measured(metric, name, values, {}),
                     of_tasks=len(tasks),
                     seen=_seen_in(document, *tasks),
                     trained_on=training_data(document),
@@ -208,24 +173,19 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
 
 
 def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]:
-    """Every number of adapted models on other tasks (``--ttm_also``), to stand beside those of `numbers_of`.
+    """Every number of adapted models on other tasks (``--ttm_also``), of the task ``adapted to@measured on``.
 
-    They are of the task ``adapted to@measured on``, without a track: filter ``none`` is the model as it was on the
-    other task, ``ttm`` the adapted one.
+    They have no track. Filter ``none`` is the model before adaptation, ``ttm`` the adapted one.
     """
     number, found = _numbers_from(document, file), []
-    for adapted_to, measured_on, record in (
-        (task, other, record) for task, others in document.ttm_also.items() for other, record in others.items()
-    ):
+    pairs = [(task, *pair) for task, others in document.ttm_also.items() for pair in others.items()]
+    for adapted_to, measured_on, record in pairs:
         counts = record.n_samples
         found += [
-            number(
+            _measured(number, metric, name, record.results, record.ci)(
                 task=f"{adapted_to}{AT}{measured_on}",
-                metric=metric,
-                filter=name,
                 method=name_of(name, metric=metric),
                 track=None,
-                **_measured(metric, name, record.results, record.ci),
                 chance=record.chance.get(metric),
                 ties=record.ties.get(key_of(metric, name)),
                 seeds=len(record.seeds) if name == TTM else None,
@@ -240,10 +200,7 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
-    """One number a model with its setting, task, metric and filter: that of the newest run of the whole task.
-
-    The order is kept. A run of a part counts only where there is none of the whole.
-    """
+    """One number for each model, setting, task, metric and filter (`takes_place_of`), in their order."""
     found: dict[tuple[str, ...], Number] = {}
     for one in numbers:
         key = (one.model, one.task, one.metric, one.filter)
@@ -253,10 +210,7 @@ def newest(numbers: Iterable[Number]) -> list[Number]:
 
 
 def takes_place_of(one: Number, other: Number) -> bool:
-    """Whether a number replaces another of the same model, setting, task, metric and filter that was seen before it.
-
-    The whole task goes before a part, of two parts the larger one, and then the newer run.
-    """
+    """Whether a number replaces an earlier one: the whole task before a part, a larger part, then the newer run."""
     if one.limited != other.limited:
         return other.limited
     if one.limited and one.groups != other.groups:
@@ -292,13 +246,10 @@ def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number
     for metric, name in numbers_in(document.results[task]):
         key, training = key_of(metric, name), document.training(task, name)
         held_out = of_ttm.holdout if of_ttm is not None and name in (HOLDOUT, HOLDOUT_RAW) else None
-        yield number(
+        yield _measured(number, metric, name, document.results[task], document.ci[task])(
             task=task,
-            metric=metric,
-            filter=name,
             method=name_of(name, tracks.get(key), metric),
             track=_track(tracks.get(key), name),
-            **_measured(metric, name, document.results[task], document.ci[task]),
             chance=document.chance[task].get(metric),
             ties=document.ties[task].get(key),
             seeds=None if training is None else len(training.seeds),
@@ -313,42 +264,40 @@ def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number
 
 
 def _tag_means(document: ResultsDocument, task: str, mine: Sequence[Number]) -> Iterator[Number]:
-    """The means over values of a task's tags, with what belongs to its own numbers of the same metric and filter."""
+    """The means over values of a task's tags; the rest is as in the task's number of the same metric and filter."""
     for name, mean in document.tag_means.get(task, {}).items():
         for one in (one for one in mine if one.key in mean.numbers):
-            yield replace(
-                one,
+            yield _measured(partial(replace, one), one.metric, one.filter, mean.numbers, mean.ci)(
                 task=f"{task}{SLASH}{name}",
-                **_measured(one.metric, one.filter, mean.numbers, mean.ci),
                 ties=None,
                 extent=Extent(mean.groups, None if one.limited else mean.groups, one.limited),
                 cells=mean.cells,
             )
 
 
-class _Measured(TypedDict):
-    """What one mean has: the value, and how sure it is."""
-
-    value: float | None
-    stderr: float | None
-    interval: tuple[float, float] | None
-    seed_std: float | None
-
-
 def _measured(
-    metric: str, filter_: str, numbers: Mapping[str, float | None], ci: Mapping[str, list[float] | None]
-) -> _Measured:
-    ends = ci.get(key_of(metric, filter_))
-    return {
-        "value": numbers[key_of(metric, filter_)],
-        "stderr": numbers.get(stderr_key(metric, filter_)),
-        "interval": None if ends is None else (ends[0], ends[1]),
-        "seed_std": numbers.get(seed_std_key(metric, filter_)),
-    }
+    number: partial[Number],
+    metric: str,
+    filter_: str,
+    numbers: Mapping[str, float | None],
+    ci: Mapping[str, list[float] | None] = MappingProxyType({}),
+) -> partial[Number]:
+    """A constructor of the number of a metric and filter with its value, errors and interval given."""
+    key = key_of(metric, filter_)
+    ends = ci.get(key)
+    return partial(
+        number,
+        metric=metric,
+        filter=filter_,
+        value=numbers[key],
+        stderr=numbers.get(stderr_key(metric, filter_)),
+        interval=None if ends is None else (ends[0], ends[1]),
+        seed_std=numbers.get(seed_std_key(metric, filter_)),
+    )
 
 
 def _numbers_from(document: ResultsDocument, file: str) -> partial[Number]:
-    """What makes a number of a document, with all that its numbers have in common."""
+    """A constructor of numbers of a document."""
     fingerprint = stated_model(document).fingerprint
     return partial(Number, model=document.model_name, date=document.started, file=file, fingerprint=fingerprint)
 

@@ -1,7 +1,6 @@
-"""Which difference between two models a task can show, and how many groups or seeds a smaller one would need.
+"""Which differences between two models the test of ``compare`` detects, and how many groups or seeds it needs.
 
-Models are distinguished by the groups on which they disagree: how many (the discordance) and how unevenly (the
-difference). The test is the one that ``compare`` makes.
+The discordance is the fraction of groups on which the models disagree; the difference is that of their rates.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ def groups_needed(
 ) -> int | None:
     """Number of groups that find a difference with a given power; arguments as for `power_of`.
 
-    The exact power is not quite monotone in the number of groups; this is where it first stays above by bisection. None
-    if no number is enough (none lessens the spread over seeds), or the models cannot differ by so much.
+    By bisection, though the exact power is not quite monotone. None if no number is enough (none reduces the spread
+    over seeds), or the models cannot differ by so much.
     """
     if not 0 < abs(difference) <= discordance:
         return None
@@ -96,8 +95,7 @@ def seeds_needed(
 ) -> int | None:
     """Number of seeds of each model that find a difference on these groups; arguments as for `power_of`.
 
-    ``seed_std`` is the standard deviation of the difference over seeds. None if there are too few groups for any
-    number.
+    ``seed_std`` is the standard deviation of the difference over seeds. None if the groups are too few.
     """
     if abs(difference) > discordance or approximate_power(groups, discordance, difference, alpha) < power:
         return None

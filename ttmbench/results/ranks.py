@@ -1,7 +1,7 @@
-"""Ranks of queries among their candidates: recall, accuracy, chance, ties and intervals.
+"""Ranks of queries among their candidates, and their recall, accuracy, chance, ties and intervals.
 
-A query is an image that looks for its captions (``i2t``), a caption that looks for its image (``t2i``), or an image
-that looks for its class (``class``). It is found at k if a true candidate is among the first k. Ranks count from 0.
+A query is an image whose captions (``i2t``) or class (``class``) are the correct candidates, or a caption whose image
+is (``t2i``). It is found at k if a correct candidate is among the first k. Ranks count from 0.
 """
 
 from __future__ import annotations
@@ -32,22 +32,13 @@ AS_TOPK = "_as_topk"
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where the best true candidate of each query stands, in three counts of false candidates.
+    """Ranks of the best correct candidate of each query, in three counts of incorrect candidates; None: unknown."""
 
-    Attributes:
-        strict: those that score as high or higher: a tie is no success.
-        as_topk: those that come first if, of equal scores, the candidate that the data have first wins, as in
-            ``torch.topk`` and in a stable sort; None where that is not known.
-        above: those that score higher; None where that is not known.
-        true: how many true candidates each query has.
-        candidates: how many candidates there are, true ones among them.
-    """
-
-    strict: Int[np.ndarray, " queries"]
-    as_topk: Int[np.ndarray, " queries"] | None
-    above: Int[np.ndarray, " queries"] | None
-    true: Int[np.ndarray, " queries"]
-    candidates: int
+    strict: Int[np.ndarray, " queries"]  # that score as high or higher: a tie is no success
+    as_topk: Int[np.ndarray, " queries"] | None  # that come first in a stable sort, as in ``torch.topk``
+    above: Int[np.ndarray, " queries"] | None  # that score higher
+    true: Int[np.ndarray, " queries"]  # number of correct candidates of each query
+    candidates: int  # number of all candidates
 
     def __len__(self) -> int:
         return len(self.strict)
@@ -97,15 +88,15 @@ def summarise_ranks(
     interval: stats.IntervalMethod = "wilson",
     clusters: Mapping[str, np.ndarray] | None = None,
 ) -> Summary:
-    """Every metric of ranks under the filter ``none``; standard errors and intervals are over queries.
+    """Every metric of ranks under the filter ``none``; intervals and standard errors are over queries.
 
     Args:
-        ranks: scope -> ranks of its queries; the metrics of other scopes are undefined (None).
+        ranks: scope -> ranks of its queries; metrics of other scopes are undefined.
         metrics: what to compute, in the order of the output.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         seed: of the resampling.
         interval: how intervals are made.
-        clusters: scope -> a number for each query, equal for those about one image.
+        clusters: scope -> a number for each query, equal for queries about one image.
     """
     from ttmbench import stats  # with scipy, which no listing of metrics should wait for
     from ttmbench.results.summary import Summary
@@ -124,14 +115,13 @@ def summarise_ranks(
         ends = stats.interval(values, interval, bootstrap_iters, seed, clusters=among)
         summary.results[key], summary.results[stderr] = stats.mean(values), stats.standard_error(values, among)
         summary.ci[key] = None if ends is None else list(ends)
-        # Ranks that somebody stored say nothing of ties.
-        known = metric.ties is not None and found.above is not None
-        summary.ties[key] = int(np.sum(metric.ties(found))) if known and metric.ties is not None else None
+        if metric.ties is not None and found.above is not None:  # ties of stored ranks are unknown
+            summary.ties[key] = int(np.sum(metric.ties(found)))
     return summary
 
 
 def ranking_record(kind: str, ranks: Mapping[str, Ranks], about: Mapping[str, object]) -> dict[str, object]:
-    """What a results document says of how a task was ranked."""
+    """The record of a ranking task in a results document."""
     return {
         "kind": kind,
         "queries": {scope: len(one) for scope, one in ranks.items()},
@@ -144,8 +134,7 @@ def ranking_record(kind: str, ranks: Mapping[str, Ranks], about: Mapping[str, ob
 def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
     """The metric's value for every query, fractions; None where it is undefined.
 
-    Raises:
-        TtmbenchError: a plugin's metric does not give one fraction a query.
+    TtmbenchError if a plugin's metric does not give one fraction for each query.
     """
     whose = f"metric '{metric.name}'" + (f" of plugin '{metric.plugin}'" if metric.plugin else "")
     with foreign_errors(whose):

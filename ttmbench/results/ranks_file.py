@@ -1,7 +1,7 @@
 """Ranks and scores of retrieval and classification in files, as ``ttmbench score`` reads them.
 
-- npy with the rank of each query's best true candidate, counted from 0: one file for images, one for captions; or npz
-  or safetensors, where ``image_of_caption`` may stand beside the ranks;
+- npy, npz or safetensors with the rank of each query's best correct candidate, counted from 0: one file for images, one
+  for captions; ``image_of_caption`` is optional;
 - safetensors that ``--save_scores`` wrote;
 - npz or safetensors with embeddings ``img`` [images, d] and ``cap`` [captions or classes, d] of unit norm, or with a
   matrix ``scores`` [images, captions or classes]; and with ``image_of_caption`` or ``label``.
@@ -28,25 +28,17 @@ SIDES = {"retrieval": ("i2t", "t2i"), "classification": ("class",)}
 
 @dataclass(frozen=True)
 class StoredRanks:
-    """What files of ranks hold.
+    """What files of ranks hold."""
 
-    Attributes:
-        ranks: scope -> ranks.
-        of_query: scope -> the image that each query is about, where that is known.
-        format: what the files were taken for.
-        clusters: scope -> a number for each query, equal for those about images of the same pixels; where it is known.
-        assumed: ``of_query`` of captions is not stated but taken from their number.
-    """
-
-    ranks: dict[str, Ranks]
-    of_query: dict[str, np.ndarray] = field(default_factory=dict)
-    format: str = "ranks"
-    clusters: dict[str, np.ndarray] = field(default_factory=dict)
-    assumed: bool = False
+    ranks: dict[str, Ranks]  # scope -> ranks
+    of_query: dict[str, np.ndarray] = field(default_factory=dict)  # scope -> the image of each query, where known
+    format: str = "ranks"  # the name of the format
+    clusters: dict[str, np.ndarray] = field(default_factory=dict)  # scope -> equal numbers for equal pixels
+    assumed: bool = False  # ``of_query`` of captions is inferred from their number
 
     @property
     def units(self) -> dict[str, np.ndarray]:
-        """Scope -> clusters of queries, by which intervals go: those that are known, else queries about one image."""
+        """Scope -> clusters of queries for intervals: those given, else queries about one image."""
         return {**self.of_query, **self.clusters}
 
 
@@ -71,11 +63,7 @@ def save_ranks(
 
 
 def read_saved(path: Path, content: Arrays) -> StoredRanks | None:
-    """Ranks that ``--save_scores`` wrote; None for another file.
-
-    Raises:
-        DataError: the file says that it holds ranks, and does not.
-    """
+    """Ranks that ``--save_scores`` wrote, None for another file; DataError if they are damaged."""
     if content.about.get("format") != FORMAT:
         return None
     candidates = content.about.get("candidates")
@@ -133,7 +121,7 @@ def read_plain(paths: Sequence[Path], kind: str, n_images: int | None, n_others:
 def _owners(
     paths: Sequence[Path], ranks: dict[str, Ranks], owner: np.ndarray | None, n_images: int | None, n_others: int | None
 ) -> dict[str, np.ndarray]:
-    """The image of each caption that was looked up, as the files state it; and with it how many captions are true."""
+    """The image of each caption, as the files state it; sets the number of correct captions in ``ranks``."""
     if owner is None:
         return {}
     where = ", ".join(map(str, paths))

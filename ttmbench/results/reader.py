@@ -1,8 +1,4 @@
-"""Results documents read from disk: checked, brought to the present schema, or refused with a reason.
-
-Files of other versions, half-written and damaged ones lie among good ones. Whoever reads one file gets an error that
-names it; whoever walks a folder gets the reason beside the path and goes on.
-"""
+"""Reads results documents: checks them, migrates them to the present schema, or refuses them with a reason."""
 
 from __future__ import annotations
 
@@ -33,13 +29,9 @@ MIGRATIONS: Mapping[str, tuple[str, Migration]] = {}
 
 
 def read_document(path: Path) -> ResultsDocument:
-    """A results document, of this schema or of one that can be brought to it.
+    """A results document of this schema or one that can be migrated, as `parse_document`.
 
-    One of a newer minor version is without the keys that this version does not know.
-
-    Raises:
-        DataError: it cannot be read, is no results document, is of another major version, or lacks a key; the file
-            is named, and the key.
+    DataError, naming the file and the key, if it cannot be read, is incomplete or is of another major version.
     """
     try:
         return parse_document(_parse(path))
@@ -48,12 +40,11 @@ def read_document(path: Path) -> ResultsDocument:
 
 
 def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[tuple[Path, ResultsDocument | str]]:
-    """Every results document below a folder, and every other JSON file but summaries with the reason why not.
+    """Results documents below a folder by path, and for other JSON files except summaries the reason for skipping.
 
-    In the order of their paths, hidden folders and the names ``without`` aside.
+    Hidden folders (the state of stopped runs) and files named in ``without`` are ignored.
     """
     for path in sorted(folder.rglob("*.json")):
-        # What a stopped run goes on from lies in a hidden folder.
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if hidden or path.name in without or path.is_symlink() or not path.is_file():
             continue
@@ -67,10 +58,9 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
 
 
 def parse_document(content: object, migrations: Mapping[str, tuple[str, Migration]] = MIGRATIONS) -> ResultsDocument:
-    """Brings what a JSON file holds to the present schema and checks it.
+    """The content of a JSON file, migrated to the present schema and checked.
 
-    What a newer minor version adds is not checked, and `ResultsDocument.to_dict` leaves it out. ``migrations`` are as
-    `MIGRATIONS`.
+    Keys that a newer minor version adds are not checked, and `ResultsDocument.to_dict` leaves them out.
     """
     if not isinstance(content, dict):
         raise _RefusedError(f"{NOT_A_DOCUMENT} (a JSON {type(content).__name__}, not an object)")
@@ -97,10 +87,7 @@ def parse_document(content: object, migrations: Mapping[str, tuple[str, Migratio
 
 
 def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str | None:
-    """The task that a file beside a results document is of; None if there is none.
-
-    Older documents do not state it: then the one that the name holds, which is the longest of several, since one task
-    may be called as another begins.
+    """The task of a file beside a results document: the stated one, else the longest in the file's name, else None.
 
     >>> about = Artifact(kind="samples", sha256="0" * 64, bytes=0)
     >>> task_of_artifact("x_samples_a_2b.jsonl", about, ["b", "2b", "a_2b"])
@@ -112,7 +99,7 @@ def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str 
 
 
 class _RefusedError(Exception):
-    """Why a file is not taken, in words that follow its name."""
+    """Why a file is refused, in words that follow its name."""
 
 
 def _refuse(why: str) -> NoReturn:
@@ -138,7 +125,7 @@ def _check_version(version: str) -> None:
 
 
 def _words(error: Any, document: object) -> str:
-    """What pydantic says, with the place as a reader of the file finds it."""
+    """An error of pydantic as a sentence that names the key in the file."""
     kind, tag = error["type"], error["loc"][-1:]
     if kind in _KINDS:
         # Of a number pydantic says first that it is no whole one.

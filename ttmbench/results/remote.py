@@ -12,19 +12,16 @@ from ttmbench.errors import UsageError
 
 
 def place_of(given: object, what: str = "the path") -> Path:
-    """A file or folder as a path of this machine; of an address, results and the files beside them are fetched.
-
-    ``what`` is the argument, for messages. UsageError if nothing can be there; RemoteError if it cannot be read.
-    """
+    """A local path; results at an address are fetched with the files beside them. Errors as for `fetch_results`."""
     place = read_place(what, given, may_be_address=True)
     return fetch_results(place, what) if is_address(place) else Path(place)
 
 
 def fetch_results(address: str, what: str, beside: bool = True) -> Path:
-    """Fetches a file, or the results documents below a folder, to a folder that is gone when the process ends.
+    """Fetches a file, or the results documents below a folder, to a folder that is removed when the process ends.
 
-    ``beside``: also the files that documents name. UsageError if there is nothing; RemoteError if it cannot be read, or
-    is larger than the limits allow.
+    ``what`` is the argument, for messages; ``beside``: also the files that documents name. UsageError if there is
+    nothing; RemoteError if it cannot be read, or is larger than the limits allow.
     """
     remote = RemoteFolder(address, what)
     if remote.is_file():
@@ -47,10 +44,7 @@ def fetch_results(address: str, what: str, beside: bool = True) -> Path:
 
 
 def fetch_artifacts(remote: RemoteFolder, name: str) -> None:
-    """Fetches the files that a results document here names.
-
-    What is not there, or is no name of a file beside it, is left to whoever reads the document.
-    """
+    """Fetches the files beside a results document that it names; its readers report missing ones."""
     try:
         content = read_json(remote.copy / name) if name.endswith(".json") else None
     except Unreadable:

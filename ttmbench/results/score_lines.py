@@ -1,8 +1,8 @@
-"""Stored scores as JSON lines: one pair a line, told apart by a label, or one group a line, as samples have it.
+"""Stored scores as JSON lines, one pair or one group per line.
 
 - ``{"label": "<id>_c<caption>_i<image>", "score": x}``, as Winoground stores them;
-- ``{"label": "<id>_c", "score": x, "instrument": ...}`` for the caption of an image, ``<id>_f`` for its foil. Texts
-  under other keys than ``type`` are tags of the pair (VALSE);
+- ``{"label": "<id>_c", "score": x, "instrument": ...}`` for the caption of an image, ``<id>_f`` for its foil; texts
+  under keys other than ``type`` are tags of the pair (VALSE);
 - ttmbench's samples (``group_id``, ``scores``).
 """
 
@@ -33,30 +33,19 @@ Lines = Iterable[tuple[int, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class StoredScores:
-    """What a file of scores holds.
+    """What a file of scores holds."""
 
-    Attributes:
-        scores: filter -> score arrays, one per seed.
-        group_ids: in the order of the arrays.
-        format: what the file was taken for.
-        clusters: which groups share images; None where the file does not say.
-        subsets: filter -> positions of the groups that its scores are of, where these are not all.
-        true_captions: how many captions are true for each image, as far as the file or the task says.
-        tags: of each group, where the file states some: which instrument it is of, say.
-        iterations: filter -> for each seed the scores of its iterations, as `MethodScores.iterations` has them.
-    """
-
-    scores: dict[str, list[Scores]]
-    group_ids: list[str]
-    format: str
-    clusters: Clusters | None = None
-    subsets: dict[str, list[int]] = field(default_factory=dict)
-    true_captions: int = 1
-    tags: list[dict[str, str]] | None = None
-    iterations: dict[str, list[list[Scores]]] = field(default_factory=dict)
+    scores: dict[str, list[Scores]]  # filter -> score arrays, one per seed
+    group_ids: list[str]  # in the order of the arrays
+    format: str  # the name of the format, for messages and records
+    clusters: Clusters | None = None  # which groups share images; None where the file does not say
+    subsets: dict[str, list[int]] = field(default_factory=dict)  # filter -> positions of its groups if not all
+    true_captions: int = 1  # number of correct captions of each image
+    tags: list[dict[str, str]] | None = None  # of each group, where the file has them
+    iterations: dict[str, list[list[Scores]]] = field(default_factory=dict)  # filter -> as `MethodScores.iterations`
 
     def some(self, places: Sequence[int]) -> StoredScores:
-        """Those of some of the groups; without scores across groups, which are of all, and of held-out groups."""
+        """The scores of the groups at some positions, without scores across groups and of held-out groups."""
         chosen = list(places)
         whole = {name: arrays for name, arrays in self.scores.items() if name not in self.subsets}
         return replace(
@@ -71,9 +60,9 @@ class StoredScores:
 
 
 def read_score_lines(path: Path, shape: GroupShape | None) -> StoredScores:
-    """The scores of JSON lines, in whichever of the three formats; without a task's shape the file says it.
+    """The scores of JSON lines in any of the three formats; ``shape`` is None where the file has to say it.
 
-    DataError if a line is of no format, or a cell is missing, doubled or surplus; line or group are named.
+    DataError, naming line or group, if a line has none of the formats, or a cell is missing, duplicate or surplus.
     """
     lines = list(read_json_lines(path))
     if not lines:
@@ -122,7 +111,6 @@ def stated_shape(path: Path, images: int, captions: int, true_captions: int = 1)
 
 
 def _cells(path: Path, lines: Lines, shape: GroupShape | None) -> StoredScores:
-    """Lines as Winoground stores them, one for each image and caption of a group."""
     cells: dict[str, dict[tuple[int, int], float]] = {}
     labels = [(number, line, _CELL.match(str(line.get("label")))) for number, line in lines]
     if shape is None:
@@ -140,20 +128,16 @@ def _cells(path: Path, lines: Lines, shape: GroupShape | None) -> StoredScores:
             raise DataError(f"{path}: group {group} has cell {cell} twice (line {number})")
         mine[image, caption] = _number(path, line.get("score"), f"group {group}, cell {cell}")
     wanted = [(image, caption) for image in range(shape.images) for caption in range(shape.captions)]
-    for group, mine in cells.items():
-        for image, caption in wanted:
-            if (image, caption) not in mine:
-                raise DataError(f"{path}: group {group} has no cell c{caption}_i{image}")
+    missing = ((group, *cell) for group, mine in cells.items() for cell in wanted if cell not in mine)
+    for group, image, caption in missing:
+        raise DataError(f"{path}: group {group} has no cell c{caption}_i{image}")
     table = np.array([[mine[cell] for cell in wanted] for mine in cells.values()])
     scores = checked_scores(path, table.reshape(len(cells), shape.images, shape.captions), shape, list(cells))
     return StoredScores({RAW: [Scores(scores)]}, list(cells), "winoground")
 
 
 def _captions_and_foils(path: Path, lines: Lines, shape: GroupShape) -> StoredScores:
-    """Lines of captions and foils, in any order; the caption is the first of the two.
-
-    Ids of pairs that have an instrument are ``<instrument>/<id>``.
-    """
+    """Lines of captions and foils, in any order; ids of pairs with an instrument are ``<instrument>/<id>``."""
     sides: dict[str, dict[str, float]] = {}
     tags: dict[str, dict[str, str]] = {}
     for number, line in lines:
@@ -171,10 +155,10 @@ def _captions_and_foils(path: Path, lines: Lines, shape: GroupShape) -> StoredSc
         if side in sides.setdefault(group, {}):
             raise DataError(f"{path}: {group} has a {side} twice (line {number})")
         sides[group][side] = _number(path, line.get("score"), f"the {side} of {group}")
-    for group, scores in sides.items():
-        for side in _SIDES.values():
-            if side not in scores:
-                raise DataError(f"{path}: {group} has no {side}")
+    for group, side in (
+        (group, side) for group, known in sides.items() for side in _SIDES.values() if side not in known
+    ):
+        raise DataError(f"{path}: {group} has no {side}")
     table = np.array([[[scores[side] for side in _SIDES.values()]] for scores in sides.values()])
     array = checked_scores(path, table, shape, list(sides))
     stated = list(tags.values()) if any(tags.values()) else None
@@ -182,7 +166,6 @@ def _captions_and_foils(path: Path, lines: Lines, shape: GroupShape) -> StoredSc
 
 
 def _samples(path: Path, lines: Lines, shape: GroupShape) -> StoredScores:
-    """Lines of samples, one for each group, filter and seed."""
     tables: dict[tuple[str, int], dict[str, np.ndarray]] = {}
     cluster_of: dict[str, str] = {}
     tags_of: dict[str, dict[str, str]] = {}
@@ -226,7 +209,6 @@ def _samples(path: Path, lines: Lines, shape: GroupShape) -> StoredScores:
 
 
 def _table(path: Path, value: object, where: str) -> np.ndarray:
-    """A list of equally long lists of numbers as float64."""
     if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
         raise DataError(f"{path}: {where} has scores that are no table of numbers")
     if len({len(row) for row in value}) > 1:
@@ -235,7 +217,6 @@ def _table(path: Path, value: object, where: str) -> np.ndarray:
 
 
 def _number(path: Path, value: object, where: str) -> float:
-    """A score as a float; DataError for what is no number, or a whole one that no float tells apart from the next."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{path}: {where} has score {value!r:.80}, which is no number")
     if isinstance(value, int) and abs(value) > EXACT:
@@ -244,8 +225,6 @@ def _number(path: Path, value: object, where: str) -> float:
 
 
 def _smallest(array: np.ndarray) -> np.ndarray:
-    """The same numbers as float32 where that holds every one of them, as scores of a run do."""
-    if too_large(array):
-        return array
-    small = array.astype(np.float32)
+    """The same numbers as float32 where that is exact, as for scores of a run."""
+    small = array if too_large(array) else array.astype(np.float32)
     return small if np.array_equal(small, array) else array

@@ -31,19 +31,16 @@ _SAVED_NAME = re.compile(r"^(?:scores|all_pairs|caption_pairs)\.\w{1,64}\.[0-9]{
 
 
 def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
-    """Reads stored scores, whichever of the formats they are in.
+    """Reads stored scores in any of the formats; they are finite and of the task's shape.
 
     Args:
         path: the file.
         shape: images and captions per group, from the task; None where the file has to say it.
-        logit_scale: what inner products of embeddings are multiplied with; other formats hold logits already.
-
-    Returns:
-        The scores, all finite and of the task's shape.
+        logit_scale: factor for inner products of embeddings; other formats hold logits already.
 
     Raises:
-        DataError: the file cannot be read, is in none of the formats, does not say its shape, or a cell is missing,
-            doubled, surplus or not finite; the group is named.
+        DataError: the file cannot be read, has none of the formats or no shape, or a cell is missing, duplicate,
+            surplus or not finite; the group is named.
     """
     try:
         if path.exists() and not path.is_file():  # a pipe without a writer would be waited for
@@ -100,7 +97,7 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str
 
 
 def check_embeddings(path: Path, arrays: Mapping[str, np.ndarray], shape: GroupShape | None = None) -> None:
-    """DataError for embeddings ``img`` and ``cap`` that are no unit vectors of one length; of groups, one is named."""
+    """DataError if embeddings ``img`` and ``cap`` are not unit vectors of one dimension, in whole groups."""
     sizes = {"img": 1, "cap": 1} if shape is None else {"img": shape.images, "cap": shape.captions}
     for name, per_group in sizes.items():
         rows = arrays[name]
@@ -168,7 +165,6 @@ def _from_embeddings(images: np.ndarray, captions: np.ndarray, shape: GroupShape
 def _from_saved(
     path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, object], shape: GroupShape | None
 ) -> StoredScores:
-    """What ``--save_scores`` wrote."""
     first = arrays.get(f"scores.{RAW}.0")
     if first is None or not all(map(_SAVED_NAME.match, arrays)):
         raise DataError(f"{path}: arrays should be named scores.<filter>.<seed index>, found {', '.join(arrays)}")
@@ -187,7 +183,7 @@ def _from_saved(
     subsets = _saved_subsets(path, about, len(group_ids))
     scores: dict[str, list[Scores]] = {}
     iterations: dict[str, list[list[Scores]]] = {}
-    for name in sorted((name for name in arrays if name.startswith("scores.")), key=_place_of):
+    for name in sorted((name for name in arrays if name.startswith("scores.")), key=_order):
         _, label, index, *iteration = name.split(".")
         held = subsets.get(label, ())
         mine = [group_ids[at] for at in held] if held else group_ids
@@ -211,7 +207,6 @@ def _from_saved(
 
 
 def _saved(path: Path, about: Mapping[str, object], key: str, default: str) -> Any:
-    """A value that metadata hold as JSON."""
     try:
         return parse_json(str(about.get(key, default)))
     except ValueError as error:
@@ -247,7 +242,6 @@ def _saved_clusters(path: Path, about: Mapping[str, object], groups: int, shape:
 
 
 def _check_pairs(path: Path, pairs: np.ndarray, groups: int, shape: GroupShape) -> None:
-    """Every image against every caption, all finite."""
     expected = (groups * shape.images, groups * shape.captions)
     if pairs.shape != expected:
         raise DataError(f"{path}: scores of all pairs have shape {list(pairs.shape)}, expected {list(expected)}")
@@ -258,7 +252,7 @@ def _check_pairs(path: Path, pairs: np.ndarray, groups: int, shape: GroupShape) 
         raise DataError(f"{path}: a score of all pairs is larger than {LARGEST:g}, which is no logit")
 
 
-def _place_of(name: str) -> tuple[bool, str, list[int]]:
-    """Where an array stands: the raw model first, then by filter, seed and iteration."""
+def _order(name: str) -> tuple[bool, str, list[int]]:
+    """A sort key of names of arrays: the raw model first, then by filter, seed and iteration."""
     _, label, *numbers = name.split(".")
     return label != RAW, label, list(map(int, numbers))

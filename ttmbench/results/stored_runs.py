@@ -24,34 +24,21 @@ Values = dict[str, dict[str, dict[str, float]]]
 
 @dataclass(frozen=True)
 class TaskGroups:
-    """What is known of the single groups of a task.
-
-    Attributes:
-        values: filter -> metric -> group id -> value.
-        clusters: group id -> cluster; None where nothing says which groups share images.
-        tags: group id -> its tags.
-        means: name -> a mean of means over values of these.
-    """
+    """What is known of the single groups of a task."""
 
     values: Values
-    clusters: Mapping[str, str] | None = None
-    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    means: Mapping[str, TagMean] = field(default_factory=dict)
+    clusters: Mapping[str, str] | None = None  # group id -> cluster; None where it is unknown which share images
+    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # group id -> its tags
+    means: Mapping[str, TagMean] = field(default_factory=dict)  # name -> a mean of means over values of tags
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A finished run with the values of its groups.
+    """A finished run with the values of its groups."""
 
-    Attributes:
-        path: its results document.
-        document: that document.
-        groups: task -> values and clusters of its groups.
-    """
-
-    path: Path
+    path: Path  # of its results document
     document: ResultsDocument
-    groups: Mapping[str, TaskGroups]
+    groups: Mapping[str, TaskGroups]  # by task
 
     @property
     def values(self) -> dict[str, Values]:
@@ -67,8 +54,7 @@ class StoredRun:
 def read_run(path: Path, need_samples: bool = True) -> StoredRun:
     """Reads a results document and the samples beside it.
 
-    DataError if a file is absent or damaged, or the run wrote no samples; without ``need_samples`` it has no
-    values then.
+    DataError if a file is missing or damaged, or with ``need_samples`` if the run wrote no samples.
     """
     document = read_document(path)
     groups = stored_groups(path.parent, document)
@@ -80,10 +66,9 @@ def read_run(path: Path, need_samples: bool = True) -> StoredRun:
 
 
 def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGroups]:
-    """The values and clusters of groups in the samples that a document names: task -> its groups.
+    """Task (or ``adapted to@measured on``) -> its groups, from the samples that a document names.
 
-    Tasks without samples are left out. Another task that an adapted model was measured on is
-    ``adapted to@measured on``. DataError if a file is absent or damaged.
+    DataError if a file is missing or damaged.
     """
     found: dict[str, TaskGroups] = {}
     for name, about in document.artifacts.items():

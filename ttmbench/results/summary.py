@@ -20,43 +20,32 @@ from ttmbench.types import MetricSpec, Scores, Track
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers of one task. Keys are ``metric,filter``; chance is by metric.
+    """Numbers of one task. Keys are ``metric,filter``; chance is by metric. Undefined is None.
 
-    Attributes:
-        results: means over groups (and over seeds), ``metric_stderr,filter``, and ``metric_seed_std,filter``.
-        ci: 95 % interval over groups, or None.
-        chance: expected value of random scores, or None.
-        ties: groups (images, for global metrics) in which the metric met an equality; the mean over seeds.
-        tracks: the leaderboard track of each number; controls and held-out groups have none.
+    ``results`` has means over groups (and seeds), ``metric_stderr,filter`` and ``metric_seed_std,filter``.
     """
 
     results: dict[str, float | None] = field(default_factory=dict)
-    ci: dict[str, list[float] | None] = field(default_factory=dict)
-    chance: dict[str, float | None] = field(default_factory=dict)
-    ties: dict[str, float | None] = field(default_factory=dict)
-    tracks: dict[str, Track] = field(default_factory=dict)
+    ci: dict[str, list[float] | None] = field(default_factory=dict)  # 95 % interval over groups
+    chance: dict[str, float | None] = field(default_factory=dict)  # expected value of random scores
+    ties: dict[str, float | None] = field(default_factory=dict)  # groups (or images) with a tie; mean over seeds
+    tracks: dict[str, Track] = field(default_factory=dict)  # none for controls and held-out groups
 
 
 @dataclass(frozen=True)
 class MethodScores:
-    """What one method gives on a task: the model as it is, SimpleMatch, TTM, a control.
+    """What one method gives on a task: the model without training, SimpleMatch, TTM, a control.
 
-    Attributes:
-        name: filter of its numbers.
-        scores: score arrays, one per seed.
-        record: of the results document; empty for the model as it is.
-        members: positions of the groups that the scores are of; None for all.
-        iterations: for each seed the scores after every iteration but the last. Of held-out groups, which the adapted
-            ones are not: all iterations on the adapted groups, those of the model as it was in front.
-        seconds: wall time.
+    ``iterations`` has for each seed the scores after every iteration but the last; for held-out groups, the scores of
+    the adapted groups before and after every iteration.
     """
 
-    name: str
-    scores: list[Scores]
-    record: dict[str, Any] = field(default_factory=dict)
-    members: list[int] | None = None
+    name: str  # filter of its numbers
+    scores: list[Scores]  # one per seed
+    record: dict[str, Any] = field(default_factory=dict)  # of the results document; empty without training
+    members: list[int] | None = None  # positions of the groups that the scores are of; None for all
     iterations: list[list[Scores]] = field(default_factory=list)
-    seconds: float = 0.0
+    seconds: float = 0.0  # wall time
 
 
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
@@ -147,7 +136,7 @@ def summarise(
     clusters: Clusters | None = None,
     subsets: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Summary:
-    """Computes every metric for every filter.
+    """Every metric for every filter.
 
     Args:
         scores: filter -> score arrays, one per seed; the filter ``none`` has one.
@@ -156,10 +145,7 @@ def summarise(
         seed: of the resampling.
         interval: how intervals are made.
         clusters: of the groups, where it is known which share images.
-        subsets: filter -> positions of the groups that its scores are of, where these are not all.
-
-    Returns:
-        The numbers; undefined ones are None.
+        subsets: filter -> positions of its groups, where these are not all.
     """
     summary = Summary()
     for metric in metrics:
@@ -188,7 +174,7 @@ def summarise(
 
 
 def metric_units(metric: MetricSpec, clusters: Clusters | None, subset: Sequence[int] | None) -> np.ndarray | None:
-    """Clusters of what the metric has a value for: groups, or images, of which the same one may stand in several."""
+    """Clusters of the groups or, for a global metric, of the images."""
     if clusters is None:
         return None
     mine = clusters.of(subset)
@@ -204,7 +190,6 @@ def _is_defined(metric: MetricSpec, scores: Scores) -> bool:
 
 
 def _call(function: Callable[..., Any], metric: MetricSpec, scores: Scores) -> Any:
-    """The metric's function of the scores that it is computed from."""
     if metric.scope == "global":
         return function(scores.all_pairs, scores.truth)
     return function(scores.groups if metric.scope == "group" else scores.caption_pairs)

@@ -1,7 +1,4 @@
-"""Metrics of models that were adapted to one task and measured on another.
-
-They are not results of the other task: they have no track, and no table ranks them.
-"""
+"""Metrics of models that were adapted to one task and measured on another, which no table ranks."""
 
 from __future__ import annotations
 
@@ -58,10 +55,7 @@ class Transfer:
 
 
 def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
-    """Metrics of adapted models on other tasks (``--ttm_also``), and for comparison of their own.
-
-    By the task adapted to, its own first, then the other tasks in the document's order.
-    """
+    """Metrics of adapted models on their own task, then on other tasks (``--ttm_also``), by the task adapted to."""
     transfers: list[Transfer] = []
     for task, others in document.ttm_also.items():
         own = document.ttm.get(task)

@@ -19,7 +19,7 @@ from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.local_executor import OWN
 from ttmbench.evaluator.unit import Cell, Unit, units_of
-from ttmbench.results.settings import SWEEP_FILE
+from ttmbench.results.models import SWEEP_FILE
 from ttmbench.sweep.plan import PlannedCell
 from ttmbench.types import Record
 

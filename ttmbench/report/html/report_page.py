@@ -18,11 +18,11 @@ from ttmbench.report.load import Gathered, ReportedRun, gather
 from ttmbench.report.summary_table import AnswerRow, answer_of
 from ttmbench.report.text_table import transfer_table
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
-from ttmbench.results.breakdown import MOST_VALUES
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
+from ttmbench.results.models import command_of
 from ttmbench.results.numbers import Number
-from ttmbench.results.settings import command_of
+from ttmbench.results.tag_means import MOST_VALUES
 from ttmbench.results.transfer_deltas import transfers_of
 
 STATUS = {

@@ -27,9 +27,8 @@ from ttmbench.report.leaderboard import (
 from ttmbench.report.text_table import transfer_table
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import NO_MODEL, ORACLE, RAW, TRACK_ORDER, TRACK_TITLES, split_key
-from ttmbench.results.models import checkpoint_of
+from ttmbench.results.models import checkpoint_of, command_of
 from ttmbench.results.numbers import Number
-from ttmbench.results.settings import command_of
 
 _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")

@@ -31,7 +31,6 @@ from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.reproduce.submission.files import Files, MissingError, compare_files
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.reproduce.submission.replay import check_pairs, equal_seeds, replayed_columns
-from ttmbench.results.breakdown import breakdowns
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles
@@ -42,6 +41,7 @@ from ttmbench.results.records import RECOMPUTED
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import MethodScores, differences
+from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
 from ttmbench.types import Group, MetricSpec
