@@ -150,7 +150,7 @@ def forged(document: dict, field: Field, value: object) -> dict:
 
 
 def is_refused(path: Path, registry: Registry) -> bool:
-    """Whether a submission is refused, or is no results document at all."""
+    """Whether a submission is refused, or cannot be read as a results document."""
     try:
         return bool(check_submission(path, registry, read_command).found)
     except TtmbenchError:

@@ -291,8 +291,8 @@ def newer_with_an_unknown_key(forged):
 
 GIVE = "command, data and scores give"
 FORGERIES = [
-    (edited_metric, f"results.shapes_color.group_match,ttm: is 0.9375, {GIVE} 0."),
-    (edited_everything_but_the_scores, f"results.shapes_color.group_match,ttm: is 0.9375, {GIVE} 0."),
+    (edited_metric, f"results.shapes_color.group_match,ttm: is 0.9375; the {GIVE} 0."),
+    (edited_everything_but_the_scores, f"results.shapes_color.group_match,ttm: is 0.9375; the {GIVE} 0."),
     (edited_breakdown, "breakdowns.shapes_replace."),
     (edited_samples, "artifacts.x_samples_shapes_color.jsonl: has "),
     (edited_samples_and_digest, "x_samples_shapes_color.jsonl: line 1: scores is [[9.0, 0.0], [0.0, 9.0]], the run"),
@@ -323,8 +323,8 @@ FORGERIES = [
         "results.shapes_color: the groups of its scores are not those of the task's data",
     ),
     (dropped_seed, "results.shapes_color: ttm, seed 1: has 0 iterations and scores of 2, its settings give 2"),
-    (dropped_seed_in_every_place, "x_scores_shapes_color.safetensors.seeds: is [0, 1], the run writes [0]"),
-    (put("model_info", "finetuned", to={"tasks": [{"task": T}]}), f"is test_time, {GIVE} supervised"),
+    (dropped_seed_in_every_place, "x_scores_shapes_color.safetensors.seeds: is [0, 1]; the run writes [0]"),
+    (put("model_info", "finetuned", to={"tasks": [{"task": T}]}), f"is test_time; the {GIVE} supervised"),
     (oracle_called_ttm, "selected: is "),
     (edited_iteration_in_the_document, "x_ttm_shapes_color.jsonl: line 2: loss is "),
     (dropped_iteration, "has 1 iterations and scores of 2, its settings give 2"),
@@ -333,27 +333,27 @@ FORGERIES = [
     (every_loss(5e3), "is [5000.0], impossible for its scores"),
     (
         put("model_info", "usage", to={"requests": 3}),
-        "model_info.usage: is there, model tiny-clip states no such thing",
+        "model_info.usage: is present, but model tiny-clip does not state it",
     ),
     (put("model_info", "fingerprint", "tokenizer_sha256", to="ab"), "tokenizer_sha256: is not a digest"),
     (put("model_info", "fingerprint", "n_parameters", to=-3), "n_parameters: is -3, not a number of parameters"),
     (put("hardware", "cpus", to=-0.0), "hardware.cpus: is -0.0"),
     (put("packages", "evil", to="1.0"), "packages.evil: is not among the packages"),
-    (put("code", "evil", to="ab" * 32), "code: is ['evil', 'ttmbench'], the command takes code from ['ttmbench']"),
+    (put("code", "evil", to="ab" * 32), "code: is ['evil', 'ttmbench']; the command takes code from ['ttmbench']"),
     (put("git_hash", to="<b>main</b>"), "git_hash: is not a commit"),
     (put("timing", "mine", to={"load": 1.0}), "timing.mine: is of no task with numbers"),
     (put("notes", "mine", to=["x"]), "notes.mine: is of no task with numbers"),
     (put("model_info", "capabilities", to=["Trainable", "Honest"]), "model_info.capabilities: is not a list of "),
-    (artifacts_of_another_run, "x_scores_shapes_color.safetensors.model: is siglip-b16, the run writes tiny-clip"),
+    (artifacts_of_another_run, "x_scores_shapes_color.safetensors.model: is siglip-b16; the run writes tiny-clip"),
     (file_of_another_task, "x_samples_shapes_color.jsonl: line 1: group_id is "),
     (
         renamed_model_in_every_place,
-        "fingerprint.pretrained: is tiny_clip, model tiny-clip-seed1 states tiny_clip_seed1",
+        "fingerprint.pretrained: is tiny_clip; model tiny-clip-seed1 states tiny_clip_seed1",
     ),
-    (hub_model, "fingerprint.pretrained: is tiny_clip, model clip-b32 has openai/clip-vit-base-patch32"),
+    (hub_model, "fingerprint.pretrained: is tiny_clip; model clip-b32 has openai/clip-vit-base-patch32"),
     (put("model_info", "fingerprint", "weights_sha256", to="ab" * 32), "fingerprint.weights_sha256: is abab"),
     (put("model_info", "fingerprint", "dtype", to="bfloat16"), "the command gives float32"),
-    (put("model_info", "fingerprint", "compiled", to=True), "fingerprint.compiled: is True, the command gives False"),
+    (put("model_info", "fingerprint", "compiled", to=True), "fingerprint.compiled: is True; the command gives False"),
     (put("model_info", "fingerprint", "device", to="cuda:0"), "fingerprint.device: is cuda, and hardware.accelerator"),
     (put("model_info", "fingerprint", "features_sha256", to="ab" * 32), "fingerprint.features_sha256: is abab"),
     (lambda forged: forged.document["model_info"].pop("fingerprint"), "model_info.fingerprint: is missing"),
@@ -363,7 +363,7 @@ FORGERIES = [
     ),
     (put("packages", "torch", to="1.0"), "run_key: is "),
     (put("packages", "ttmbench", to="0.0.9"), "packages.ttmbench: cannot be checked: is 0.0.9, this is "),
-    (dropped_task, "results.shapes_replace: is missing, the command names it"),
+    (dropped_task, "results.shapes_replace: is missing; the command names it"),
     (dropped_filter, "results.shapes_color: ttm, seed 0: has 0 iterations"),
     (other_data, "task_hashes.shapes_color: is abababab"),
     (easiest_group_again_and_again, "the groups of its scores are not those of the task's data, in their order"),
@@ -577,15 +577,15 @@ def many_findings(forged):
 
 
 HOSTILE = [
-    (a_link, "is no regular file (links are not followed)"),
-    (a_pipe, "is no regular file"),
-    (a_folder, "is no regular file"),
+    (a_link, "is not a regular file (links are not followed)"),
+    (a_pipe, "is not a regular file"),
+    (a_folder, "is not a regular file"),
     (a_huge_file, "is too large: 3000000000 bytes, at most 2000000000 are read"),
     *(
         (lambda forged, name=name: another_name(forged, name), "there is no file x_scores_shapes_color.safetensors")
         for name in ("../x.safetensors", "/etc/passwd", "a\0b", "nothing")
     ),
-    (twice, "artifacts.y.safetensors: is there, "),
+    (twice, "artifacts.y.safetensors: is present, "),
     (deep_lines, "line 1 is not JSON (it nests too deeply)"),
     (no_array, "x_scores_shapes_color.safetensors: holds no safetensors arrays"),
     (

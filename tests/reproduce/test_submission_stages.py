@@ -95,7 +95,7 @@ def a_file_of_iterations_that_is_none(forged):
 
 
 FORGERIES = [
-    (a_task_that_nobody_has, f"ttm_also.{T}.mine: is there, "),
+    (a_task_that_nobody_has, f"ttm_also.{T}.mine: is present, "),
     (scores_elsewhere(no_adapted_scores_elsewhere), f"scores of {ALSO} are of 0 seeds, the command has 1"),
     (scores_elsewhere(scores_of_another_shape_elsewhere), f"results.{T}: "),
     (lambda forged: forged.document["simple_match"].pop(T), f"simple_match.{T}: is missing"),
@@ -107,7 +107,7 @@ FORGERIES = [
     (put("ttm", T, "hyperparameters", "iterations", to=10**9), "hyperparameters.iterations: is 1000000000"),
     (put("ttm", T, "preset", to="paper"), f"ttm.{T}.preset: is paper"),
     (put("ttm", T, "variant", to="global"), f"ttm.{T}.variant: is global"),
-    (a_control_that_was_not_asked_for, f"ttm.{T}.controls.shuffle: is there"),
+    (a_control_that_was_not_asked_for, f"ttm.{T}.controls.shuffle: is present"),
     (a_better_control, "metrics.group_match: is 1.0"),
     (put("ttm", T, "holdout", "share", to=0.25), f"ttm.{T}.holdout.share: is 0.25"),
     (groups_that_were_chosen, f"ttm.{T}.holdout.adapted_groups: is ["),

@@ -293,7 +293,9 @@ def feature_limit(run: Run, spec: TaskSpec, unit: str) -> int | None:
         raise UsageError(f"--samples names {unit} by id, and stored features have none; use --limit")
     limit = groups_of(config.limit, spec.group.n_groups)
     if limit is None and config.limit is not None:
-        raise UsageError(f"--limit {config.limit}: task '{spec.task}' states no number of {unit} to take a share of")
+        raise UsageError(
+            f"--limit {config.limit}: task '{spec.task}' does not state its number of {unit}, which a fraction needs"
+        )
     return limit
 
 

@@ -22,9 +22,9 @@ from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import ask_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
-from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, unadapted_config
+from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, gains_of, unadapted_config
 from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
-from ttmbench.results.summary import MethodScores, Summary, differences, summarise
+from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
@@ -98,8 +98,7 @@ class Methods:
             for column in self.columns(scored, settings, self._checkpoint(scored, state), transfers, others):
                 if column.name == TTM and transfers is not None:
                     elsewhere = transfers.outcomes(run.config.run_seeds)
-                    iters, seed, clusters = run.config.bootstrap_iters, run.config.seed, scored.data.clusters
-                    gains = differences(scored.metrics, scored.raw, column.scores, clusters, iters, seed)
+                    gains = gains_of(scored, column.scores, run.config)
                     column = replace(column, record={**column.record, "differences": gains})
                 columns.append(column)
                 seconds |= {column.name: column.seconds} if column.seconds else {}

@@ -159,11 +159,15 @@ def unadapted_config(config: RunConfig) -> RunConfig:
     return config.model_copy(update=off)
 
 
+def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains:
+    """Every metric after adaptation minus before it, group by group."""
+    return differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
+
+
 def with_adapted_scores(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> tuple[Scored, Gains]:
     """Numbers of score arrays: as those of every task, and differences group by group."""
     both = replace(raw, columns=[raw.columns[0], MethodScores(TTM, list(adapted))])
-    gains = differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
-    return both.summarised((config.bootstrap_iters, config.seed, config.interval)), gains
+    return both.summarised((config.bootstrap_iters, config.seed, config.interval)), gains_of(raw, adapted, config)
 
 
 def _with_numbers(raw: TaskResult, made: Sequence[Measurement]) -> tuple[TaskResult, Gains]:

@@ -286,5 +286,5 @@ def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:
     if len(clear) == 0:
         return None
     count = max(1, round(CONFIDENT * len(clear)))
-    surest = clear[np.argsort(-before.confidence[clear], kind="stable")[:count]]
-    return float(same(before, after)[surest].mean())
+    most_confident = clear[np.argsort(-before.confidence[clear], kind="stable")[:count]]
+    return float(same(before, after)[most_confident].mean())

@@ -94,7 +94,7 @@ def _check_form(raw: dict[str, object], document: ResultsDocument, findings: Fin
             findings.refuse(key, "is a key that no run of this version writes")
         elif key not in raw or json.dumps(raw[key], sort_keys=True) != json.dumps(written[key], sort_keys=True):
             findings.refuse(key, "is not as a run writes it: an unknown key, or another form of a value (-0.0)")
-    check_texts(raw, "", findings)
+    check_texts(raw, findings)
     if document.status != "done" or not document.results:
         findings.refuse("status", f"is {document.status}, a submission is of a run that is done and has numbers")
     for place, error in enumerate(document.errors):
@@ -109,7 +109,7 @@ def _compare(found: object, expected: object, place: str, check: Check, findings
             kind = next(one for one in about.metadata if isinstance(one, Check))
             if (name in found.model_fields_set) != (name in expected.model_fields_set):
                 present = name in found.model_fields_set
-                findings.refuse(key, "is there, and the run does not write it" if present else "is missing")
+                findings.refuse(key, "is present, but the run does not write it" if present else "is missing")
             _compare(getattr(found, name), getattr(expected, name), key, kind, findings)
         extra = found.model_extra, expected.model_extra
         findings.same(place, extra[0] or {}, extra[1] or {}, "the run writes")
@@ -119,16 +119,16 @@ def _compare(found: object, expected: object, place: str, check: Check, findings
         for key in dict.fromkeys([*expected, *found]):
             at = f"{place}.{key}"
             if key not in found:
-                findings.refuse(at, "is missing, the command, data and scores give it")
+                findings.refuse(at, "is missing; the command, data and scores give it")
             elif key not in expected:
-                findings.refuse(at, "is there, the command, data and scores give no such thing")
+                findings.refuse(at, "is present, but the command, data and scores do not give it")
             else:
                 _compare(found[key], expected[key], at, check, findings)
     elif isinstance(found, list) and isinstance(expected, list) and _has_parts(found) and len(found) == len(expected):
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             _compare(one, other, f"{place}.{number}", check, findings)
     else:
-        findings.same(place, found, expected, _BY.get(place.partition(".")[0], "command, data and scores give"))
+        findings.same(place, found, expected, _BY.get(place.partition(".")[0], "the command, data and scores give"))
 
 
 _BY = {"config": "the command gives", "configs": "the task has", "model_name": "the command gives"}

@@ -70,7 +70,7 @@ class Files:
         try:
             found = path.lstat()
             if not stat.S_ISREG(found.st_mode):
-                return "is no regular file (links are not followed)"
+                return "is not a regular file (links are not followed)"
             if found.st_size != about.bytes:
                 return f"has {found.st_size} bytes, the document says {about.bytes}"
             most = "array_bytes" if name.endswith(".safetensors") else "text_bytes"

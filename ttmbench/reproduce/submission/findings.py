@@ -91,9 +91,9 @@ class Findings:
             agreed = True
             for key in dict.fromkeys([*expected, *found]):
                 if key not in found:
-                    self.refuse(f"{place}.{key}", f"is missing, {by} {_shown(expected[key])}")
+                    self.refuse(f"{place}.{key}", f"is missing; {by} {_shown(expected[key])}")
                 elif key not in expected:
-                    self.refuse(f"{place}.{key}", f"is {_shown(found[key])}, {by} no such thing")
+                    self.refuse(f"{place}.{key}", f"is {_shown(found[key])}; {by} no value for it")
                 elif self.same(f"{place}.{key}", found[key], expected[key], by):
                     continue
                 agreed = False
@@ -101,7 +101,7 @@ class Findings:
         self.compared += 1
         if agree(found, expected):
             return True
-        self.refuse(place, f"is {_shown(found)}, {by} {_shown(expected)}")
+        self.refuse(place, f"is {_shown(found)}; {by} {_shown(expected)}")
         return False
 
 

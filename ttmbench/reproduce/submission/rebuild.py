@@ -25,7 +25,7 @@ from ttmbench.evaluator.run_key import RunKey, kinds_of
 from ttmbench.evaluator.score_task import ask_task, load_data
 from ttmbench.evaluator.settings import datasets_of
 from ttmbench.evaluator.task_result import Data, Ranked, Scored, TaskResult, TransferResult
-from ttmbench.evaluator.transfer_eval import with_adapted_scores
+from ttmbench.evaluator.transfer_eval import gains_of, with_adapted_scores
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.reproduce.submission.files import Files, MissingError, compare_files
@@ -40,7 +40,7 @@ from ttmbench.results.ranks_file import read_saved
 from ttmbench.results.records import RECOMPUTED
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.summary import MethodScores, differences
+from ttmbench.results.summary import MethodScores
 from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions
@@ -96,7 +96,7 @@ class Submission:
         record.model_info = document.model_info
         for name, task in self.tasks.items():
             if name not in document.results:
-                self.findings.refuse(f"results.{name}", "is missing, the command names it")
+                self.findings.refuse(f"results.{name}", "is missing; the command names it")
                 continue
             try:
                 record.results[name] = self._result(task).summarised(self._run.resampling)
@@ -236,9 +236,7 @@ class Submission:
         else:
             self.findings.refuse(f"ttm.{task}.audit_labels", "is missing; submit test-time numbers with --audit_labels")
         if set(self.also) - {task}:
-            iters, seed, clusters = config.bootstrap_iters, config.seed, scored.data.clusters
-            gains = differences(scored.metrics, scored.raw, column.scores, clusters, iters, seed)
-            column.record["differences"] = gains
+            column.record["differences"] = gains_of(scored, column.scores, config)
 
     def _elsewhere(self, adapted_on: str) -> dict[str, TransferResult]:
         """The other tasks that adapted models were measured on, as far as their scores are here."""
@@ -268,7 +266,7 @@ class Submission:
         path = self.files.path("ranks", spec.task)
         stored = read_saved(path, read_arrays(path))
         if stored is None:
-            raise DataError(f"{path.name} is no file of ranks")
+            raise DataError(f"{path.name} is not a file of ranks")
         about: dict[str, object] = {}
         if spec.kind == "classification":
             about["classes"] = describe_classes(load_classes(spec))
@@ -317,7 +315,7 @@ class Submission:
         for _, line in read_json_lines(path):
             for given in line["answers"] if isinstance(line.get("answers"), list) else ():
                 if not isinstance(given, dict) or not isinstance(given.get("answer", 0), str | None):
-                    raise DataError(f"{path.name} has an answer that is no text")
+                    raise DataError(f"{path.name} has an answer that is not a text")
                 texts.append(given["answer"])
         style = ChoiceStyle(record.order or "random", bool(record.side_by_side))
         run = replace(self._run, capabilities=Capabilities(_Answers(style, texts)))

@@ -23,30 +23,39 @@ MOST_LOSS = 1e4
 """No mean cross entropy of logits that models have is larger."""
 LONGEST_TEXT, LARGEST_VALUE, LARGEST_NUMBER = 2_000, 100_000, 1e15
 _STAGES = {"load", "look_up", "prepare", "score", "count", "devices", *(column.filter for column in COLUMNS)}
-_TURNING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_DIRECTION = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
-def check_texts(value: object, place: str, findings: Findings) -> None:
-    """Refuses texts with control characters, and with those that change the direction of what is shown."""
-    if isinstance(value, str):
-        controls = [one for one in value if unicodedata.category(one) in ("Cc", "Cs", "Co") and one not in "\t\n\r"]
-        if controls or any(one in _TURNING for one in value):
-            findings.refuse(place, "has control characters, or such as turn the direction of text")
-    elif isinstance(value, float) and value == 0 and math.copysign(1, value) < 0:
-        findings.refuse(place, "is -0.0, which no run writes")
-    elif isinstance(value, Mapping):
-        for key, one in value.items():
-            check_texts(str(key), f"{place}, a key", findings)
-            check_texts(one, f"{place}.{key}" if place else str(key), findings)
-    elif isinstance(value, list):
-        for at, one in enumerate(value):
-            check_texts(one, f"{place}.{at}", findings)
+def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
+    """Every number, text and null of a JSON value with its place; the keys of its objects as "PLACE, a key"."""
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            yield f"{place}, a key", str(key)
+            yield from leaves(child, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, list | tuple):
+        for index, child in enumerate(value):
+            yield from leaves(child, f"{place}.{index}" if place else str(index))
+    else:
+        yield place, value
+
+
+def check_texts(document: Mapping[str, object], findings: Findings) -> None:
+    """Refuses control characters, characters that change the direction of text, and -0.0."""
+    for place, leaf in leaves(document):
+        if isinstance(leaf, str):
+            controls = [
+                char for char in leaf if unicodedata.category(char) in ("Cc", "Cs", "Co") and char not in "\t\n\r"
+            ]
+            if controls or any(char in _DIRECTION for char in leaf):
+                findings.refuse(place, "has control characters, or characters that change the direction of text")
+        elif isinstance(leaf, float) and leaf == 0 and math.copysign(1, leaf) < 0:
+            findings.refuse(place, "is -0.0, which no run writes")
 
 
 def check_value(place: str, value: object, findings: Findings) -> None:
     """A recorded or free value: bounded in size, its numbers in range."""
     findings.compared += 1
-    for text_or_number in _leaves(value):
+    for _, text_or_number in leaves(value):
         if isinstance(text_or_number, str) and len(text_or_number) > LONGEST_TEXT:
             findings.refuse(place, f"has a text of {len(text_or_number)} characters, at most {LONGEST_TEXT} are taken")
             return
@@ -135,15 +144,3 @@ def _iterations(document: ResultsDocument) -> Iterator[tuple[str, Iteration]]:
     for task, oracle in document.oracle.items():
         for at, line in enumerate(oracle.iterations):
             yield f"oracle.{task}.iterations.{at}", line
-
-
-def _leaves(value: object) -> Iterator[object]:
-    if isinstance(value, Mapping):
-        for key, one in value.items():
-            yield str(key)
-            yield from _leaves(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _leaves(one)
-    else:
-        yield value

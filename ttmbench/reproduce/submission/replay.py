@@ -32,7 +32,7 @@ from ttmbench.types import Scores
 
 MOST_ITERATIONS = 10_000
 """Of one seed; a schedule is computed for so many."""
-MOST_LOSS = 10
+LOSS_PER_RANGE = 10
 """The largest mean cross entropy of an epoch, relative to the range of all scores of the seed."""
 NOISE = 0.02
 """By how much a group's scores may depend on what is scored beside it, relative to the range of all scores."""
@@ -150,7 +150,7 @@ class _Stated:
                 f"{where}: has {len(lines)} iterations and scores of {len(after)}, its settings give "
                 f"{config.iterations} (--save_scores stores the scores of all)"
             )
-        most = 20 + MOST_LOSS * max(float(np.ptp(scores.groups)) for scores in (raw, *after))
+        most = 20 + LOSS_PER_RANGE * max(float(np.ptp(scores.groups)) for scores in (raw, *after))
         truth = truth_of(raw, blind.is_global)
         supervision = oracle(truth) if variant == ORACLE else CONTROLS.get(variant, algorithm1_selection)
         choose = selections(blind, raw, config, self.registry.schedule(config.schedule), seed, supervision)

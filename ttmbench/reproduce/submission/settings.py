@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ttmbench._util.redact import GONE, redact, scrub_values
@@ -15,6 +15,7 @@ from ttmbench.evaluator.adapters import make_adapter, model_info
 from ttmbench.evaluator.settings import model_settings
 from ttmbench.plugins.registry import Registry, arguments_of, locate_files
 from ttmbench.reproduce.submission.findings import Findings
+from ttmbench.reproduce.submission.recorded import leaves
 from ttmbench.results.document import ResultsDocument
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import AdapterSpec
@@ -43,7 +44,8 @@ def resolve(
 ) -> RunConfig | None:
     """The configuration that the command gives; None if it gives none that can be computed again, with a reason."""
     command = document.command
-    for place, text in _texts(document.to_dict(), ""):
+    texts = ((place, leaf) for place, leaf in leaves(document.to_dict()) if isinstance(leaf, str))
+    for place, text in texts:
         if redact([text]) != text if place in ("command", "git_hash") else scrub_values(text) != text:
             findings.refuse(place, "holds what looks like a key, a token or a password; take it out and revoke it")
     try:
@@ -134,7 +136,7 @@ def _check_shipped(
     from importlib.metadata import version  # what transformers writes of a model changes with its version
 
     for key in sorted(document.model_info.keys() - expected.keys() - {"trained_on"}):
-        findings.refuse(f"model_info.{key}", f"is there, model {config.model} states no such thing")
+        findings.refuse(f"model_info.{key}", f"is present, but model {config.model} does not state it")
     same = document.packages.get("transformers") == version("transformers")
     passed = (*_OF_THE_MACHINE, *(() if same else _BY_TRANSFORMERS))
     for key, value in expected.items():
@@ -193,14 +195,3 @@ def _looks_like(name: str) -> str:
     """
     plain = re.sub(r"[^a-z0-9|]", "", name.lower()).translate(_ALIKE)
     return plain.replace("rn", "m").replace("vv", "w")
-
-
-def _texts(value: object, place: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _texts(one, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from _texts(one, f"{place}.{index}")
