@@ -9,7 +9,7 @@ from typing import Any
 import pluggy
 
 from ttmbench._annotations import Traversable
-from ttmbench.types import AdapterSpec, IterationRecord, MetricSpec, ScheduleSpec, SourceSpec, Track
+from ttmbench.types import AdapterSpec, IterationRecord, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, Track
 
 PROJECT = "ttmbench"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -43,6 +43,12 @@ def ttmbench_register_metrics() -> Iterable[MetricSpec]:
 @hookspec
 def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
     """Threshold schedules of TTM."""
+    return ()
+
+
+@hookspec
+def ttmbench_register_methods() -> Iterable[MethodSpec]:
+    """Test-time methods, by name."""
     return ()
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
@@ -34,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that spin for long while they wait stall a run as soon as another program needs a core.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    gc.set_threshold(50_000)  # by default it looks through what imports make again and again: a tenth of a small run
+    # By default it looks through what imports make again and again, and once more than it has to at the end: a fifth
+    # of a small run.
+    gc.set_threshold(50_000, 100)
+    atexit.register(gc.disable)
     _keep_freed_memory()
     if "_ARGCOMPLETE" in os.environ:
         from ttmbench.cli.complete import complete

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from ttmbench.hookspecs import hookimpl
 from ttmbench.metrics import METRICS
+from ttmbench.plugins.methods import METHODS
 from ttmbench.results.ranks import RANK_METRICS
 from ttmbench.schedules import SCHEDULES
-from ttmbench.types import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec
+from ttmbench.types import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -63,3 +64,9 @@ def ttmbench_register_metrics() -> Iterable[MetricSpec]:
 def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
     """`SCHEDULES` of `ttmbench.schedules`."""
     return SCHEDULES
+
+
+@hookimpl
+def ttmbench_register_methods() -> Iterable[MethodSpec]:
+    """`METHODS` of `ttmbench.plugins.methods`; their targets are in `ttmbench.methods`."""
+    return METHODS

@@ -26,7 +26,8 @@ from ttmbench._util.third_party_errors import error_line, error_with_place, plac
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
-from ttmbench.types import AdapterSpec, MetricSpec, ModelCard, ScheduleSpec, SourceSpec, Track
+from ttmbench.results.labels import COLUMNS
+from ttmbench.types import AdapterSpec, MethodSpec, MetricSpec, ModelCard, Need, ScheduleSpec, SourceSpec, Track
 
 BUILTIN = "ttmbench"
 _KINDS: dict[str, type[Any]] = {
@@ -34,6 +35,7 @@ _KINDS: dict[str, type[Any]] = {
     "ttmbench_register_sources": SourceSpec,
     "ttmbench_register_metrics": MetricSpec,
     "ttmbench_register_schedules": ScheduleSpec,
+    "ttmbench_register_methods": MethodSpec,
 }
 """Hook -> what it registers, except folders of tasks."""
 
@@ -42,11 +44,15 @@ _NAMES = {
     SourceSpec: (r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and . _ -"),
     MetricSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
     ScheduleSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
+    MethodSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
 }
 _TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 _TAKEN_ENDINGS = ("_stderr", "_seed_std")  # of keys beside a metric's own
+_METRIC_SCOPES = ("group", "global", "captions", "i2t", "t2i", "class")
+_METHOD_SCOPES = ("row", "group", "batch", "stream", "task")
+_LABELS = ("labels", "random_labels")
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "scope": ("group", "global", "captions", "i2t", "t2i", "class"),
+    "reset": ("group", "batch", "never", None),
     "track": tuple(one for one in get_args(Track) if one not in ("forced_choice", "supervised")),  # these are of models
     "several_true": ("undefined", "defined", "only"),
 }
@@ -245,7 +251,8 @@ def problem_of(item: object, hook: str) -> str | None:
         return f"{type(item).__name__} is nothing to register here; it takes {kind.__name__}s of ttmbench"
     given = {field.name: getattr(item, field.name) for field in fields(item)}
     key, label = next(iter(given.items()))  # a name or a kind
-    checks = (_adapter(item) if kind is AdapterSpec else (), _names(kind, key, given), _values(kind, given))
+    more = _adapter(item) if isinstance(item, AdapterSpec) else _method(item) if isinstance(item, MethodSpec) else ()
+    checks = (more, _names(kind, key, given), _values(kind, given))
     problem = next((problem for check in checks for problem in check), None)
     return None if problem is None else f"{kind.__name__} {label!r}: {problem}"
 
@@ -268,13 +275,28 @@ def _values(kind: type, given: Mapping[str, Any]) -> Iterator[str]:
     for what, function in functions.items():
         if not callable(function) and not (function is None and what in ("ties", "chance")):
             yield f"{what} should be a function, got {function!r}"
-    for what, allowed in _CHOICES.items():
+    scopes = {MetricSpec: _METRIC_SCOPES, MethodSpec: _METHOD_SCOPES}.get(kind, ())
+    for what, allowed in {**_CHOICES, "scope": scopes}.items():
         if what in given and given[what] not in allowed:
             yield f"{what} should be one of {', '.join(allowed)}, got {given[what]!r}"
     if not isinstance(given.get("higher_is_better", True), bool):
         yield f"higher_is_better should be True or False, got {given['higher_is_better']!r}"
     if not isinstance(given["summary"], str):
         yield f"summary should be a text, got {given['summary']!r}"
+
+
+def _method(spec: MethodSpec) -> Iterator[str]:
+    if not isinstance(spec.needs, tuple | list) or not spec.needs or not set(spec.needs) <= set(get_args(Need)):
+        yield f"needs should be a tuple of {', '.join(get_args(Need))}, got {spec.needs!r}"
+    elif set(spec.needs) & set(_LABELS):
+        yield "a method of a plugin gets no labels, not even random ones"
+    elif (spec.reset is not None) != spec.trains:
+        yield f"reset is for a method that needs gradients, and such a method has one; got {spec.reset!r}"
+    for what, settings in (("settings", spec.settings), ("sources", spec.sources)):
+        if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
+            yield f"{what} should be a mapping of names to values, got {settings!r}"
+    if any(column.filter == spec.name for column in COLUMNS):
+        yield f"'{spec.name}' is the name of a column that ttmbench has"
 
 
 def _adapter(spec: AdapterSpec) -> Iterator[str]:

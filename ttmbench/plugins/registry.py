@@ -1,4 +1,4 @@
-"""Models, task files, sources, metrics and schedules by name; arguments and files of models."""
+"""Models, task files, sources, metrics, schedules and test-time methods by name; arguments and files of models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ttmbench._util.digests import modules_of
 from ttmbench._util.third_party_errors import error_with_place, place_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
-from ttmbench.types import AdapterSpec, GroupShape, MetricSpec, ModelFiles, ScheduleSpec, SourceSpec
+from ttmbench.types import AdapterSpec, GroupShape, MethodSpec, MetricSpec, ModelFiles, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -54,6 +54,7 @@ class Registry:
     sources: Mapping[str, tuple[SourceSpec, str]]
     metrics: Mapping[str, tuple[MetricSpec, str]]
     schedules: Mapping[str, tuple[ScheduleSpec, str]]
+    methods: Mapping[str, tuple[MethodSpec, str]]
 
     def adapter(self, name: str) -> AdapterSpec:
         """A model by name or alias; UsageError with options that run it, or near names, otherwise."""
@@ -70,6 +71,10 @@ class Registry:
     def schedule(self, name: str) -> ScheduleSpec:
         """A threshold schedule by name; UsageError with near names otherwise."""
         return self.get(self.schedules, name, "schedule")
+
+    def method(self, name: str) -> MethodSpec:
+        """A test-time method by name; UsageError with near names otherwise."""
+        return self.get(self.methods, name, "method")
 
     def get(self, table: Mapping[str, tuple[Any, str]], name: str, what: str) -> Any:
         """An entry of a table by name; UsageError with near names otherwise."""
@@ -126,6 +131,7 @@ def build_registry(
         sources=plugins.collect("ttmbench_register_sources", lambda spec: [(spec.kind, spec)]),
         metrics=plugins.collect("ttmbench_register_metrics", lambda spec: [(spec.name, spec)]),
         schedules=plugins.collect("ttmbench_register_schedules", lambda spec: [(spec.name, spec)]),
+        methods=plugins.collect("ttmbench_register_methods", lambda spec: [(spec.name, spec)]),
     )
     for broken in () if quiet else plugins.broken:
         warn(f"{broken}; everything else works")

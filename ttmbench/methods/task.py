@@ -1,0 +1,314 @@
+"""What a test-time method gets of a task: scores, features and batches without labels.
+
+Captions stand in an order drawn by seed inside each group, so a method cannot know which one is true; the framework
+puts its scores back into the task's own order.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from ttmbench.errors import UsageError
+from ttmbench.methods.cost import Cost
+from ttmbench.protocols import TrainableInParts
+from ttmbench.scoring.capabilities import TrainableDualEncoder
+from ttmbench.scoring.inputs import Prepared, take
+
+Optimizer = torch.optim.Optimizer
+
+
+class ViewSource(Protocol):
+    """Makes and encodes views of the task's images, the same ones each time it is asked for them."""
+
+    def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
+        """Features [distinct images, count, d]; the first view of each is the plain image."""
+
+
+class ScoreTask:
+    """A task as a method sees it that needs its scores alone.
+
+    Attributes:
+        scores: of the model as it is, float32 [groups, images, captions], logits.
+        generator: for random draws; seeded.
+        notes: what a reader of the method's numbers should know; a method may add to them.
+    """
+
+    def __init__(self, scores: torch.Tensor, seed: int) -> None:
+        self.scores = scores
+        self.generator = torch.Generator().manual_seed(seed)
+        self.notes: list[str] = []
+
+
+class FeatureTask(ScoreTask):
+    """A task with the features of a dual encoder, all float32 and on one device.
+
+    Attributes:
+        all_images, all_captions: of each distinct image and caption once, [distinct, d].
+        image_rows, caption_rows: which of them is where, int64 [groups, images] and [groups, captions].
+    """
+
+    def __init__(
+        self,
+        scores: torch.Tensor,
+        seed: int,
+        *,
+        model: Logits,
+        images: torch.Tensor,
+        captions: torch.Tensor,
+        image_rows: torch.Tensor,
+        caption_rows: torch.Tensor,
+        views: ViewSource | None = None,
+        cost: Cost | None = None,
+    ) -> None:
+        super().__init__(scores, seed)
+        self._logits, self._views, self.cost = model, views, cost or Cost()
+        self.all_images, self.all_captions = images, captions
+        self.image_rows, self.caption_rows = image_rows, caption_rows
+
+    @property
+    def images(self) -> torch.Tensor:
+        """Features of the images of each group, [groups, images, d]."""
+        return self.all_images[self.image_rows]
+
+    @property
+    def captions(self) -> torch.Tensor:
+        """Features of the captions of each group, [groups, captions, d]."""
+        return self.all_captions[self.caption_rows]
+
+    def logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+        """Scores of every image with every caption, temperature and bias included.
+
+        [a, d] and [b, d] give [a, b]; [groups, a, d] and [groups, b, d] give [groups, a, b], each group by itself, so
+        that a group's scores do not depend on others.
+        """
+        if images.ndim == 2:
+            return self._logits(images, captions)
+        return torch.stack([self._logits(*group) for group in zip(images, captions, strict=True)])
+
+    @property
+    def bias(self) -> torch.Tensor:
+        """What the model adds to every logit: the score of two zero vectors, a scalar; 0 for CLIP."""
+        nothing = torch.zeros_like(self.all_images[:1])
+        return self._logits(nothing, nothing)[0, 0].detach()
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """Factor of inner products in a logit (the inverse temperature), a scalar."""
+        one = torch.zeros_like(self.all_images[:1])
+        one[0, 0] = 1
+        return self._logits(one, one)[0, 0].detach() - self.bias
+
+    def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
+        """Features of so many views of each distinct image, [distinct images, count, d]; the first is the plain image.
+
+        The others are crops of at least ``crop_scale`` of its area, mirrored half of the time with ``flip``.
+        """
+        if self._views is None:
+            raise UsageError("the method needs views of images, and there are no images to make them of")
+        return self._views(count, crop_scale, flip)
+
+
+Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Features [a, d] and [b, d] -> logits [a, b]."""
+
+
+@dataclass(frozen=True)
+class MethodStep:
+    """What a training method has done: new scores of some groups.
+
+    Attributes:
+        groups: positions, int64 [some groups]; a group that is given again has the later scores.
+        scores: [some groups, images, captions].
+        loss: of the last update; None for none.
+        updated: whether anything was trained.
+    """
+
+    groups: torch.Tensor
+    scores: torch.Tensor
+    loss: float | None = None
+    updated: bool = True
+
+
+class TrainingTask(FeatureTask):
+    """A task with a model that the method may train.
+
+    A method is a generator: it asks for parameters (`train`) and an optimiser (`optimizer`) once, goes through
+    `stream` or `iterations`, and yields a `MethodStep` for each turn of that loop. What it must remember from one turn
+    to the next beside these stands in ``state``: a run that was stopped goes on at the turn after the last one.
+
+    Attributes:
+        state: name -> tensor; kept between turns.
+        trained: names of the parameters that `train` chose.
+    """
+
+    def __init__(
+        self,
+        features: FeatureTask,
+        seed: int,
+        *,
+        adapter: TrainableDualEncoder,
+        prepared: Prepared,
+        select: Callable[[TrainableDualEncoder, str], Mapping[str, torch.nn.Parameter]],
+        resets: bool = False,
+        resume: MethodState | None = None,
+    ) -> None:
+        super().__init__(
+            features.scores,
+            seed,
+            model=features._logits,
+            images=features.all_images,
+            captions=features.all_captions,
+            image_rows=features.image_rows,
+            caption_rows=features.caption_rows,
+            views=features._views,
+            cost=features.cost,
+        )
+        self.adapter, self._prepared, self._select, self._resets = adapter, prepared, select, resets
+        self._seed, self._resume = seed, resume
+        self._done = 0 if resume is None else resume.done
+        self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.state)
+        self.trained: dict[str, torch.nn.Parameter] = {}
+        self._original: dict[str, torch.Tensor] = {}
+        self._optimizers: list[tuple[Optimizer, dict[str, object]]] = []
+
+    def train(self, which: str) -> list[torch.nn.Parameter]:
+        """The parameters that ``train=`` names (`ttmbench.methods.parameters`); all others are frozen."""
+        self.trained = dict(self._select(self.adapter, which))
+        for parameter in self.adapter.parameters():
+            parameter.requires_grad_(False)
+        for parameter in self.trained.values():
+            parameter.requires_grad_(True)
+        self._original = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        if self._resume is not None:
+            self._load(self._resume.parameters)
+        return list(self.trained.values())
+
+    def optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """Takes charge of an optimiser: it is reset with the model, and goes on where a stopped run was."""
+        optimizer.register_step_post_hook(lambda *_: self.cost.count(optimizer_steps=1))
+        self._optimizers.append((optimizer, copy.deepcopy(optimizer.state_dict())))
+        if self._resume is not None:
+            optimizer.load_state_dict(self._resume.optimizers[len(self._optimizers) - 1])
+        return optimizer
+
+    def reset(self) -> None:
+        """The parameters, optimisers and ``state`` as they were at the start."""
+        self._load(self._original)
+        for optimizer, first in self._optimizers:
+            optimizer.load_state_dict(copy.deepcopy(first))
+        self.state.clear()
+
+    def stream(self, *, images: int) -> Iterator[Batch]:
+        """The groups in an order drawn by seed, in batches of so many images (of at least one group).
+
+        For a method that is registered with ``reset`` the model is reset before each batch.
+        """
+        order = torch.randperm(len(self.scores), generator=torch.Generator().manual_seed(self._seed))
+        size = max(1, images // self.scores.shape[1])
+        for number, groups in enumerate(torch.split(order, size)):
+            if number < self._done:
+                continue
+            if self._resets:
+                self.reset()
+            yield Batch(self, groups)
+            self._done = number + 1
+
+    def iterations(self, count: int) -> Iterator[Batch]:
+        """The whole task, so many times."""
+        for number in range(self._done, count):
+            yield Batch(self, torch.arange(len(self.scores)))
+            self._done = number + 1
+
+    def encode_images(self, rows: torch.Tensor) -> torch.Tensor:
+        """Features of distinct images as the model is now, [rows, d]; with gradients where they are enabled."""
+        return self._encode("images", rows)
+
+    def encode_captions(self, rows: torch.Tensor) -> torch.Tensor:
+        """Features of distinct captions as the model is now, [rows, d]; with gradients where they are enabled."""
+        return self._encode("captions", rows)
+
+    def snapshot(self) -> MethodState:
+        """Everything that the next turn depends on; the tensors are copies."""
+        parameters = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        state = {name: tensor.detach().clone() for name, tensor in self.state.items()}
+        optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer, _ in self._optimizers]
+        return MethodState(self._done, parameters, optimizers, state)
+
+    def _load(self, values: Mapping[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self.trained.items():
+                parameter.copy_(values[name])
+
+    def _encode(self, side: str, rows: torch.Tensor) -> torch.Tensor:
+        distinct, back = torch.unique(rows, return_inverse=True)
+        inputs = take(self._prepared.images if side == "images" else self._prepared.captions, distinct.numpy())
+        if torch.is_grad_enabled():
+            adapter = self.adapter
+            assert isinstance(adapter, TrainableInParts), "the registry asks for it before a training method runs"
+            features = (adapter.train_images if side == "images" else adapter.train_captions)(inputs)
+            self.cost.count_backward(side, features)
+        else:
+            features = (self.adapter.encode_images if side == "images" else self.adapter.encode_captions)(inputs)
+        self.cost.count(**{f"{side[:-1]}_rows": len(distinct)})
+        return features[back]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some groups of a task that a method trains on."""
+
+    task: TrainingTask
+    groups: torch.Tensor  # positions, int64
+
+    @property
+    def image_rows(self) -> torch.Tensor:
+        """Which distinct image is where, int64 [groups, images]."""
+        return self.task.image_rows[self.groups]
+
+    @property
+    def caption_rows(self) -> torch.Tensor:
+        """Which distinct caption is where, int64 [groups, captions]."""
+        return self.task.caption_rows[self.groups]
+
+    def images(self) -> torch.Tensor:
+        """Features of the images as the model is now, [groups, images, d]."""
+        return self.task.encode_images(self.image_rows)
+
+    def captions(self) -> torch.Tensor:
+        """Features of the captions as the model is now, [groups, captions, d]."""
+        return self.task.encode_captions(self.caption_rows)
+
+    def logits(self) -> torch.Tensor:
+        """Scores as the model is now, [groups, images, captions]; a side without trained parameters is not encoded."""
+        side = {name for name in self.task.trained if is_of_images(name)}
+        images = self.images() if side else self.task.images[self.groups]
+        captions = self.captions() if len(side) < len(self.task.trained) else self.task.captions[self.groups]
+        return self.task.logits(images, captions)
+
+    def step(self, scores: torch.Tensor, loss: torch.Tensor | None = None, updated: bool = True) -> MethodStep:
+        """The result of this turn: new scores of these groups, [groups, images, captions]."""
+        return MethodStep(self.groups, scores.detach(), None if loss is None else float(loss.detach()), updated)
+
+
+@dataclass(frozen=True)
+class MethodState:
+    """Everything that the next turn of a training method depends on."""
+
+    done: int = 0  # turns that are over
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the trained ones, by name
+    optimizers: Sequence[dict[str, object]] = ()  # their states, in the order in which they were made
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the method's own
+
+
+def is_of_images(name: str) -> bool:
+    """Whether a parameter belongs to the image tower, by its name in transformers, open_clip and timm.
+
+    >>> is_of_images("vision_model.post_layernorm.weight"), is_of_images("text.ln_final.weight")
+    (True, False)
+    """
+    return name.startswith(("vision_model.", "visual", "vision_proj", "image"))
