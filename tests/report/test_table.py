@@ -96,7 +96,7 @@ def test_a_single_text_spans_the_table():
     rows = [["a heading that is wider than the first column"], ["a", "1.5"]]
     ((columns, cells, widths),) = lay_out([TableColumn("k", "key"), TableColumn("value", "number")], rows, 50)
     assert widths == [1, 5] and cells == rows
-    head, lines = plain_lines(columns, cells, [10, 12], "-")
+    _, lines = plain_lines(columns, cells, [10, 12], "-")
     assert lines == ["-" * 24, "a heading that is wider", "than the first column", "a                    1.5"]
 
 

@@ -146,11 +146,12 @@ def _compared(column: Column, metrics: tuple[str, str], record: object) -> Itera
 
 def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
     """What the summary's standard deviations and gains are."""
-    stages = (document.ttm, document.simple_match, document.oracle, *document.methods.values())
-    seeds = max(len(record.seeds) for stage in stages for record in stage.values())
-    caption = f"± is the standard deviation over {seeds} seeds." if seeds > 1 else "One seed: no standard deviation."
-    caption += " Gains are over SimpleMatch."
+    stages = (document.ttm, document.simple_match, document.oracle)
     records = {name: record for methods in document.methods.values() for name, record in methods.items()}
+    seeds = [len(record.seeds) for stage in stages for record in stage.values()]
+    most = max(*seeds, *(len(record.seeds) for record in records.values()), 1)
+    caption = f"± is the standard deviation over {most} seeds." if most > 1 else "One seed: no standard deviation."
+    caption += " Gains are over SimpleMatch."
     unmatched = [name for name, record in records.items() if not record.assumes_matching]
     if unmatched:
         caption = f"{caption[:-1]}, those of scores without matching ({', '.join(unmatched)}) over raw."
