@@ -285,9 +285,9 @@ class Batch:
 
     def logits(self) -> torch.Tensor:
         """Scores as the model is now, [groups, images, captions]; a side without trained parameters is not encoded."""
-        side = {name for name in self.task.trained if is_of_images(name)}
-        images = self.images() if side else self.task.images[self.groups]
-        captions = self.captions() if len(side) < len(self.task.trained) else self.task.captions[self.groups]
+        trained = [name for name in self.task.trained if not is_temperature(name)]
+        images = self.task.images[self.groups] if all(map(is_of_captions, trained)) else self.images()
+        captions = self.task.captions[self.groups] if all(map(is_of_images, trained)) else self.captions()
         return self.task.logits(images, captions)
 
     def step(self, scores: torch.Tensor, loss: torch.Tensor | None = None, updated: bool = True) -> MethodStep:
@@ -306,9 +306,28 @@ class MethodState:
 
 
 def is_of_images(name: str) -> bool:
-    """Whether a parameter belongs to the image tower, by its name in transformers, open_clip and timm.
+    """Whether a parameter belongs to the image tower alone, by its name in transformers, open_clip and timm.
 
     >>> is_of_images("vision_model.post_layernorm.weight"), is_of_images("text.ln_final.weight")
     (True, False)
     """
-    return name.startswith(("vision_model.", "visual", "vision_proj", "image"))
+    return name.removeprefix("flava.").startswith(("vision", "visual", "image", "query_tokens"))
+
+
+def is_of_captions(name: str) -> bool:
+    """Whether a parameter belongs to the caption tower alone; what two towers share (BLIP-2) belongs to neither.
+
+    >>> is_of_captions("transformer.resblocks.0.ln_1.bias"), is_of_captions("qformer.layernorm.weight")
+    (True, False)
+    """
+    of_open_clip = ("transformer.", "token_embedding", "positional_embedding", "ln_final")
+    return name.removeprefix("flava.").startswith(("text", "caption", "embeddings.", *of_open_clip))
+
+
+def is_temperature(name: str) -> bool:
+    """Whether a parameter is the temperature or the bias of the logits, which no feature depends on.
+
+    >>> is_temperature("logit_scale"), is_temperature("flava.logit_scale"), is_temperature("visual.proj")
+    (True, True, False)
+    """
+    return name.rpartition(".")[2] in ("logit_scale", "logit_bias")
