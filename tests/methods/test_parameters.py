@@ -11,11 +11,11 @@ from support import tiny_models
 from support.small_models import Towers
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.parameters import SETS, digest, select
-from ttmbench.methods.task import FeatureTask, TrainingTask, is_of_captions, is_of_images, is_temperature
+from ttmbench.methods.task import FeatureTask, TrainingTask
 from ttmbench.model_adapters import hf, itc
 from ttmbench.model_adapters.embeddings import EmbeddingsModel
 from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.ttm.parameters import SETS, digest, is_of_captions, is_of_images, is_temperature, select
 
 CPU = {"device": "cpu", "dtype": "fp32"}
 CAPTIONS = ["a red circle", "a cat on the left", "two dogs"]

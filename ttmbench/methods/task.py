@@ -18,6 +18,7 @@ from ttmbench.methods.cost import Cost
 from ttmbench.protocols import TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
+from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 Optimizer = torch.optim.Optimizer
 
@@ -303,31 +304,3 @@ class MethodState:
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the trained ones, by name
     optimizers: Sequence[dict[str, object]] = ()  # their states, in the order in which they were made
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the method's own
-
-
-def is_of_images(name: str) -> bool:
-    """Whether a parameter belongs to the image tower alone, by its name in transformers, open_clip and timm.
-
-    >>> is_of_images("vision_model.post_layernorm.weight"), is_of_images("text.ln_final.weight")
-    (True, False)
-    """
-    return name.removeprefix("flava.").startswith(("vision", "visual", "image", "query_tokens"))
-
-
-def is_of_captions(name: str) -> bool:
-    """Whether a parameter belongs to the caption tower alone; what two towers share (BLIP-2) belongs to neither.
-
-    >>> is_of_captions("transformer.resblocks.0.ln_1.bias"), is_of_captions("qformer.layernorm.weight")
-    (True, False)
-    """
-    of_open_clip = ("transformer.", "token_embedding", "positional_embedding", "ln_final")
-    return name.removeprefix("flava.").startswith(("text", "caption", "embeddings.", *of_open_clip))
-
-
-def is_temperature(name: str) -> bool:
-    """Whether a parameter is the temperature or the bias of the logits, which no feature depends on.
-
-    >>> is_temperature("logit_scale"), is_temperature("flava.logit_scale"), is_temperature("visual.proj")
-    (True, True, False)
-    """
-    return name.rpartition(".")[2] in ("logit_scale", "logit_bias")

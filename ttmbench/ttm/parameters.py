@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from torch import nn
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.task import is_of_captions, is_of_images, is_temperature
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 
 NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
@@ -63,6 +62,34 @@ def module_of(adapter: object) -> nn.Module | None:
     """The module whose parameters an adapter trains: itself or its attribute ``model``."""
     module = adapter if isinstance(adapter, nn.Module) else getattr(adapter, "model", None)
     return module if isinstance(module, nn.Module) else None
+
+
+def is_of_images(name: str) -> bool:
+    """Whether a parameter belongs to the image tower alone, by its name in transformers, open_clip and timm.
+
+    >>> is_of_images("vision_model.post_layernorm.weight"), is_of_images("text.ln_final.weight")
+    (True, False)
+    """
+    return name.removeprefix("flava.").startswith(("vision", "visual", "image", "query_tokens"))
+
+
+def is_of_captions(name: str) -> bool:
+    """Whether a parameter belongs to the caption tower alone; what two towers share (BLIP-2) belongs to neither.
+
+    >>> is_of_captions("transformer.resblocks.0.ln_1.bias"), is_of_captions("qformer.layernorm.weight")
+    (True, False)
+    """
+    of_open_clip = ("transformer.", "token_embedding", "positional_embedding", "ln_final")
+    return name.removeprefix("flava.").startswith(("text", "caption", "embeddings.", *of_open_clip))
+
+
+def is_temperature(name: str) -> bool:
+    """Whether a parameter is the temperature or the bias of the logits, which no feature depends on.
+
+    >>> is_temperature("logit_scale"), is_temperature("flava.logit_scale"), is_temperature("visual.proj")
+    (True, True, False)
+    """
+    return name.rpartition(".")[2] in ("logit_scale", "logit_bias")
 
 
 def _named(adapter: TrainableDualEncoder) -> dict[str, nn.Parameter]:
