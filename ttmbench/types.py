@@ -451,6 +451,13 @@ class MethodSpec:
         return "gradients" in self.needs
 
     @property
+    def track(self) -> Track:
+        """The track of its numbers: ``matching`` if it uses that captions compete, and trains nothing."""
+        if "labels" in self.needs:
+            return "oracle"
+        return "matching" if self.assumes_matching and not self.trains else "test_time"
+
+    @property
     def takes_features(self) -> bool:
         """Whether it needs a dual encoder's features, and not scores alone."""
         return any(need not in ("scores", "labels", "random_labels") for need in self.needs)

@@ -177,7 +177,7 @@ class TrainingTask(FeatureTask):
         self._optimizers: list[tuple[Optimizer, dict[str, object]]] = []
 
     def train(self, which: str) -> list[torch.nn.Parameter]:
-        """The parameters that ``train=`` names (`ttmbench.methods.parameters`); all others are frozen."""
+        """The parameters that ``train=`` names (`ttmbench.ttm.parameters`); all others are frozen."""
         self.trained = dict(self._select(self.adapter, which))
         for parameter in self.adapter.parameters():
             parameter.requires_grad_(False)
