@@ -7,9 +7,9 @@ import torch
 from PIL import Image
 
 from ttmbench.data.rendered.scenes import COLORS, SHAPES
-from ttmbench.methods.parameters import select
 from ttmbench.methods.task import FeatureTask, TrainingTask
 from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.ttm.parameters import select
 
 WORDS = [f"a {color} {shape}" for color in COLORS for shape in SHAPES]
 
