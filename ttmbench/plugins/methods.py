@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ttmbench.types import MethodSpec
 
+_TTM = "arXiv:2510.07632"
 _VIEWS = {
     "views": "64 in the paper's code",
     "share": "10 % in the paper",
@@ -12,6 +13,54 @@ _VIEWS = {
 }
 
 METHODS: tuple[MethodSpec, ...] = (
+    MethodSpec(
+        "ttm",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="Test-Time Matching: trains on the most confident matchings, iteration by iteration",
+        reference=_TTM,
+        needs=("gradients",),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "simple_match",
+        "ttmbench.ttm.algorithm:overfit",
+        summary="SimpleMatch's second step: trains on all first matchings until group scores reach them",
+        reference=_TTM,
+        needs=("gradients",),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "oracle",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="upper bound: TTM with correct pseudo-labels only (uses labels)",
+        reference=_TTM,
+        needs=("gradients", "labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "placebo",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="control: TTM with a random matching for each selected group",
+        needs=("gradients", "random_labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "shuffle",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="control: TTM with its pseudo-labels moved to other selected groups",
+        needs=("gradients", "random_labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
     MethodSpec(
         "dn",
         "ttmbench.methods.dn:dn",
