@@ -7,7 +7,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ttmbench._util.option_values import nested, of_this_machine, read_batch_size, read_dtype, read_limit, read_rerank
 from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
@@ -132,6 +142,9 @@ def with_rate_note(preset: Settings) -> Arguments:
     return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if preset.get("lr", 0) is None else dict(preset)
 
 
+OWN_OPTIONS = ("ttm", "simple_match", "oracle", "placebo", "shuffle")
+"""Methods that have options beside ``--methods``."""
+
 # One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
 SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
 
@@ -167,6 +180,9 @@ class RunConfig(BaseModel):
         ttm: adapt by TTM before scoring.
         ttm_args: TTM settings that override every default.
         ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        methods: names of further test-time methods; ``ttm``, ``simple_match``, ``oracle``, ``placebo`` and ``shuffle``
+            are the same as their own options.
+        method_args: their settings, named ``METHOD.KEY``.
         simple_match: run SimpleMatch's overfitting step.
         oracle: upper bound: also run TTM with correct pseudo-labels only (uses labels).
         ttm_controls: also run TTM with random (``placebo``) or permuted (``shuffle``) pseudo-labels.
@@ -215,6 +231,8 @@ class RunConfig(BaseModel):
     ttm: bool = False
     ttm_args: Arguments = {}
     ttm_preset: Literal["auto", "paper"] = "auto"
+    methods: list[str] = []
+    method_args: Arguments = {}
     simple_match: bool = False
     oracle: bool = False
     ttm_controls: list[Literal["placebo", "shuffle"]] = []
@@ -247,6 +265,34 @@ class RunConfig(BaseModel):
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
     trust_remote_code: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods_with_options(cls, values: Any) -> Any:
+        """Methods that have options of their own become these, so that a run has one way to be written down."""
+        if not isinstance(values, Mapping) or not values.get("methods"):
+            return values
+        asked, given = values["methods"], values.get("method_args", {})
+        names = split_names(asked) if isinstance(asked, str) else list(asked)
+        if not isinstance(given, Mapping):
+            return values
+        flat = {
+            f"{key}.{name}" if isinstance(value, Mapping) else key: one
+            for key, value in given.items()
+            for name, one in (value.items() if isinstance(value, Mapping) else [("", value)])
+        }
+        mine = {key.removeprefix("ttm."): flat.pop(key) for key in [*flat] if key.startswith("ttm.") and "ttm" in names}
+        found = {**values, **{name: True for name in ("ttm", "simple_match", "oracle") if name in names}}
+        controls = [name for name in ("placebo", "shuffle") if name in names]
+        found["ttm_controls"] = list(dict.fromkeys([*values.get("ttm_controls", []), *controls]))
+        found["ttm_args"] = {**values.get("ttm_args", {}), **mine}
+        return {**found, "methods": [one for one in names if one not in OWN_OPTIONS], "method_args": flat}
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without methods a configuration is written as it was before there were any: it has the same digest."""
+        found: dict[str, Any] = dump(self)
+        return {key: value for key, value in found.items() if self.methods or key not in ("methods", "method_args")}
 
     @field_validator("rerank", mode="before")
     @classmethod
@@ -294,10 +340,13 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
     test_time = config.adapts, "is for test-time training, so it needs ttm, simple_match or oracle"
+    any_method = config.adapts or bool(config.methods), f"{test_time[1]}, or methods"
     ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
     needs = {
-        **dict.fromkeys(("ttm_args", "ttm_preset", "seeds"), test_time),
+        **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
+        "seeds": any_method,
+        "method_args": (bool(config.methods), "is for methods, so it needs methods"),
         **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
         **dict.fromkeys(("log_samples", "save_scores"), file),
         "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),

@@ -26,6 +26,8 @@ def simple_evaluate(
     ttm: bool | TTMConfig | Mapping[str, Any] | None = False,
     ttm_args: Mapping[str, Any] = {},
     ttm_preset: Literal["auto", "paper"] = "auto",
+    methods: str | Sequence[str] = (),
+    method_args: Mapping[str, Any] = {},
     simple_match: bool = False,
     oracle: bool = False,
     ttm_controls: Sequence[Literal["placebo", "shuffle"]] = (),
@@ -74,6 +76,8 @@ def simple_evaluate(
         ttm: adapt by TTM; a `TTMConfig` or a mapping also says how.
         ttm_args: settings of TTM that win over every other.
         ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        methods: further test-time methods, by name.
+        method_args: their settings: ``{"tent": {"lr": 1e-3}}`` or ``{"tent.lr": 1e-3}``.
         simple_match: run SimpleMatch's overfitting step.
         oracle: also run TTM with an oracle's selection, which reads labels.
         ttm_controls: also run TTM with other pseudo-labels.
@@ -133,6 +137,7 @@ def simple_evaluate(
     asked = [tasks] if isinstance(tasks, str | Task) else list(tasks)
     named = [one.name if isinstance(one, Task) else one for one in asked]
     given["ttm_also"] = split_names(ttm_also) if isinstance(ttm_also, str) else list(ttm_also)
+    given["methods"] = split_names(methods) if isinstance(methods, str) else list(methods)
     given["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
     in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
     config = make_run_config(given)

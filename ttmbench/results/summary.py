@@ -46,6 +46,8 @@ class MethodScores:
     members: list[int] | None = None  # positions of the groups that the scores are of; None for all
     iterations: list[list[Scores]] = field(default_factory=list)
     seconds: float = 0.0  # wall time
+    chance: Mapping[str, float | None] | None = None  # metric -> value; None takes the metric's own
+    track: Track | None = None  # of its numbers; None takes the filter's
 
 
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
