@@ -18,6 +18,7 @@ from ttmbench.methods.cost import Cost
 from ttmbench.protocols import TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
+from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 Optimizer = torch.optim.Optimizer
 
@@ -178,7 +179,7 @@ class TrainingTask(FeatureTask):
         self._begun = False
 
     def train(self, which: str) -> list[torch.nn.Parameter]:
-        """The parameters that ``train=`` names (`ttmbench.methods.parameters`); all others are frozen."""
+        """The parameters that ``train=`` names (`ttmbench.ttm.parameters`); all others are frozen."""
         self.trained = dict(self._select(self.adapter, which))
         for parameter in self.adapter.parameters():
             parameter.requires_grad_(False)
@@ -291,9 +292,9 @@ class Batch:
 
     def logits(self) -> torch.Tensor:
         """Scores as the model is now, [groups, images, captions]; a side without trained parameters is not encoded."""
-        side = {name for name in self.task.trained if is_of_images(name)}
-        images = self.images() if side else self.task.images[self.groups]
-        captions = self.captions() if len(side) < len(self.task.trained) else self.task.captions[self.groups]
+        trained = [name for name in self.task.trained if not is_temperature(name)]
+        images = self.task.images[self.groups] if all(map(is_of_captions, trained)) else self.images()
+        captions = self.task.captions[self.groups] if all(map(is_of_images, trained)) else self.captions()
         return self.task.logits(images, captions)
 
     def step(self, scores: torch.Tensor, loss: torch.Tensor | None = None, updated: bool = True) -> MethodStep:
@@ -309,12 +310,3 @@ class MethodState:
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the trained ones, by name
     optimizers: Sequence[dict[str, object]] = ()  # their states, in the order in which they were made
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the method's own
-
-
-def is_of_images(name: str) -> bool:
-    """Whether a parameter belongs to the image tower, by its name in transformers, open_clip and timm.
-
-    >>> is_of_images("vision_model.post_layernorm.weight"), is_of_images("text.ln_final.weight")
-    (True, False)
-    """
-    return name.startswith(("vision_model.", "visual", "vision_proj", "image"))

@@ -290,7 +290,7 @@ def _method(spec: MethodSpec) -> Iterator[str]:
         yield f"needs should be a tuple of {', '.join(get_args(Need))}, got {spec.needs!r}"
     elif set(spec.needs) & set(_LABELS):
         yield "a method of a plugin gets no labels, not even random ones"
-    elif (spec.reset is not None) != spec.trains:
+    elif (spec.reset is not None) != ("gradients" in spec.needs):
         yield f"reset is for a method that needs gradients, and such a method has one; got {spec.reset!r}"
     for what, settings in (("settings", spec.settings), ("sources", spec.sources)):
         if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
