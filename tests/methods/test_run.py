@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -16,6 +17,7 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.methods import checkpoint
 from ttmbench.results.scores_file import read_scores
+from ttmbench.types import GroupShape
 
 TASK = "shapes_color"
 QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 0}
@@ -33,8 +35,8 @@ def evaluate(methods, model="tiny-clip", tasks=TASK, **settings):
 
 
 def scores_of(folder):
-    (file,) = folder.rglob("scores_*.npz")
-    return {column: array for column, array in read_scores(file).scores.items()}
+    (file,) = folder.rglob("scores_*.safetensors")
+    return {name: per_seed[0].groups for name, per_seed in read_scores(file, GroupShape(2, 2)).scores.items()}
 
 
 def numbers(results, name, task=TASK):
@@ -129,7 +131,7 @@ def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
     settings = {"save_scores": True, "methods": "drift", "seeds": [3]}
     evaluate(**settings, output_path=str(whole))
     turns = [*own_methods.TURNS]
-    assert len(turns) == 3 and sorted(sum(turns, [])) == list(range(12))
+    assert len(turns) == 3 and sorted(itertools.chain(*turns)) == list(range(12))
     own_methods.TURNS.clear()
     monkeypatch.setattr(checkpoint, "EVERY", 0.0)
     own_methods.STOP_AFTER.append(2)
@@ -138,14 +140,19 @@ def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
     own_methods.STOP_AFTER.clear()
     evaluate(**settings, output_path=str(stopped))
     assert own_methods.TURNS == turns, "no turn was done twice, and none was left out"
-    for column, per_seed in scores_of(whole).items():
-        np.testing.assert_array_equal(scores_of(stopped)[column], per_seed)
+    expected, found = scores_of(whole), scores_of(stopped)
+    assert list(expected) == ["none", "drift"]
+    for column in expected:
+        np.testing.assert_array_equal(found[column], expected[column])
 
 
-def test_an_episodic_method_scores_a_group_as_if_it_were_alone():
-    settings = {"log_samples": False}
-    everything = evaluate("episode", limit=3, **settings).typed.results[TASK]["group_score,episode"]
-    assert everything is not None
+def test_an_episodic_method_scores_a_group_as_if_it_were_alone(tmp_path):
+    found = {}
+    for groups in (1, 6):
+        evaluate("episode", limit=groups, save_scores=True, output_path=str(tmp_path / str(groups)))
+        found[groups] = scores_of(tmp_path / str(groups))["episode"]
+    assert not np.array_equal(found[6][0], scores_of(tmp_path / "6")["none"][0])
+    np.testing.assert_array_equal(found[1][0], found[6][0])
 
 
 def test_ttm_and_its_kin_are_methods_with_options_of_their_own():
@@ -169,12 +176,12 @@ def test_a_run_without_methods_is_written_down_as_ever():
     assert len(keys) == 2
 
 
-def test_errors_of_a_method_name_it():
+def test_a_target_that_is_no_function_is_refused():
     class Broken:
         @staticmethod
         @own_methods.hookimpl
         def ttmbench_register_methods():
             return [own_methods.MethodSpec("broken", "support.own_methods:TURNS")]
 
-    with pytest.raises(TtmbenchError, match="broken"):
+    with pytest.raises(TtmbenchError, match="own_methods:TURNS must be a function"):
         ttmbench.simple_evaluate("tiny-clip", TASK, methods="broken", plugins=[("own", Broken)], **QUICK)

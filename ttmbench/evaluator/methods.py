@@ -13,7 +13,7 @@ from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.methods.settings import checked_settings
 from ttmbench.plugins.manager import BUILTIN
-from ttmbench.plugins.registry import Registry
+from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Model
@@ -84,11 +84,10 @@ def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str,
     stage, registry, config = scored.stage, run.registry, run.config
     views = None
     if any("views" in registry.method(name).needs for name in config.methods):
-        from ttmbench.methods.views import Views
-
+        views_of = load_target("ttmbench.methods.views:Views")
         assert run.capabilities.dual_encoder is not None, "checked before anything was scored"
         images = [image for _, image in distinct_images(scored.data.groups)]
-        views = partial(Views, run.capabilities.dual_encoder, images, run.sizer)
+        views = partial(views_of, run.capabilities.dual_encoder, images, run.sizer)
     shared = MethodRun(
         scored.raw,
         scored.spec.shape,

@@ -23,7 +23,6 @@ from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, Progress
 from ttmbench.methods.cost import Cost
-from ttmbench.methods.parameters import select
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
 from ttmbench.plugins.registry import load_target
@@ -31,6 +30,7 @@ from ttmbench.protocols import DualEncoder
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.dual_encoder import Features, encode
 from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.ttm.parameters import select
 from ttmbench.ttm.trainer import Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores, Track
 
