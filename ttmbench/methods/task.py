@@ -141,6 +141,7 @@ class TrainingTask(FeatureTask):
     A method is a generator: it asks for parameters (`train`) and an optimiser (`optimizer`) once, goes through
     `stream` or `iterations`, and yields a `MethodStep` for each turn of that loop. What it must remember from one turn
     to the next beside these stands in ``state``: a run that was stopped goes on at the turn after the last one.
+    A method that asks for no parameters trains tensors of its own, which it makes anew in each turn.
 
     Attributes:
         state: name -> tensor; kept between turns.
@@ -177,6 +178,8 @@ class TrainingTask(FeatureTask):
         self._original: dict[str, torch.Tensor] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, object]]] = []
         self._begun = False
+        for parameter in adapter.parameters():  # until `train` chooses some: a method may train its own tensors alone
+            parameter.requires_grad_(False)
 
     def train(self, which: str) -> list[torch.nn.Parameter]:
         """The parameters that ``train=`` names (`ttmbench.ttm.parameters`); all others are frozen."""

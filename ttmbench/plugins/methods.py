@@ -4,7 +4,63 @@ from __future__ import annotations
 
 from ttmbench.types import MethodSpec
 
+_TTM = "arXiv:2510.07632"
+_VIEWS = {
+    "views": "64 in the paper's code",
+    "share": "10 % in the paper",
+    "crop_scale": "0.08 in the paper's code; half of an image, so that objects and relations stay in it",
+    "flip": "half of the views in the paper's code; none, since left and right would be exchanged",
+}
+
 METHODS: tuple[MethodSpec, ...] = (
+    MethodSpec(
+        "ttm",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="Test-Time Matching: trains on the most confident matchings, iteration by iteration",
+        reference=_TTM,
+        needs=("gradients",),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "simple_match",
+        "ttmbench.ttm.algorithm:overfit",
+        summary="SimpleMatch's second step: trains on all first matchings until group scores reach them",
+        reference=_TTM,
+        needs=("gradients",),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "oracle",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="upper bound: TTM with correct pseudo-labels only (uses labels)",
+        reference=_TTM,
+        needs=("gradients", "labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "placebo",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="control: TTM with a random matching for each selected group",
+        needs=("gradients", "random_labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "shuffle",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="control: TTM with its pseudo-labels moved to other selected groups",
+        needs=("gradients", "random_labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
     MethodSpec(
         "dn",
         "ttmbench.methods.dn:dn",
@@ -46,5 +102,20 @@ METHODS: tuple[MethodSpec, ...] = (
         needs=("features", "references"),
         scope="task",
         sources={"beta": "arXiv:2112.12777"},
+    ),
+    MethodSpec(
+        "tps",
+        "ttmbench.methods.tps:tps",
+        summary="test-time prototype shifting: caption features shifted to lower the entropy over confident views",
+        reference="arXiv:2403.12952",
+        needs=("views", "gradients"),
+        reset="group",
+        sources={
+            **_VIEWS,
+            "direction": "rows alone (i2t) in the paper, whose classes are shared by all images",
+            "lr": "5e-3 in the paper's code for ImageNet",
+            "weight_decay": "AdamW's default, as in the paper's code",
+            "steps": "1 in the paper",
+        },
     ),
 )
