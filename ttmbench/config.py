@@ -19,7 +19,16 @@ from pydantic import (
     model_validator,
 )
 
-from ttmbench._util.option_values import nested, of_this_machine, read_batch_size, read_dtype, read_limit, read_rerank
+from ttmbench._util.option_values import (
+    nested,
+    of_this_machine,
+    read_batch_size,
+    read_dtype,
+    read_limit,
+    read_rerank,
+    split_names,
+    with_own_options,
+)
 from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
 from ttmbench.errors import UsageError
 
@@ -141,9 +150,6 @@ def with_rate_note(preset: Settings) -> Arguments:
     """A preset of a task file, with an ``lr_note`` if its learning rate is unknown (``lr: null``)."""
     return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if preset.get("lr", 0) is None else dict(preset)
 
-
-OWN_OPTIONS = ("ttm", "simple_match", "oracle", "placebo", "shuffle")
-"""Methods that have options beside ``--methods``."""
 
 # One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
 SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
@@ -269,30 +275,12 @@ class RunConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _methods_with_options(cls, values: Any) -> Any:
-        """Methods that have options of their own become these, so that a run has one way to be written down."""
-        if not isinstance(values, Mapping) or not values.get("methods"):
-            return values
-        asked, given = values["methods"], values.get("method_args", {})
-        names = split_names(asked) if isinstance(asked, str) else list(asked)
-        if not isinstance(given, Mapping):
-            return values
-        flat = {
-            f"{key}.{name}" if isinstance(value, Mapping) else key: one
-            for key, value in given.items()
-            for name, one in (value.items() if isinstance(value, Mapping) else [("", value)])
-        }
-        mine = {key.removeprefix("ttm."): flat.pop(key) for key in [*flat] if key.startswith("ttm.") and "ttm" in names}
-        found = {**values, **{name: True for name in ("ttm", "simple_match", "oracle") if name in names}}
-        controls = [name for name in ("placebo", "shuffle") if name in names]
-        found["ttm_controls"] = list(dict.fromkeys([*values.get("ttm_controls", []), *controls]))
-        found["ttm_args"] = {**values.get("ttm_args", {}), **mine}
-        return {**found, "methods": [one for one in names if one not in OWN_OPTIONS], "method_args": flat}
+        return with_own_options(values) if isinstance(values, Mapping) and values.get("methods") else values
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without methods a configuration is written as it was before there were any: it has the same digest."""
-        found: dict[str, Any] = dump(self)
-        return {key: value for key, value in found.items() if self.methods or key not in ("methods", "method_args")}
+        """Without methods, as configurations were before there were any: with the same digest."""
+        return {key: value for key, value in dump(self).items() if value or key not in ("methods", "method_args")}
 
     @field_validator("rerank", mode="before")
     @classmethod
@@ -357,15 +345,6 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
     return config
-
-
-def split_names(text: str) -> list[str]:
-    """``a, b`` as a list, as ``--tasks`` takes it.
-
-    >>> split_names("shapes_color, shapes_place,")
-    ['shapes_color', 'shapes_place']
-    """
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_pairs(text: str) -> Arguments:

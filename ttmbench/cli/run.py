@@ -16,8 +16,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import echo, warn
+from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what
-from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
+from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
 if TYPE_CHECKING:

@@ -72,11 +72,6 @@ def refusal(spec: MethodSpec, shape: GroupShape | None, is_global: bool, adapter
     return None
 
 
-def needs_inputs(registry: Registry, config: RunConfig) -> bool:
-    """Whether a method of the run takes features or gradients."""
-    return any(registry.method(name).takes_features for name in config.methods)
-
-
 def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
     """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints."""
     from ttmbench.methods.run import MethodRun

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
+from ttmbench._util.option_values import split_names
+from ttmbench.config import RunConfig, TTMConfig, make_run_config
 from ttmbench.data.memory import Task
 from ttmbench.errors import carry
 from ttmbench.evaluator.adapters import check_scores, name_of_adapter

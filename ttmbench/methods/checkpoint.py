@@ -1,4 +1,4 @@
-"""Progress of a training method on one task and seed, kept so that a stopped run resumes at the next turn."""
+"""MethodProgress of a training method on one task and seed, kept so that a stopped run resumes at the next turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARTS = ("parameters", "state", "random", "optimizer")
 
 
 @dataclass
-class Progress:
+class MethodProgress:
     """What a method has done so far.
 
     Attributes:
@@ -75,11 +75,11 @@ class MethodCheckpoint:
         self._start, self._last = start, time.monotonic()
         self._consequence = f"method {method} starts again if it is stopped"
 
-    def read(self, shape: tuple[int, ...]) -> Progress:
-        """Progress of an earlier run; the beginning, if there is none or its file is damaged."""
+    def read(self, shape: tuple[int, ...]) -> MethodProgress:
+        """MethodProgress of an earlier run; the beginning, if there is none or its file is damaged."""
         found = None if self._path is None else read_state(self._path, "it starts again")
         if found is None or found[1].get("start") != self._start or tuple(found[0]["scores"].shape) != shape:
-            return Progress(torch.full(shape, torch.nan))
+            return MethodProgress(torch.full(shape, torch.nan))
         tensors, about = found
         parts: dict[str, dict[str, torch.Tensor]] = {name: {} for name in _PARTS}
         for key, tensor in tensors.items():
@@ -90,19 +90,21 @@ class MethodCheckpoint:
         optimizers = [_optimizer_state(number, parts["optimizer"], of) for number, of in enumerate(about["optimizers"])]
         state = MethodState(about["turns"], parts["parameters"], optimizers, parts["state"])
         left = None if about["is_finished"] else state
-        return Progress(tensors["scores"], **values, state=left, random=parts["random"], cost=Cost(**about["cost"]))
+        return MethodProgress(
+            tensors["scores"], **values, state=left, random=parts["random"], cost=Cost(**about["cost"])
+        )
 
-    def keep(self, progress: Progress, task: TrainingTask) -> None:
+    def keep(self, progress: MethodProgress, task: TrainingTask) -> None:
         """Stores the progress and the state after a turn, if the last time is long enough ago."""
         if self._path is not None and time.monotonic() - self._last >= EVERY:
             self._write(progress, task, is_finished=False)
             self._last = time.monotonic()
 
-    def finish(self, progress: Progress, task: TrainingTask) -> None:
+    def finish(self, progress: MethodProgress, task: TrainingTask) -> None:
         """Stores the scores that the method ended with."""
         self._write(progress, task, is_finished=True)
 
-    def _write(self, progress: Progress, task: TrainingTask, is_finished: bool) -> None:
+    def _write(self, progress: MethodProgress, task: TrainingTask, is_finished: bool) -> None:
         if self._path is None:
             return
         tensors, settings = {"scores": progress.scores}, []

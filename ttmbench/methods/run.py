@@ -21,7 +21,7 @@ import torch
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.methods.chance import Chance, chance_of
-from ttmbench.methods.checkpoint import MethodCheckpoint, Progress
+from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
@@ -90,13 +90,13 @@ class MethodRun:
         cost, target = Cost(), load_target(spec.target)
         if not spec.takes_features:
             task = ScoreTask(shuffled, seed)
-            given, progress = self._called(lambda: target(task, **settings), spec, plugin), Progress()
+            given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         else:
             task = self._feature_task(shuffled, seed, order, cost)
             if spec.trains:
                 given, progress, task = self._trained(spec, target, settings, seed, plugin, task)
             else:
-                given, progress = self._called(lambda: target(task, **settings), spec, plugin), Progress()
+                given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         found = checked_scores(given, tuple(shuffled.shape), spec, plugin)
         positions = np.bincount(found.argmax(axis=2).reshape(-1), minlength=found.shape[2]) / found[..., 0].size
         if exchanged:
@@ -161,7 +161,7 @@ class MethodRun:
 
     def _trained(
         self, spec: MethodSpec, target: Callable[..., Any], settings: Record, seed: int, plugin: str, task: FeatureTask
-    ) -> tuple[torch.Tensor, Progress, FeatureTask]:
+    ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
         kept = MethodCheckpoint(self.folder, spec.name, seed, self.start)
@@ -232,7 +232,7 @@ class _SeedRun:
     """What a method gave for one seed."""
 
     scores: Scores
-    progress: Progress
+    progress: MethodProgress
     cost: Cost
     positions: list[float]  # share of rows that choose each shuffled position
     notes: list[str]
