@@ -11,6 +11,7 @@ from pydantic import Field
 from ttmbench.methods.losses import Direction, view_entropy
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.tps import check_directions, confident_views, view_logits
+from ttmbench.methods.views import CropScale, Share, ViewCount
 
 
 def tpt(
@@ -19,20 +20,33 @@ def tpt(
     tokens: Annotated[int, Field(ge=1)] = 4,
     dispersion: Annotated[float, Field(ge=0)] = 0.0,
     direction: Direction = "both",
-    views: Annotated[int, Field(ge=1)] = 64,
-    crop_scale: Annotated[float, Field(gt=0, le=1)] = 0.5,
+    views: ViewCount = 64,
+    crop_scale: CropScale = 0.5,
     flip: bool = False,
-    share: Annotated[float, Field(gt=0, le=1)] = 0.1,
+    share: Share = 0.1,
     lr: Annotated[float, Field(gt=0)] = 5e-3,
     weight_decay: Annotated[float, Field(ge=0)] = 0.01,
     steps: Annotated[int, Field(ge=1)] = 1,
 ) -> Iterator[MethodStep]:
     """Test-time prompt tuning (arXiv:2209.07511), and C-TPT (arXiv:2403.14119) with ``dispersion``.
 
-    What is learned is added to the embeddings of the first ``tokens`` tokens of each caption of the group, zero at
-    first, so that the scores before the first step are the model's own. AdamW lowers the entropy of the mean answer of
-    each image's most confident views (``share`` of ``views``), chosen once, minus ``dispersion`` times the mean
-    distance of the caption features from their mean. The plain image is then scored with the tuned captions.
+    What is learned is added to the embeddings of the first tokens of each caption of the group, zero at first, so that
+    the scores before the first step are the model's own. AdamW lowers the entropy of the mean answer of each image's
+    most confident views, chosen once. The plain image is then scored with the tuned captions.
+
+    Args:
+        task: with views of its images.
+        tokens: of each caption that are shifted, all captions of a group alike; shorter captions use fewer shifts.
+        dispersion: weight of the mean distance of the caption features from their mean, which is subtracted from the
+            loss: it keeps captions apart.
+        direction: whose answers count: of images among captions, as published, of captions among images, or both.
+        views: of each image: the plain one, and random crops.
+        crop_scale: least fraction of the image's area in a crop.
+        flip: mirror each crop with probability one half; this exchanges left and right.
+        share: fraction of the views that count.
+        lr: learning rate of AdamW.
+        weight_decay: of AdamW, on the shift.
+        steps: of AdamW, for each group.
     """
     check_directions(task, direction)
     width, features = task.caption_width, task.views(views, crop_scale, flip)
