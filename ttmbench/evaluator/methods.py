@@ -16,7 +16,7 @@ from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.capabilities import Model
+from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.types import GroupShape, MethodSpec, Record
 
 
@@ -68,6 +68,8 @@ def refusal(spec: MethodSpec, shape: GroupShape | None, is_global: bool, adapter
         return "it needs views of images, and the model reads stored features"
     if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
+    if "caption_embeddings" in spec.needs and Capabilities(adapter).caption_embeddings is None:
+        return "it shifts the token embeddings of captions, and the model's cannot be shifted"
     return None
 
 
