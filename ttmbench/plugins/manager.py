@@ -315,7 +315,7 @@ def _reserved(spec: MethodSpec) -> Iterator[str]:
     """What only a built-in method may be."""
     if any(need in _LABELS for need in spec.needs):
         yield "a method of a plugin gets no labels, not even random ones"
-    if any(column.filter == spec.name for column in COLUMNS):
+    if any(spec.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
         yield f"'{spec.name}' is the name of a column that ttmbench has"
 
 
