@@ -34,7 +34,8 @@ _NEVER_BEST = ("gain", "rel.", "err. red.", ORACLE_COLUMN.name, "groups")
 _ABOUT = (
     "Percent. raw: group score (text score if there is none); SimpleMatch, TTM, other methods, oracle: group match\n"
     "% (assignment accuracy for global tasks); overfitted: raw's metric. Gains are over SimpleMatch: points,\n"
-    "% relative, error reduction. $\\pm$ is the standard deviation over seeds. Columns of different tracks are not to be\n% ranked."
+    "% relative, error reduction. $\\pm$ is the standard deviation over seeds. Columns of different tracks are not to\n"
+    "% be ranked."
 )
 
 
