@@ -32,10 +32,9 @@ _COLUMNS = (
 )
 _NEVER_BEST = ("gain", "rel.", "err. red.", ORACLE_COLUMN.name, "groups")
 _ABOUT = (
-    "Percent. raw: group score (text score if there is none); SimpleMatch, TTM, other methods, oracle: group match\n"
-    "% (assignment accuracy for global tasks); overfitted: raw's metric. Gains are over SimpleMatch: points,\n"
-    "% relative, error reduction. $\\pm$ is the standard deviation over seeds. Columns of different tracks are not to\n"
-    "% be ranked."
+    "Percent. raw: group score (else text score); SimpleMatch, TTM, other methods, oracle: group match (assignment\n"
+    "% accuracy for global tasks); overfitted: raw's metric. Gains are over SimpleMatch: points, relative, error\n"
+    "% reduction. $\\pm$ is the standard deviation over seeds. Columns of different tracks are not to be ranked."
 )
 
 
