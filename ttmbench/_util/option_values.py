@@ -52,6 +52,22 @@ def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def beneath(settings: Mapping[str, Any], names: Sequence[str], key: str) -> dict[str, Any]:
+    """Settings with every ``name.key``, for some names, nested under one key; others stay.
+
+    >>> beneath({"teacher": "ema", "teacher.decay": 0.9, "lr": 1}, ["teacher"], "part_args")
+    {'teacher': 'ema', 'lr': 1, 'part_args': {'teacher': {'decay': 0.9}}}
+    """
+    dotted = {name: value for name, value in settings.items() if name.partition(".")[0] in names and "." in name}
+    whole = {name: value for name, value in settings.items() if name not in dotted}
+    if dotted:
+        whole[key] = {name: dict(values) for name, values in whole.get(key, {}).items()}
+    for name, value in dotted.items():
+        kind, _, rest = name.partition(".")
+        whole[key].setdefault(kind, {})[rest] = value
+    return whole
+
+
 def read_batch_size(value: object) -> object:
     """A batch size; ``auto:4`` is ``auto``, since the size is reduced whenever memory runs out.
 
