@@ -15,6 +15,8 @@ import numpy as np
 
 from ttmbench._annotations import Bool, Float, Image, Int
 from ttmbench.errors import UsageError
+from ttmbench.method_spec import MethodSpec as MethodSpec
+from ttmbench.method_spec import Need as Need
 
 Track = Literal["zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle"]
 
@@ -389,68 +391,3 @@ class ScheduleSpec:
     name: str
     compute: Callable[[float, float, int], np.ndarray]
     summary: str = ""
-
-
-Need = Literal[
-    "scores",
-    "features",
-    "references",
-    "views",
-    "gradients",
-    "caption_embeddings",
-    "reward_model",
-    "labels",
-    "random_labels",
-]
-"""What a test-time method uses: the model's scores; features of a dual encoder; other items' features; views of images;
-gradients; those of a caption's token embeddings; a second model; labels, or random ones, which only built-ins may."""
-
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """A test-time method by name.
-
-    Attributes:
-        name: as ``--methods`` takes it, and the filter of its numbers (``group_match,NAME``).
-        target: ``"module:callable"``, imported when the method is used. Called with the task, and its settings as
-            keywords; their annotations say which values are allowed, their defaults are the method's. With
-            ``gradients`` among its needs it is a generator of `ttmbench.methods.task.MethodStep`; otherwise it returns
-            the new scores, a tensor [groups, images, captions].
-        summary: one line for ``ttmbench ls methods``.
-        reference: of the paper, such as ``arXiv:2006.10726``.
-        needs: what it uses; decides what it gets: a `ScoreTask`, a `FeatureTask`, or with gradients a `TrainingTask`.
-        scope: what an answer depends on: the ``row`` of one image, its ``group``, a ``batch`` of groups, the ``stream``
-            of groups so far, or the whole ``task``.
-        reset: when the model is as it came again: before each ``group``, each ``batch``, or ``never``; None if nothing
-            is trained.
-        settings: arguments in place of the target's defaults; ``--method_args NAME.KEY=VALUE`` overrides them.
-        sources: argument -> where its value is from.
-        order_dependent: whether the order of the groups changes its scores.
-        assumes_matching: whether it uses that each caption belongs to one image of its group.
-        scores_before_update: whether a group is scored before it is trained on.
-        gives_logits: whether its scores are logits, so that their calibration means something.
-    """
-
-    name: str
-    target: str
-    summary: str = ""
-    reference: str = ""
-    needs: tuple[Need, ...] = ("scores",)
-    scope: Literal["row", "group", "batch", "stream", "task"] = "group"
-    reset: Literal["group", "batch", "never"] | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
-    order_dependent: bool = False
-    assumes_matching: bool = False
-    scores_before_update: bool = False
-    gives_logits: bool = True
-
-    @property
-    def trains(self) -> bool:
-        """Whether it computes gradients."""
-        return "gradients" in self.needs
-
-    @property
-    def takes_features(self) -> bool:
-        """Whether it needs a dual encoder's features, and not scores alone."""
-        return any(need not in ("scores", "labels", "random_labels") for need in self.needs)

@@ -31,7 +31,7 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.protocols import StoredFeatures
 from ttmbench.results.labels import RAW, TTM
 from ttmbench.results.scores_file import read_scores
-from ttmbench.results.summary import summarise
+from ttmbench.results.summary import MethodScores, summarise
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import GroupShape, Scores
 
@@ -233,7 +233,7 @@ class Bench:
             pairs = pairs[np.ix_(rows, columns)]
         names = [*METRICS, *(["global_assignment_accuracy"] if pairs is not None else [])]
         back = Scores(np.ascontiguousarray(inside), pairs)
-        summary = summarise({RAW: [back]}, [self._registry.metric(name) for name in names], 0, 0)
+        summary = summarise([MethodScores(RAW, [back])], [self._registry.metric(name) for name in names], 0, 0)
         return Seen(back, dict(summary.results))
 
 

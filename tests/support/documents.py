@@ -86,6 +86,23 @@ def trained(**changes: object) -> dict:
     }
 
 
+def method_record(**changes: object) -> dict:
+    """A record of a test-time method that ran with one seed, changed as said."""
+    rows = {"image_rows": 4, "caption_rows": 4, "image_rows_backward": 4, "caption_rows_backward": 0}
+    cost = {**rows, "optimizer_steps": 1, "views": 0, "reward_rows": 0, "tower_passes": 4.0, "seconds": 0.1}
+    return {
+        **{"settings": {"lr": 1e-3}, "reference": "arXiv:2006.10726", "needs": ["gradients"], "scope": "stream"},
+        **{"reset": "never", "order_dependent": True, "assumes_matching": False, "scores_before_update": True},
+        **{"seeds": [0], "turns": 1, "updates": 1, "loss": [0.5], "trained": None, "cost": [cost]},
+        **{
+            "chance": {"distribution": "standard normal scores", "draws": 2000},
+            "positions": [0.5, 0.5],
+            "notes": ["n"],
+        },
+        **changes,
+    }
+
+
 def full_document() -> dict:
     """A document that has every key of the schema, each once."""
     iteration = {
@@ -149,6 +166,7 @@ def full_document() -> dict:
         },
         "simple_match": {"t": {"hyperparameters": {}, "seeds": [0], "restarts": [1]}},
         "oracle": {"t": {**control, "reads_labels": True}},
+        "methods": {"t": {"tent": method_record(trained={"train": "norm", "parameters": 4, "names_sha256": DIGEST})}},
         "choice": {
             "t": {
                 **{"asked": ["text", "image"], "orders": 1, "order": "both", "seed": 0, "side_by_side": False},

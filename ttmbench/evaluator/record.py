@@ -36,7 +36,7 @@ from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import Record
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also")
+_RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also", "methods")
 
 
 class RunRecord:

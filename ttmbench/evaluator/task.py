@@ -115,7 +115,7 @@ class Methods:
     def notify(self, scored: Scored, column: MethodScores) -> None:
         """Tells plugins of a finished column."""
         if self._run.registry.plugins.listens("ttmbench_task_scored"):
-            summary = summarise({column.name: column.scores}, scored.metrics, 0, self._run.config.seed)
+            summary = summarise([column], scored.metrics, 0, self._run.config.seed)
             _notify(self._run, scored.spec.task, column.name, summary)
 
     def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:

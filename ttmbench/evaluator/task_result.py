@@ -11,7 +11,7 @@ import numpy as np
 
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, UNRANKED
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
 from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import means_of_rows, tag_means
@@ -80,7 +80,7 @@ class TaskResult:
         raise NotImplementedError
 
     def records(self) -> Record:
-        """The document's records of this task: ``ttm``, ``simple_match``, ``oracle``, ``ranking`` or ``choice``."""
+        """The document's records of this task: ``ttm``, ``methods``, ``oracle``, ..., ``ranking`` or ``choice``."""
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
@@ -131,7 +131,7 @@ class Scored(TaskResult):
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: every metric of every column."""
         groups, scores, clusters = self.data.groups, self.scores, self.data.clusters
-        summary = summarise(scores, self.metrics, *resampling, clusters, self.subsets)
+        summary = summarise(self.columns, self.metrics, *resampling, clusters)
         means = {}
         if self.spec.means:
             means = tag_means(groups, scores, self.metrics, self.subsets, self.spec.means, clusters, resampling)
@@ -145,8 +145,10 @@ class Scored(TaskResult):
                 records[column.name] = dict(column.record)
             elif column.name == HOLDOUT and column.record:
                 records[TTM]["holdout"] = column.record
-            elif column.record:
+            elif column.name in UNRANKED and column.record:
                 records[TTM].setdefault("controls", {})[column.name] = column.record
+            elif column.record:
+                records.setdefault("methods", {})[column.name] = column.record
         return records
 
 

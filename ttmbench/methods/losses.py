@@ -31,6 +31,18 @@ def column_entropy(logits: torch.Tensor) -> torch.Tensor:
     return row_entropy(logits.mT)
 
 
+def directions(direction: Direction, m: int, n: int) -> tuple[bool, bool]:
+    """Whether the rows and whether the columns of an m x n group count: a direction with one item is dropped.
+
+    UsageError if none is left.
+    """
+    rows, columns = direction != "t2i" and n > 1, direction != "i2t" and m > 1
+    if not (rows or columns):
+        side = "caption" if direction == "i2t" else "image"
+        raise UsageError(f"direction={direction} needs groups of at least two {side}s to choose from, not {m}x{n}")
+    return rows, columns
+
+
 def entropies(logits: torch.Tensor, direction: Direction) -> list[tuple[torch.Tensor, float]]:
     """Entropies of the answers in each direction, rows before columns, with the largest possible value of each.
 
@@ -50,10 +62,7 @@ def entropies(logits: torch.Tensor, direction: Direction) -> list[tuple[torch.Te
     [([7, 1], 1.3862943611198906)]
     """
     m, n = logits.shape[-2:]
-    rows, columns = direction != "t2i" and n > 1, direction != "i2t" and m > 1
-    if not (rows or columns):
-        side = "caption" if direction == "i2t" else "image"
-        raise UsageError(f"direction={direction} needs groups of at least two {side}s to choose from, not {m}x{n}")
+    rows, columns = directions(direction, m, n)
     answers = [(row_entropy(logits), math.log(n))] if rows else []
     return answers + ([(column_entropy(logits), math.log(m))] if columns else [])
 
@@ -96,3 +105,14 @@ def marginal_entropy(logits: torch.Tensor) -> torch.Tensor:
     mean = answers.logsumexp(dim=-2) - math.log(logits.shape[-2])
     mean = mean.clamp(min=torch.finfo(mean.dtype).min)
     return -(mean.exp() * mean).sum(dim=-1)
+
+
+def view_entropy(logits: torch.Tensor, direction: Direction) -> torch.Tensor:
+    """The loss of test-time prompt tuning on groups: [groups, m, V, n] of the views of each image -> a scalar.
+
+    Rows: the entropy of each image's mean answer (`marginal_entropy`). Columns: the entropy of each caption's answer
+    by the logits averaged over views. Both are means, and ``both`` is the mean of these two.
+    """
+    rows, columns = directions(direction, logits.shape[1], logits.shape[3])
+    losses = [marginal_entropy(logits).mean()] if rows else []
+    return torch.stack(losses + ([column_entropy(logits.mean(dim=2)).mean()] if columns else [])).mean()

@@ -18,6 +18,7 @@ from ttmbench.methods.cost import Cost
 from ttmbench.protocols import TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
+from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 Optimizer = torch.optim.Optimizer
 
@@ -140,6 +141,7 @@ class TrainingTask(FeatureTask):
     A method is a generator: it asks for parameters (`train`) and an optimiser (`optimizer`) once, goes through
     `stream` or `iterations`, and yields a `MethodStep` for each turn of that loop. What it must remember from one turn
     to the next beside these stands in ``state``: a run that was stopped goes on at the turn after the last one.
+    A method that asks for no parameters trains tensors of its own, which it makes anew in each turn.
 
     Attributes:
         state: name -> tensor; kept between turns.
@@ -175,6 +177,8 @@ class TrainingTask(FeatureTask):
         self.trained: dict[str, torch.nn.Parameter] = {}
         self._original: dict[str, torch.Tensor] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, object]]] = []
+        for parameter in adapter.parameters():  # until `train` chooses some: a method may train its own tensors alone
+            parameter.requires_grad_(False)
 
     def train(self, which: str) -> list[torch.nn.Parameter]:
         """The parameters that ``train=`` names (`ttmbench.ttm.parameters`); all others are frozen."""
@@ -285,9 +289,9 @@ class Batch:
 
     def logits(self) -> torch.Tensor:
         """Scores as the model is now, [groups, images, captions]; a side without trained parameters is not encoded."""
-        side = {name for name in self.task.trained if is_of_images(name)}
-        images = self.images() if side else self.task.images[self.groups]
-        captions = self.captions() if len(side) < len(self.task.trained) else self.task.captions[self.groups]
+        trained = [name for name in self.task.trained if not is_temperature(name)]
+        images = self.task.images[self.groups] if all(map(is_of_captions, trained)) else self.images()
+        captions = self.task.captions[self.groups] if all(map(is_of_images, trained)) else self.captions()
         return self.task.logits(images, captions)
 
     def step(self, scores: torch.Tensor, loss: torch.Tensor | None = None, updated: bool = True) -> MethodStep:
@@ -303,12 +307,3 @@ class MethodState:
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the trained ones, by name
     optimizers: Sequence[dict[str, object]] = ()  # their states, in the order in which they were made
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the method's own
-
-
-def is_of_images(name: str) -> bool:
-    """Whether a parameter belongs to the image tower, by its name in transformers, open_clip and timm.
-
-    >>> is_of_images("vision_model.post_layernorm.weight"), is_of_images("text.ln_final.weight")
-    (True, False)
-    """
-    return name.startswith(("vision_model.", "visual", "vision_proj", "image"))

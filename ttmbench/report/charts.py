@@ -23,7 +23,7 @@ from ttmbench.report.load import ReportedRun
 from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, legend_below, save_figure
 from ttmbench.report.summary_table import AnswerRow
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import RAW, TTM, key_of, name_of, numbers_in
+from ttmbench.results.labels import RAW, TTM, chance_in, key_of, name_of, numbers_in
 from ttmbench.results.records import Iteration
 
 HEADLINE = "group_match"
@@ -181,7 +181,7 @@ def tag_tables_of(document: ResultsDocument) -> Iterator[TagTable]:
                     value: (int(values[value].groups or 0), [row.get(key_of(*pair)) for pair in keys])
                     for value, row in numbers.items()
                 },
-                document.chance.get(task, {}).get(keys[0][0]) if keys else None,
+                chance_in(document.chance.get(task, {}), *keys[0]) if keys else None,
             )
 
 

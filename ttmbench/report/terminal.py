@@ -30,6 +30,7 @@ from ttmbench.results.labels import (
     SHUFFLE,
     SIMPLE_MATCH_COLUMN,
     TTM,
+    chance_in,
     key_of,
 )
 from ttmbench.results.numbers import Number, means_of, numbers_of
@@ -114,7 +115,7 @@ def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: 
                     f"{column.long_name}: {metric.replace('_accuracy', '').replace('_', ' ')}",
                     number_text(row),
                     *(gains(before, row) if column.filter in _GAINING else ("", "", "")),
-                    percent(document.chance[task].get(metric)),
+                    percent(chance_in(document.chance[task], metric, column.filter)),
                     NOTHING if row is None else _count(row.ties),
                 ]
             )

@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, wrong_number
+from ttmbench.results.method_record import MethodRecord
 from ttmbench.results.records import (
     Absent,
     AlsoRecord,
@@ -81,7 +82,8 @@ class ResultsDocument(Part):
     )
     results: Recomputed[ByTask[dict[Key, Real | None]]] = Field(
         description="Task -> metric,filter -> mean over groups (and over seeds). Filters: none (raw), simple_match, "
-        "ttm, oracle. Also metric_stderr,filter (over groups) and metric_seed_std,filter (over seeds)."
+        "ttm, oracle, or a test-time method's name. Also metric_stderr,filter (over groups) and "
+        "metric_seed_std,filter (over seeds)."
     )
     breakdowns: Recomputed[ByTask[dict[str, dict[str, Breakdown]]]] = Field(
         {}, description="Task -> tag -> value -> numbers of the groups that have it."
@@ -94,7 +96,7 @@ class ResultsDocument(Part):
     )
     chance: Recomputed[ByTask[dict[str, Real | None]]] = Field(
         description="Task -> metric -> expected value of i.i.d. continuous scores; of random answers for forced "
-        "choices."
+        "choices. Task -> metric,filter -> that of a test-time method, which has a chance level of its own."
     )
     ties: Recomputed[ByTask[dict[Key, Real | None]]] = Field(
         description="Groups (images, for global metrics) in which the metric met an equality; the mean over seeds."
@@ -103,6 +105,9 @@ class ResultsDocument(Part):
     simple_match: Recomputed[ByTask[SimpleMatchRecord]]
     oracle: Recomputed[ByTask[OracleRecord]] = Field(
         {}, description="TTM that trains on correct matchings only: an upper bound that reads labels, never a result."
+    )
+    methods: Recomputed[ByTask[dict[str, MethodRecord]]] = Field(
+        {}, description="Task -> test-time method -> how it went. Its name is the filter of its numbers."
     )
     ttm_also: Recomputed[ByTask[dict[str, AlsoRecord]]] = Field(
         {},
@@ -215,8 +220,10 @@ class ResultsDocument(Part):
 
     def training(
         self, task: str, filter_: str
-    ) -> TtmRecord | SimpleMatchRecord | OracleRecord | Control | Holdout | None:
-        """What is recorded of the training for a filter; None without training."""
+    ) -> TtmRecord | SimpleMatchRecord | OracleRecord | Control | Holdout | MethodRecord | None:
+        """What is recorded of the method that a filter stands for; None for the model as it is."""
+        if filter_ in self.methods.get(task, {}):
+            return self.methods[task][filter_]
         if filter_ in (SIMPLE_MATCH, ORACLE):
             return (self.simple_match if filter_ == SIMPLE_MATCH else self.oracle).get(task)
         of_ttm = self.ttm.get(task)

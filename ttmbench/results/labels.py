@@ -68,7 +68,7 @@ UNRANKED = tuple(column.filter for column in COLUMNS if column.track is None)
 TRACK_OF_FILTER: dict[str, Track] = {
     column.filter: column.track for column in COLUMNS if column.track in ("forced_choice", "test_time", "oracle")
 }
-"""Filters whose numbers have one track whatever the metric is; without training it is the metric's."""
+"""Built-in filters whose numbers have one track whatever the metric is (`track_of`)."""
 
 NO_MODEL = "no_model"
 PublishedTrack = Literal["zero_shot", "forced_choice", "supervised", "no_model"]
@@ -79,7 +79,7 @@ TRACK_TITLES: dict[str, str] = {
     "zero_shot": "Zero-shot: every pair scored on its own",
     "forced_choice": "Forced choice: picks an option instead of scoring, with another chance level than scores",
     "matching": "Matching: knows which captions compete, trains nothing",
-    "test_time": "Test-time: trained on the images and captions of the test, without labels",
+    "test_time": "Test-time: adapted to the images and captions of the test, without labels",
     "supervised": "Supervised: the model or one of its settings was tuned on labels, whatever follows",
     "oracle": "Oracle: uses labels; an upper bound, not a result",
     NO_MODEL: "No model: published numbers of humans and of random guessing",
@@ -92,6 +92,30 @@ FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and answ
 DISAGREES_MARK = "‡"
 DISAGREES_LEGEND = "‡ another source publishes another value under the same model name; each row names its source"
 UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
+
+
+def track_of(filter_: str, metric_track: Track, stated: Track | None = None) -> Track | None:
+    """The track of a number: that which its column states, else the filter's; a metric's own for the raw model alone.
+
+    >>> track_of("none", "matching"), track_of("tent", "zero_shot"), track_of("sinkhorn", "zero_shot", "matching")
+    ('matching', 'test_time', 'matching')
+    >>> track_of("placebo", "matching") is None
+    True
+    """
+    if filter_ in UNRANKED:
+        return None
+    return stated or TRACK_OF_FILTER.get(filter_) or (metric_track if filter_ == RAW else "test_time")
+
+
+def chance_in(levels: Mapping[str, float | None], metric: str, filter_: str) -> float | None:
+    """The chance level of a number: that of its method (``metric,filter``) if it has one of its own, else the metric's.
+
+    >>> levels = {"group_score": 0.25, "group_score,sinkhorn": 0.5, "group_score,plugin": None}
+    >>> [chance_in(levels, "group_score", name) for name in ("none", "sinkhorn", "plugin")]
+    [0.25, 0.5, None]
+    """
+    key = key_of(metric, filter_)
+    return levels[key] if key in levels else levels.get(metric)
 
 
 def supervised_tracks(tracks: Mapping[str, Track]) -> dict[str, Track]:

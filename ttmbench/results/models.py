@@ -292,6 +292,8 @@ def _arguments(document: ResultsDocument, task: str) -> dict[str, str]:
     overfitted, adapted, oracle = document.simple_match.get(task), document.ttm.get(task), document.oracle.get(task)
     if overfitted is not None:
         given |= {**_prefixed("simple_match", overfitted.hyperparameters), "seeds": overfitted.seeds}
+    for name, record in document.methods.get(task, {}).items():
+        given |= {**_prefixed(name, record.settings), "seeds": record.seeds}
     if oracle is not None:
         given |= {**mapping(config.get("ttm_args")), "seeds": oracle.seeds}
     if adapted is not None:

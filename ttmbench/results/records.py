@@ -16,7 +16,7 @@ from pydantic.json_schema import JsonSchemaValue, SkipJsonSchema
 from pydantic_core import CoreSchema
 
 _DIGITS = r"^[0-9a-f]{64}$"
-_KEY = r"^[A-Za-z0-9_]+,[a-z_]+$"
+_KEY = r"^[A-Za-z0-9_]+,[A-Za-z0-9_]+$"
 
 
 def _never(value: None) -> None:

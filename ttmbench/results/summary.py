@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ from ttmbench import stats
 from ttmbench._util.third_party_errors import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import HOLDOUT_RAW, RAW, TRACK_OF_FILTER, UNRANKED, key_of, seed_std_key, stderr_key
+from ttmbench.results.labels import HOLDOUT_RAW, RAW, key_of, seed_std_key, stderr_key, track_of
 from ttmbench.types import MetricSpec, Scores, Track
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers of one task. Keys are ``metric,filter``; chance is by metric. Undefined is None.
+    """Numbers of one task. Keys are ``metric,filter``; chance is by metric, for methods by key. Undefined is None.
 
     ``results`` has means over groups (and seeds), ``metric_stderr,filter`` and ``metric_seed_std,filter``.
     """
@@ -46,6 +45,8 @@ class MethodScores:
     members: list[int] | None = None  # positions of the groups that the scores are of; None for all
     iterations: list[list[Scores]] = field(default_factory=list)
     seconds: float = 0.0  # wall time
+    track: Track | None = None  # of all its numbers; None: as `ttmbench.results.labels.track_of` says
+    chance: Mapping[str, float | None] | None = None  # metric -> its own level; None: it is the metric's
 
 
 def metric_values(metric: MetricSpec, scores: Scores) -> np.ndarray | None:
@@ -128,33 +129,35 @@ def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
 
 
 def summarise(
-    scores: Mapping[str, Sequence[Scores]],
+    columns: Sequence[MethodScores],
     metrics: Sequence[MetricSpec],
     bootstrap_iters: int,
     seed: int,
     interval: stats.IntervalMethod = "wilson",
     clusters: Clusters | None = None,
-    subsets: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> Summary:
-    """Every metric for every filter.
+    """Every metric of every column.
 
     Args:
-        scores: filter -> score arrays, one per seed; the filter ``none`` has one.
+        columns: each with score arrays, one per seed; that of the filter ``none`` has one.
         metrics: what to compute, in the order of the output.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         seed: of the resampling.
         interval: how intervals are made.
         clusters: of the groups, where it is known which share images.
-        subsets: filter -> positions of its groups, where these are not all.
     """
     summary = Summary()
     for metric in metrics:
-        for name, per_seed in scores.items():
-            among = metric_units(metric, clusters, subsets.get(name))
+        for column in columns:
+            name, per_seed = column.name, column.scores
+            among = metric_units(metric, clusters, column.members)
             key = key_of(metric.name, name)
             values = seed_values(metric, per_seed)
-            if name not in UNRANKED:
-                summary.tracks[key] = TRACK_OF_FILTER.get(name, metric.track)
+            track = track_of(name, metric.track, column.track)
+            if track is not None:
+                summary.tracks[key] = track
+            if column.chance is not None:
+                summary.chance[key] = column.chance.get(metric.name)
             if values is None:
                 summary.results[key] = summary.results[stderr_key(metric.name, name)] = None
                 summary.ci[key] = summary.ties[key] = None

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key
+from ttmbench.results.labels import RAW, TTM, chance_in, key_of, numbers_in, seed_std_key
 from ttmbench.results.models import stated_model
 from ttmbench.results.records import AlsoRecord
 
@@ -111,7 +111,7 @@ def _rows(document: ResultsDocument, task: str, other: str, record: AlsoRecord, 
             ci_high=high,
             seed_ci_low=seed_low,
             seed_ci_high=seed_high,
-            chance=record.chance.get(metric),
+            chance=chance_in(record.chance, metric, TTM),
             groups=record.n_samples.effective,
             groups_of_task=record.n_samples.original,
             shown=metric in shown,

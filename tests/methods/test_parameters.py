@@ -1,0 +1,259 @@
+"""Sets of parameters in every family of models, and the tower that a parameter belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from support import tiny_models
+from support.small_models import Towers
+
+from ttmbench.errors import UsageError
+from ttmbench.methods.task import FeatureTask, TrainingTask
+from ttmbench.model_adapters import hf, itc
+from ttmbench.model_adapters.embeddings import EmbeddingsModel
+from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.ttm.parameters import SETS, digest, is_of_captions, is_of_images, is_temperature, select
+
+CPU = {"device": "cpu", "dtype": "fp32"}
+CAPTIONS = ["a red circle", "a cat on the left", "two dogs"]
+
+
+def photos(side: int = 32):
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8)) for _ in range(3)]
+
+
+def open_clip_model(kind: str):
+    """A random CLIP of open_clip's, or a SigLIP with a tower of timm's, as an adapter without files."""
+    import open_clip
+
+    from ttmbench.model_adapters._shared.contrastive import ContrastiveModel
+
+    class Model(ContrastiveModel[torch.Tensor]):
+        def prepare_images(self, images):
+            return torch.rand(len(images), 3, side, side, generator=torch.Generator().manual_seed(0))
+
+        def prepare_captions(self, captions):
+            return torch.tensor([[len(caption) + position for position in range(20)] for caption in captions])
+
+        def _image_features(self, inputs):
+            return self.model.encode_image(inputs)
+
+        def _caption_features(self, inputs):
+            return self.model.encode_text(inputs)
+
+    torch.manual_seed(0)
+    text = {"width": 32, "layers": 2, "heads": 2, "context_length": 20, "vocab_size": 60}
+    if kind == "clip":
+        side, model = 32, open_clip.CLIP(24, tiny_models.OPEN_CLIP["vision_cfg"], text)
+    else:
+        vision = {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"}
+        text |= {"width": 64, "no_causal_mask": True, "proj_bias": True, "pool_type": "last"}
+        side, model = 160, open_clip.CustomTextCLIP(64, vision, text, init_logit_bias=-5)
+    return Model(model, **CPU)
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory) -> Iterator[Callable[[str], object]]:
+    """Makes an adapter of a family, once."""
+    made: dict[str, object] = {}
+
+    def make(family: str):
+        if family not in made:
+            library, _, kind = family.partition("-")
+            if library == "open_clip":
+                made[family] = open_clip_model(kind)
+            else:
+                options = {"captioner": False} if kind.startswith("blip") else {}
+                folder = getattr(tiny_models, kind)(tmp_path_factory.mktemp(family), **options)
+                made[family] = (hf if library == "hf" else itc).load(pretrained=str(folder), **CPU)
+        return made[family]
+
+    yield make
+
+
+FAMILIES = ("hf-clip", "hf-siglip", "open_clip-clip", "open_clip-siglip", "itc-blip", "itc-blip2", "itc-flava")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_parameter_changes_the_features_of_its_tower_alone(family, model_of):
+    """What the names say, against the gradients of the features of each side."""
+    adapter = model_of(family)
+    sides = adapter.prepare_images(photos()), adapter.prepare_captions(CAPTIONS)
+    reached = []
+    for train, prepared in zip((adapter.train_images, adapter.train_captions), sides, strict=True):
+        adapter.model.zero_grad(set_to_none=True)
+        train(prepared).square().sum().backward()
+        reached.append({name for name, one in adapter.model.named_parameters() if one.grad is not None})
+    adapter.model.zero_grad(set_to_none=True)
+    of_images, of_captions = reached
+    for name in of_images | of_captions:
+        assert not (is_of_images(name) and name in of_captions), name
+        assert not (is_of_captions(name) and name in of_images), name
+        shared = name in of_images and name in of_captions
+        if family != "itc-blip2" and not shared:
+            assert is_of_images(name) == (name in of_images) and is_of_captions(name) == (name in of_captions), name
+        assert not is_temperature(name)
+    norms = set(select(adapter, "norm"))
+    assert norms <= of_images | of_captions, "no layer that features do not go through"
+
+
+def layers(prefix: str, numbers, *names: str) -> set[str]:
+    return {f"{prefix}.{n}.{name}.{kind}" for n in numbers for name in names for kind in ("weight", "bias")}
+
+
+def both(*names: str) -> set[str]:
+    return {f"{name}.{kind}" for name in names for kind in ("weight", "bias")}
+
+
+NORMS = {
+    "hf-clip": (
+        layers("vision_model.encoder.layers", range(2), "layer_norm1", "layer_norm2")
+        | both("vision_model.pre_layrnorm", "vision_model.post_layernorm"),
+        layers("text_model.encoder.layers", range(2), "layer_norm1", "layer_norm2")
+        | both("text_model.final_layer_norm"),
+    ),
+    "hf-siglip": (
+        layers("vision_model.encoder.layers", range(2), "layer_norm1", "layer_norm2")
+        | both("vision_model.post_layernorm", "vision_model.head.layernorm"),
+        layers("text_model.encoder.layers", range(2), "layer_norm1", "layer_norm2")
+        | both("text_model.final_layer_norm"),
+    ),
+    "open_clip-clip": (
+        layers("visual.transformer.resblocks", range(2), "ln_1", "ln_2") | both("visual.ln_pre", "visual.ln_post"),
+        layers("transformer.resblocks", range(2), "ln_1", "ln_2") | both("ln_final"),
+    ),
+    "open_clip-siglip": (
+        layers("visual.trunk.blocks", range(6), "norm1", "norm2")
+        | both("visual.trunk.norm", "visual.trunk.attn_pool.norm"),
+        layers("text.transformer.resblocks", range(2), "ln_1", "ln_2") | both("text.ln_final"),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", NORMS)
+def test_normalisation_layers_of_each_side(family, model_of):
+    adapter, (images, captions) = model_of(family), NORMS[family]
+    assert set(select(adapter, "norm_images")) == images
+    assert set(select(adapter, "norm_captions")) == captions
+    assert set(select(adapter, "norm")) == images | captions
+
+
+@pytest.mark.parametrize(
+    ("family", "blocks"),
+    [
+        ("hf-clip", ("vision_model.encoder.layers.1.", "text_model.encoder.layers.1.")),
+        ("hf-siglip", ("vision_model.encoder.layers.1.", "vision_model.head.", "text_model.encoder.layers.1.")),
+        ("open_clip-clip", ("visual.transformer.resblocks.1.", "transformer.resblocks.1.")),
+        ("open_clip-siglip", ("visual.trunk.blocks.5.", "visual.trunk.attn_pool.", "text.transformer.resblocks.1.")),
+        ("itc-flava", ("flava.image_model.encoder.layer.1.", "flava.text_model.encoder.layer.1.")),
+    ],
+)
+def test_last_blocks(family, blocks, model_of):
+    names = {name for name, _ in model_of(family).model.named_parameters()}
+    assert set(select(model_of(family), "last_block")) == {name for name in names if name.startswith(blocks)}
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        ("hf-clip", {"visual_projection.weight", "text_projection.weight"}),
+        ("hf-siglip", both("text_model.head")),
+        ("open_clip-clip", {"visual.proj", "text_projection"}),
+        ("open_clip-siglip", both("text.text_projection")),
+        ("itc-blip", both("vision_proj", "text_proj")),
+        ("itc-blip2", both("vision_projection", "text_projection")),
+        ("itc-flava", both("flava.image_projection", "flava.text_projection")),
+    ],
+)
+def test_projections_are_those_that_the_model_has(family, names, model_of):
+    assert set(select(model_of(family), "projections")) == names
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_temperature_and_bias_are_in_no_other_set_but_all(family, model_of):
+    adapter = model_of(family)
+    scales = {"logit_scale", "logit_bias", "flava.logit_scale"}
+    shared = {"norm_captions"} if family == "itc-blip2" else set()  # its captions go through the images' Q-Former
+    for which in set(SETS) - {"all", "temperature"} - shared:
+        assert not scales & set(select(adapter, which)), which
+    biases = set(select(adapter, "bias"))
+    assert biases and all(name.endswith("bias") for name in biases)
+    assert set(select(adapter, "all")) == {name for name, _ in adapter.model.named_parameters()}
+    if family in ("itc-blip", "itc-blip2"):
+        with pytest.raises(UsageError, match="train=temperature: this model has no such parameters; it has all, norm,"):
+            select(adapter, "temperature")
+    else:
+        assert set(select(adapter, "temperature")) == scales & set(select(adapter, "all"))
+
+
+def embeddings(d: int = 6) -> EmbeddingsModel:
+    rng = torch.Generator().manual_seed(0)
+    sides = (torch.randn(8, d, generator=rng) for _ in range(2))
+    return EmbeddingsModel(*sides, scale=10.0, bias=None, name="x", device="cpu")
+
+
+def test_what_a_model_lacks_is_refused_with_what_it_has():
+    with pytest.raises(UsageError, match=r"train=norm: this model has no such parameters; it has all$"):
+        select(embeddings(), "norm")
+    assert set(select(embeddings(), "all")) == {"image.weight", "caption.weight"}
+    with pytest.raises(UsageError, match="train=norms is unknown; it must be one of all, norm, norm_images,"):
+        select(embeddings(), "norms")
+    assert set(select(Towers(), "bias")) == {"image.bias", "caption.bias"}, "an adapter that is a module itself"
+
+    class Bare:
+        def parameters(self):
+            return [torch.nn.Parameter(torch.zeros(1))]
+
+    assert set(select(Bare(), "all")) == {"parameters.0"}
+    with pytest.raises(UsageError, match=r"train=bias: this model has no such parameters; it has all$"):
+        select(Bare(), "bias")
+
+
+def test_the_digest_is_of_the_names():
+    assert digest(["a", "b"]) == digest(iter(["b", "a"])) != digest(["a"]) and len(digest([])) == 16
+
+
+def training_task(adapter, groups: int = 4, seed: int = 0) -> TrainingTask:
+    """2x2 groups of a model's own inputs."""
+    images, captions = adapter.prepare_images(photos()), adapter.prepare_captions(CAPTIONS)
+    rows = np.random.default_rng(1).integers(0, 3, (2, groups, 2))
+    features = adapter.encode_images(images), adapter.encode_captions(captions)
+    sides = [side.detach().clone() for side in features]
+    image_rows, caption_rows = map(torch.from_numpy, rows)
+    scores = torch.zeros(groups, 2, 2)
+    parts = {"images": sides[0], "captions": sides[1], "image_rows": image_rows, "caption_rows": caption_rows}
+    task = FeatureTask(scores, seed, model=adapter.logits, **parts)
+    return TrainingTask(task, seed, adapter=adapter, prepared=Prepared(images, captions, Rows(*rows)), select=select)
+
+
+@pytest.mark.parametrize("which", SETS)
+@pytest.mark.parametrize("family", ["hf-clip", "hf-siglip", "open_clip-clip", "open_clip-siglip"])
+def test_what_is_not_selected_stays_bit_equal_and_what_is_selected_changes(family, which, model_of):
+    adapter = model_of(family)
+    before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
+    task = training_task(adapter)
+    optimizer = task.optimizer(torch.optim.SGD(task.train(which), lr=1.0))
+    batch = next(task.stream(images=8))
+    scores = batch.logits()
+    weights = torch.randn(scores.shape, generator=torch.Generator().manual_seed(5))
+    (scores * weights).sum().backward()
+    graded = {name for name, one in task.trained.items() if one.grad is not None and one.grad.abs().max() > 0}
+    optimizer.step()
+    after = adapter.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    adapter.load_state_dict(before)
+    for parameter in adapter.parameters():
+        parameter.grad = None
+        parameter.requires_grad_(True)
+    assert changed <= set(task.trained)
+    assert changed == graded and len(graded) > len(task.trained) / 2
+    expected = (which != "norm_captions", which != "norm_images")
+    towers = tuple(any(map(of, task.trained)) for of in (is_of_images, is_of_captions))
+    if which != "temperature" and "siglip" not in family:
+        assert towers == expected

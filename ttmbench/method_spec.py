@@ -1,0 +1,78 @@
+"""What a plugin registers of a test-time method; `ttmbench.types` has these names too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Need = Literal[
+    "scores",
+    "features",
+    "references",
+    "views",
+    "gradients",
+    "caption_embeddings",
+    "reward_model",
+    "labels",
+    "random_labels",
+]
+"""What a test-time method uses: the model's scores; features of a dual encoder; other items' features; views of images;
+gradients; those of a caption's token embeddings; a second model; labels, or random ones, which only built-ins may."""
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A test-time method by name.
+
+    Attributes:
+        name: as ``--methods`` takes it, and the filter of its numbers (``group_match,NAME``).
+        target: ``"module:callable"``, imported when the method is used. Called with the task, and its settings as
+            keywords; their annotations say which values are allowed, their defaults are the method's. With
+            ``gradients`` among its needs it is a generator of `ttmbench.methods.task.MethodStep`; otherwise it returns
+            the new scores, a tensor [groups, images, captions].
+        summary: one line for ``ttmbench ls methods``.
+        reference: of the paper, such as ``arXiv:2006.10726``.
+        needs: what it uses; decides what it gets: a `ScoreTask`, a `FeatureTask`, or with gradients a `TrainingTask`.
+        scope: what an answer depends on: the ``row`` of one image, its ``group``, a ``batch`` of groups, the ``stream``
+            of groups so far, or the whole ``task``.
+        reset: when the model is as it came again: before each ``group``, each ``batch``, or ``never``; None if nothing
+            is trained.
+        settings: arguments in place of the target's defaults; ``--method_args NAME.KEY=VALUE`` overrides them.
+        sources: argument -> where its value is from.
+        order_dependent: whether the order of the groups changes its scores.
+        assumes_matching: whether it uses that each caption belongs to one image of its group.
+        scores_before_update: whether a group is scored before it is trained on.
+        gives_logits: whether its scores are logits, so that their calibration means something.
+    """
+
+    name: str
+    target: str
+    summary: str = ""
+    reference: str = ""
+    needs: tuple[Need, ...] = ("scores",)
+    scope: Literal["row", "group", "batch", "stream", "task"] = "group"
+    reset: Literal["group", "batch", "never"] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    order_dependent: bool = False
+    assumes_matching: bool = False
+    scores_before_update: bool = False
+    gives_logits: bool = True
+
+    @property
+    def trains(self) -> bool:
+        """Whether it computes gradients."""
+        return "gradients" in self.needs
+
+    @property
+    def track(self) -> Literal["matching", "test_time", "oracle"]:
+        """The track of its numbers: ``matching`` if it uses that captions compete, and trains nothing."""
+        if "labels" in self.needs:
+            return "oracle"
+        return "matching" if self.assumes_matching and not self.trains else "test_time"
+
+    @property
+    def takes_features(self) -> bool:
+        """Whether it needs a dual encoder's features, and not scores alone."""
+        return any(need not in ("scores", "labels", "random_labels") for need in self.needs)

@@ -1,0 +1,32 @@
+"""Inverted softmax: a caption's score relative to its scores with reference images."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from ttmbench.methods.losses import Direction
+from ttmbench.methods.references import References, subtract_biases
+from ttmbench.methods.task import FeatureTask
+
+
+def dis(
+    task: FeatureTask,
+    *,
+    beta: Annotated[float, Field(gt=0)] = 20.0,
+    direction: Direction = "both",
+    references: References = "others",
+) -> torch.Tensor:
+    """Inverted softmax (arXiv:2112.12777): s_ij = (T / beta) ln(exp(beta c_ij) / sum_r exp(beta c_rj)) + b.
+
+    That is for i2t, with cosines c and r over the reference images; t2i divides by a sum over reference captions, and
+    ``both`` by both sums. The factor T / beta keeps the margins of matchings what they were. Every row is normalised:
+    the published "dynamic" rule leaves some as they are, on another scale.
+    """
+
+    def bias(cosines: torch.Tensor) -> torch.Tensor:
+        return (beta * cosines).logsumexp(dim=-1) / beta
+
+    return subtract_biases(task, bias, direction, references)

@@ -1,0 +1,24 @@
+"""Distribution normalisation: inner products of features with a part of their mean taken off."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from ttmbench.methods.references import References, mean_feature
+from ttmbench.methods.task import FeatureTask
+
+
+def dn(
+    task: FeatureTask, *, strength: Annotated[float, Field(ge=0)] = 0.25, references: References = "others"
+) -> torch.Tensor:
+    """Distribution normalisation (arXiv:2302.11084): s_ij = T (v_i - L mean v) . (t_j - L mean t) + b, L = strength.
+
+    The means are over the references, without renormalisation. The correction is a sum of a term of the image and one
+    of the caption, so the best matching of a square group stays what it was.
+    """
+    images = task.images.double() - strength * mean_feature(task, "images", references)[:, None]
+    captions = task.captions.double() - strength * mean_feature(task, "captions", references)[:, None]
+    return (task.scale * (images @ captions.mT) + task.bias).float()

@@ -1,0 +1,23 @@
+"""Dual softmax: how likely a caption is for its image, and an image for its caption."""
+
+from __future__ import annotations
+
+import torch
+
+from ttmbench.errors import UsageError
+from ttmbench.methods.task import ScoreTask
+
+
+def dual_softmax(task: ScoreTask) -> torch.Tensor:
+    """Log of the dual softmax (arXiv:2109.04290) inside each group: s_ij = (ln p_ij + ln q_ij) / 2.
+
+    p is a softmax over the captions of an image, q one over the images of a caption; groups of one image have p alone,
+    groups of one caption q alone. Margins of matchings of a square group stay what they were.
+    """
+    logits = task.scores.double()
+    answers = [logits.log_softmax(dim=axis) for axis in (2, 1) if logits.shape[axis] > 1]
+    if not answers:
+        raise UsageError("dual_softmax needs groups of at least two images or two captions, not 1x1")
+    if len(answers) == 1:
+        task.notes.append("a softmax in one direction alone: there is one item to choose from in the other")
+    return torch.stack(answers).mean(dim=0).float()

@@ -1,0 +1,34 @@
+"""Nearest-neighbour normalisation: a caption that is close to many images is worth less."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from ttmbench.methods.losses import Direction
+from ttmbench.methods.references import References, subtract_biases
+from ttmbench.methods.task import FeatureTask
+
+
+def nnn(
+    task: FeatureTask,
+    *,
+    weight: Annotated[float, Field(ge=0)] = 0.75,
+    k: Annotated[int, Field(ge=1)] = 128,
+    direction: Direction = "both",
+    references: References = "others",
+) -> torch.Tensor:
+    """Nearest-neighbour normalisation (arXiv:2410.24114): s_ij = T (c_ij - b_j - b_i) + b, with cosines c.
+
+    The bias of an item is weight times the mean of its k largest cosines with the references on the other side (of all
+    of them if there are fewer): b_j of a caption with images for i2t, b_i of an image with captions for t2i.
+    """
+
+    def bias(cosines: torch.Tensor) -> torch.Tensor:
+        nearest = cosines.topk(min(k, cosines.shape[-1])).values
+        kept = nearest.isfinite()  # references of the own group are left out
+        return weight * nearest.where(kept, 0).sum(dim=-1) / kept.sum(dim=-1)
+
+    return subtract_biases(task, bias, direction, references)

@@ -1,0 +1,75 @@
+"""Test-time prototype shifting: a shift of each caption's features, learned anew for every group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from ttmbench.errors import UsageError
+from ttmbench.methods.losses import Direction, confident, directions, view_entropy
+from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask
+
+
+def tps(
+    task: TrainingTask,
+    *,
+    direction: Direction = "both",
+    views: Annotated[int, Field(ge=1)] = 64,
+    crop_scale: Annotated[float, Field(gt=0, le=1)] = 0.5,
+    flip: bool = False,
+    share: Annotated[float, Field(gt=0, le=1)] = 0.1,
+    lr: Annotated[float, Field(gt=0)] = 5e-3,
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01,
+    steps: Annotated[int, Field(ge=1)] = 1,
+) -> Iterator[MethodStep]:
+    """Test-time prototype shifting (arXiv:2403.12952): t'_j = normalise(t_j + delta_j), delta = 0 at first.
+
+    AdamW lowers the entropy of the mean answer of each image's most confident views (``share`` of ``views``), chosen
+    once. The plain image is then scored with the shifted captions. No gradient passes through a tower.
+    """
+    check_directions(task, direction)
+    features = task.views(views, crop_scale, flip)
+    for batch in task.stream(images=1):  # one group
+        captions = task.all_captions[batch.caption_rows]
+        kept = confident_views(task, features[batch.image_rows], captions, share)
+        shift = torch.zeros_like(captions, requires_grad=True)
+        optimizer = task.optimizer(torch.optim.AdamW([shift], lr=lr, weight_decay=weight_decay))
+        for _ in range(steps):
+            loss = view_entropy(view_logits(task, kept, unit(captions + shift)), direction)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        yield batch.step(task.logits(task.all_images[batch.image_rows], unit(captions + shift)), loss)
+
+
+def unit(features: torch.Tensor) -> torch.Tensor:
+    """The same directions with length 1."""
+    return features / features.norm(dim=-1, keepdim=True)
+
+
+def check_directions(task: ScoreTask, direction: Direction) -> None:
+    """UsageError where no answer has an entropy, or no view is more confident than another."""
+    m, n = task.scores.shape[1:]
+    rows, columns = directions(direction, m, n)
+    if n == 1:
+        raise UsageError(f"views are chosen by an image's answer among captions, and a {m}x{n} group has one caption")
+    if direction == "both" and not (rows and columns):
+        task.notes.append(f"direction=both: in a {m}x{n} group there is one image, so only its own answer counts")
+
+
+def view_logits(task: FeatureTask, views: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+    """Scores of every view: [groups, m, V, d] and [groups, n, d] -> [groups, m, V, n]."""
+    groups, m, count, _ = views.shape
+    return task.logits(views.flatten(1, 2), captions).reshape(groups, m, count, -1)
+
+
+def confident_views(task: FeatureTask, views: torch.Tensor, captions: torch.Tensor, share: float) -> torch.Tensor:
+    """Features of the most confident views of each image, most confident first: [groups, m, V, d] -> the same, fewer.
+
+    A view's confidence is the entropy of its answer among the group's captions, [groups, n, d].
+    """
+    positions = confident(view_logits(task, views, captions).detach(), share)
+    return views.take_along_dim(positions[..., None], dim=2)
