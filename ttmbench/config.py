@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -19,7 +18,16 @@ from pydantic import (
     model_validator,
 )
 
-from ttmbench._util.option_values import beneath, name_of_model, nested, of_this_machine, read_batch_size, read_dtype, read_limit, read_rerank
+from ttmbench._util.option_values import (
+    beneath,
+    name_of_model,
+    nested,
+    of_this_machine,
+    read_batch_size,
+    read_dtype,
+    read_limit,
+    read_rerank,
+)
 from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
 from ttmbench.errors import UsageError
 from ttmbench.types import PartKind

@@ -9,7 +9,16 @@ from typing import Any
 import pluggy
 
 from ttmbench._annotations import Traversable
-from ttmbench.types import AdapterSpec, IterationRecord, MethodPart, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, Track
+from ttmbench.types import (
+    AdapterSpec,
+    IterationRecord,
+    MethodPart,
+    MethodSpec,
+    MetricSpec,
+    ScheduleSpec,
+    SourceSpec,
+    Track,
+)
 
 PROJECT = "ttmbench"
 hookspec = pluggy.HookspecMarker(PROJECT)

@@ -266,7 +266,7 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
     if kind is None:
         taken = "s and ".join(one.__name__ for one in _KINDS[hook])
         return f"{type(item).__name__} is nothing to register here; it takes {taken}s of ttmbench"
-    given = {field.name: getattr(item, field.name) for field in fields(item)}
+    given = {field.name: getattr(item, field.name) for field in fields(kind)}
     if isinstance(item, MethodPart) and given.pop("kind") not in get_args(PartKind):
         return f"MethodPart {item.name!r}: kind should be one of {', '.join(get_args(PartKind))}, got {item.kind!r}"
     key, label = next(iter(given.items()))  # a name or a kind

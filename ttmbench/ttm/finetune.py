@@ -91,10 +91,17 @@ def make_optimizer(
 
 
 def named_parameters(adapter: Trainable | PairTrainable) -> NamedParameters:
-    """The parameters that an adapter trains, with their names in its model; with numbers where it has no module."""
-    model = next((one for one in (adapter, getattr(adapter, "model", None)) if isinstance(one, torch.nn.Module)), None)
-    names = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
-    return [(names.get(id(one), str(number)), one) for number, one in enumerate(adapter.parameters())]
+    """The parameters that an adapter trains, by their names in its module; by numbers where it has none."""
+    module = module_of(adapter)
+    names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
+    given = enumerate(adapter.parameters())
+    return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in given]
+
+
+def module_of(adapter: object) -> torch.nn.Module | None:
+    """The module whose parameters an adapter trains: itself or its attribute ``model``."""
+    module = adapter if isinstance(adapter, torch.nn.Module) else getattr(adapter, "model", None)
+    return module if isinstance(module, torch.nn.Module) else None
 
 
 def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
@@ -317,10 +324,11 @@ def contrastive_in_parts(
             features.append(torch.cat([tower(take(rows, part)) for part in parts(rows)]).requires_grad_())
     loss = _backward((of_features or adapter.loss_of)(*features))
     for (tower, rows), whole in zip(sides, features, strict=True):
-        for part in parts(rows) if whole.grad is not None else ():
+        gradient = whole.grad
+        for part in parts(rows) if gradient is not None else ():
             found = tower(take(rows, part))
-            if found.requires_grad:  # a side may have no parameter that is trained
-                found.backward(whole.grad[part])  # type: ignore[no-untyped-call]
+            if gradient is not None and found.requires_grad:  # a side may have no parameter that is trained
+                found.backward(gradient[part])  # type: ignore[no-untyped-call]
     return loss
 
 
