@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from ttmbench.evaluator.public_api import score as score
     from ttmbench.evaluator.simple_evaluate import simple_evaluate as simple_evaluate
     from ttmbench.hookspecs import hookimpl as hookimpl
+    from ttmbench.methods.task import FeatureTask as FeatureTask
+    from ttmbench.methods.task import MethodStep as MethodStep
+    from ttmbench.methods.task import ScoreTask as ScoreTask
+    from ttmbench.methods.task import TrainingTask as TrainingTask
     from ttmbench.protocols import Adapter as Adapter
     from ttmbench.protocols import Augmentable as Augmentable
     from ttmbench.protocols import Blind as Blind
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
     from ttmbench.types import ImageRef as ImageRef
     from ttmbench.types import IterationRecord as IterationRecord
     from ttmbench.types import Loaded as Loaded
+    from ttmbench.types import MethodSpec as MethodSpec
     from ttmbench.types import MetricSpec as MetricSpec
     from ttmbench.types import ModelCard as ModelCard
     from ttmbench.types import ModelFiles as ModelFiles
@@ -90,6 +95,7 @@ _HOME = {
     "evaluator.eval_results": ("EvalResults",),
     "evaluator.simple_evaluate": ("simple_evaluate",),
     "hookspecs": ("hookimpl",),
+    "methods.task": ("FeatureTask", "MethodStep", "ScoreTask", "TrainingTask"),
     "protocols": (
         *("Adapter", "Augmentable", "Blind", "Bounding", "ChoiceQuestion", "ChoiceScorer", "ChoiceStyle", "Debiasable"),
         *("DualEncoder", "Learning", "ManyAtOnce", "MayRefuse", "NoisePrior", "PairScorer", "PairTrainable"),
@@ -97,8 +103,8 @@ _HOME = {
         *("Trainable", "TrainableInParts", "Truncating"),
     ),
     "types": (
-        *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "MetricSpec", "ModelCard", "ModelFiles"),
-        *("Loaded", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
+        *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "Loaded", "MethodSpec", "MetricSpec"),
+        *("ModelCard", "ModelFiles", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
     ),
 }
 _MODULE_OF = {name: f"ttmbench.{module}" for module, names in _HOME.items() for name in names}

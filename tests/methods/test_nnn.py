@@ -67,7 +67,7 @@ def test_a_side_with_one_item_is_dropped_and_this_is_noted(images, captions, lef
     assert torch.equal(nnn(task), nnn(feature_task(5, images, captions), direction=left))
     other = "t2i" if left == "i2t" else "i2t"
     assert task.notes == [f"direction {other} is dropped: there is one item to choose from"]
-    with pytest.raises(UsageError, match=f"^direction={other} needs groups of at least two .* to choose from, not 1$"):
+    with pytest.raises(UsageError, match=f"^direction={other} needs groups of at least two .* to choose from, not"):
         nnn(task, direction=other)
 
 

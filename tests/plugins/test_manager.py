@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ttmbench import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl, score, simple_evaluate
+from ttmbench import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl, score, simple_evaluate
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.methods.settings import arguments
 from ttmbench.plugins.registry import build_registry
 
 
@@ -24,6 +25,8 @@ METRIC = MetricSpec("good", ones)
 ADAPTER = AdapterSpec("good", "module:load")
 SOURCE = SourceSpec("good", "module:read")
 SCHEDULE = ScheduleSpec("good", np.linspace)
+METHOD = MethodSpec("good", "module:method")
+TRAINED = MethodSpec("good", "module:method", needs=("gradients",), reset="never")
 
 
 def plugin_of(*specs):
@@ -33,6 +36,7 @@ def plugin_of(*specs):
         SourceSpec: "ttmbench_register_sources",
         MetricSpec: "ttmbench_register_metrics",
         ScheduleSpec: "ttmbench_register_schedules",
+        MethodSpec: "ttmbench_register_methods",
     }
     return type("Made", (), {kinds[type(specs[0])]: hookimpl(lambda self: list(specs))})()
 
@@ -67,6 +71,29 @@ WRONG = [
     (SOURCE, {"needs": "places"}, "needs should be 'module:callable'"),
     (SCHEDULE, {"name": "half-way"}, "a name is made of"),
     (SCHEDULE, {"compute": [1.0, 0.0]}, "compute should be a function"),
+    (METHOD, {"name": "half-way"}, "a name is made of letters, digits and _, got 'half-way'"),
+    (METHOD, {"name": "ttm"}, "'ttm' is the name of a column that ttmbench has"),
+    (METHOD, {"name": "none"}, "'none' is the name of a column that ttmbench has"),
+    (METHOD, {"name": "holdout"}, "'holdout' is the name of a column that ttmbench has"),
+    (METHOD, {"target": "method"}, "target should be 'module:callable', got 'method'"),
+    (METHOD, {"target": ones}, "target should be 'module:callable'"),
+    (METHOD, {"needs": "scores"}, "needs should be a tuple of scores, features, references, views, gradients, "),
+    (METHOD, {"needs": ()}, "needs should be a tuple of scores, "),
+    (METHOD, {"needs": ("truth",)}, "needs should be a tuple of scores, "),
+    (METHOD, {"needs": ([],)}, "needs should be a tuple of scores, "),
+    (METHOD, {"needs": ("labels",)}, "a method of a plugin gets no labels, not even random ones"),
+    (METHOD, {"needs": ("scores", "random_labels")}, "a method of a plugin gets no labels, not even random ones"),
+    (METHOD, {"needs": ("gradients",)}, "reset is for a method that needs gradients, and such a method has one"),
+    (METHOD, {"reset": "group"}, "reset is for a method that needs gradients, and such a method has one; got 'group'"),
+    (TRAINED, {"reset": "daily"}, "reset should be one of group, batch, never, None, got 'daily'"),
+    (TRAINED, {"reset": None}, "reset is for a method that needs gradients, and such a method has one; got None"),
+    (METHOD, {"scope": "global"}, "scope should be one of row, group, batch, stream, task, got 'global'"),
+    (METHOD, {"settings": ["lr"]}, "settings should be a mapping of names to values, got ['lr']"),
+    (METHOD, {"settings": {1: 2}}, "settings should be a mapping of names to values"),
+    (METHOD, {"sources": {"lr": 1e-3}}, "sources should have texts"),
+    (METHOD, {"summary": 3}, "summary should be a text, got 3"),
+    (METHOD, {"reference": None}, "reference should be a text, got None"),
+    (METHOD, {"assumes_matching": "yes"}, "assumes_matching should be True or False, got 'yes'"),
 ]
 
 
@@ -89,7 +116,17 @@ def test_an_instance_of_another_class_is_nothing_to_register():
 
 
 def test_what_ships_fits():
-    assert not build_registry().plugins.broken
+    registry = build_registry()
+    assert not registry.plugins.broken
+    for name, (spec, _) in registry.methods.items():
+        assert arguments(spec) is not None and all(one.allowed for one in arguments(spec)), name
+
+
+def test_labels_are_for_the_built_in_upper_bound_and_controls():
+    methods = {name: spec for name, (spec, _) in build_registry().methods.items()}
+    assert {name for name, spec in methods.items() if "labels" in spec.needs} == {"oracle"}
+    assert {name for name, spec in methods.items() if "random_labels" in spec.needs} == {"placebo", "shuffle"}
+    assert methods["oracle"].track == "oracle" and methods["ttm"].track == "test_time"
 
 
 @pytest.mark.parametrize("values", [lambda s: np.full(len(s), 5.43), lambda s: np.full(len(s), -0.1)])
@@ -165,7 +202,7 @@ def installed(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-HEAD = "from ttmbench import AdapterSpec, MetricSpec, hookimpl\nimport pathlib\n"
+HEAD = "from ttmbench import AdapterSpec, MethodSpec, MetricSpec, hookimpl\nimport pathlib\n"
 ADAPTERS = '@hookimpl\ndef ttmbench_register_adapters():\n    return [AdapterSpec("{0}", "{0}.model:load")]\n'
 BROKEN = {
     "import": ("import acme_nowhere\n", "could not be imported: ModuleNotFoundError", "broken_a/plugin.py, line 3"),
@@ -178,6 +215,17 @@ BROKEN = {
     "track": (
         '@hookimpl\ndef ttmbench_register_metrics():\n    return [MetricSpec("m", len, track="zeroshot")]\n',
         "MetricSpec 'm': track should be one of",
+        "broken_a/plugin.py, line 3",
+    ),
+    "labels": (
+        "@hookimpl\ndef ttmbench_register_methods():\n"
+        '    return [MethodSpec("m", "a:b", needs=("labels",)), MethodSpec("sound_m", "a:b")]\n',
+        "MethodSpec 'm': a method of a plugin gets no labels, not even random ones",
+        "broken_a/plugin.py, line 3",
+    ),
+    "column": (
+        '@hookimpl\ndef ttmbench_register_methods():\n    return [MethodSpec("oracle", "a:b")]\n',
+        "MethodSpec 'oracle': 'oracle' is the name of a column that ttmbench has",
         "broken_a/plugin.py, line 3",
     ),
     "misspelt": ("@hookimpl\ndef ttmbench_register_metric():\n    return []\n", "does not fit: ", ""),
@@ -257,6 +305,14 @@ def test_an_interrupt_inside_a_plugin_names_it(text, doing, installed, capsys):
     installed("slow_a", HEAD + text)
     assert main(["ls", "models"]) == 130
     assert capsys.readouterr().err == f"ttmbench: interrupted while plugin 'slow_a' was being {doing}\n"
+
+
+def test_a_refused_method_leaves_the_plugins_others(installed):
+    installed("broken_a", HEAD + BROKEN["labels"][0])
+    registry = build_registry(quiet=True)
+    assert registry.method("sound_m").name == "sound_m" and "m" not in registry.methods
+    with pytest.raises(UsageError, match=r"unknown method 'm' \(plugin 'broken_a' in ttmbench_register_methods"):
+        registry.method("m")
 
 
 def test_two_plugins_that_take_one_name_leave_it_to_nobody(installed, capsys):

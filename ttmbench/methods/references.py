@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.losses import Direction
+from ttmbench.methods.losses import Direction, directions
 from ttmbench.methods.task import FeatureTask
 
 References = Literal["task", "others"]
@@ -52,19 +52,13 @@ def subtract_biases(
     Raises:
         UsageError: fewer than two references, or in the one direction asked for there is one item to choose from.
     """
-    images, captions = task.scores.shape[1:]
-    chosen = {"i2t": captions, "t2i": images}
-    for one, number in chosen.items():
-        if direction == one and number < 2:
-            side = "captions" if one == "i2t" else "images"
-            raise UsageError(f"direction={one} needs groups of at least two {side} to choose from, not 1")
-    dropped = [one for one, number in chosen.items() if number < 2]
-    if direction == "both" and dropped:
-        task.notes.append(f"direction {dropped[0]} is dropped: there is one item to choose from")
+    rows, columns = directions(direction, *task.scores.shape[1:])
+    if direction == "both" and not (rows and columns):
+        task.notes.append(f"direction {'t2i' if rows else 'i2t'} is dropped: there is one item to choose from")
     scores = task.scores.double()
-    if direction != "t2i" and captions > 1:
+    if rows:
         scores = scores - task.scale.double() * _biases(task, "captions", bias, references)[:, None, :]
-    if direction != "i2t" and images > 1:
+    if columns:
         scores = scores - task.scale.double() * _biases(task, "images", bias, references)[:, :, None]
     return scores.float()
 

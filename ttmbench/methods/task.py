@@ -172,11 +172,12 @@ class TrainingTask(FeatureTask):
         )
         self.adapter, self._prepared, self._select, self._resets = adapter, prepared, select, resets
         self._seed, self._resume = seed, resume
-        self._done = 0 if resume is None else resume.done
+        self._turns = 0 if resume is None else resume.turns
         self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.state)
         self.trained: dict[str, torch.nn.Parameter] = {}
         self._original: dict[str, torch.Tensor] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, object]]] = []
+        self._begun = False
         for parameter in adapter.parameters():  # until `train` chooses some: a method may train its own tensors alone
             parameter.requires_grad_(False)
 
@@ -193,8 +194,13 @@ class TrainingTask(FeatureTask):
         return list(self.trained.values())
 
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
-        """Takes charge of an optimiser: it is reset with the model, and goes on where a stopped run was."""
+        """Takes charge of an optimiser: its steps are counted, it is reset with the model, and a stopped run resumes.
+
+        Inside a turn, an optimiser of that turn's own variables is only counted.
+        """
         optimizer.register_step_post_hook(lambda *_: self.cost.count(optimizer_steps=1))
+        if self._begun:  # made for this turn alone
+            return optimizer
         self._optimizers.append((optimizer, copy.deepcopy(optimizer.state_dict())))
         if self._resume is not None:
             optimizer.load_state_dict(self._resume.optimizers[len(self._optimizers) - 1])
@@ -214,19 +220,19 @@ class TrainingTask(FeatureTask):
         """
         order = torch.randperm(len(self.scores), generator=torch.Generator().manual_seed(self._seed))
         size = max(1, images // self.scores.shape[1])
-        for number, groups in enumerate(torch.split(order, size)):
-            if number < self._done:
-                continue
-            if self._resets:
-                self.reset()
-            yield Batch(self, groups)
-            self._done = number + 1
+        yield from self._each(torch.split(order, size))
 
     def iterations(self, count: int) -> Iterator[Batch]:
         """The whole task, so many times."""
-        for number in range(self._done, count):
-            yield Batch(self, torch.arange(len(self.scores)))
-            self._done = number + 1
+        yield from self._each([torch.arange(len(self.scores))] * count)
+
+    def _each(self, turns: Sequence[torch.Tensor]) -> Iterator[Batch]:
+        self._begun = True
+        for groups in turns[self._turns :]:
+            if self._resets:
+                self.reset()
+            self._turns += 1
+            yield Batch(self, groups)
 
     def encode_images(self, rows: torch.Tensor) -> torch.Tensor:
         """Features of distinct images as the model is now, [rows, d]; with gradients where they are enabled."""
@@ -241,7 +247,7 @@ class TrainingTask(FeatureTask):
         parameters = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         state = {name: tensor.detach().clone() for name, tensor in self.state.items()}
         optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer, _ in self._optimizers]
-        return MethodState(self._done, parameters, optimizers, state)
+        return MethodState(self._turns, parameters, optimizers, state)
 
     def _load(self, values: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():
@@ -307,7 +313,7 @@ class Batch:
 class MethodState:
     """Everything that the next turn of a training method depends on."""
 
-    done: int = 0  # turns that are over
+    turns: int = 0  # that are over
     parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the trained ones, by name
     optimizers: Sequence[dict[str, object]] = ()  # their states, in the order in which they were made
     state: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the method's own

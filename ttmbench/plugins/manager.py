@@ -51,6 +51,7 @@ _TAKEN_ENDINGS = ("_stderr", "_seed_std")  # of keys beside a metric's own
 _METRIC_SCOPES = ("group", "global", "captions", "i2t", "t2i", "class")
 _METHOD_SCOPES = ("row", "group", "batch", "stream", "task")
 _LABELS = ("labels", "random_labels")
+_NEEDS = [need for need in get_args(Need) if need not in _LABELS]
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "reset": ("group", "batch", "never", None),
     "track": tuple(one for one in get_args(Track) if one not in ("forced_choice", "supervised")),  # these are of models
@@ -109,7 +110,7 @@ class Plugins:
         doubled: set[str] = set()
         for plugin, items in self._each(hook):
             for item in items:
-                problem = problem_of(item, hook)
+                problem = problem_of(item, hook, plugin == BUILTIN)
                 if problem is not None:
                     self._refuse(plugin, f"in {hook}{self._place(plugin, hook)}: {problem}")
                     continue
@@ -241,8 +242,11 @@ def _label(point: EntryPoint) -> str:
     return f"{point.dist.name}:{point.name}"
 
 
-def problem_of(item: object, hook: str) -> str | None:
-    """The first error of an item that a plugin's hook registers; None if it is correct."""
+def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None:
+    """The first error of an item that a plugin's hook registers; None if it is correct.
+
+    Only built-in methods may have labels, and the names of columns.
+    """
     if hook == "ttmbench_register_task_dirs":
         is_folder = isinstance(item, Traversable) and item.is_dir()
         return None if is_folder else f"must be a Path to a folder of tasks, got {item!r:.200}"
@@ -252,7 +256,8 @@ def problem_of(item: object, hook: str) -> str | None:
     given = {field.name: getattr(item, field.name) for field in fields(item)}
     key, label = next(iter(given.items()))  # a name or a kind
     more = _adapter(item) if isinstance(item, AdapterSpec) else _method(item) if isinstance(item, MethodSpec) else ()
-    checks = (more, _names(kind, key, given), _values(kind, given))
+    refused = _reserved(item) if isinstance(item, MethodSpec) and not is_built_in else ()
+    checks = (more, refused, _names(kind, key, given), _values(kind, given))
     problem = next((problem for check in checks for problem in check), None)
     return None if problem is None else f"{kind.__name__} {label!r}: {problem}"
 
@@ -278,7 +283,7 @@ def _values(kind: type, given: Mapping[str, Any]) -> Iterator[str]:
     scopes = {MetricSpec: _METRIC_SCOPES, MethodSpec: _METHOD_SCOPES}.get(kind, ())
     for what, allowed in {**_CHOICES, "scope": scopes}.items():
         if what in given and given[what] not in allowed:
-            yield f"{what} should be one of {', '.join(allowed)}, got {given[what]!r}"
+            yield f"{what} should be one of {', '.join(map(str, allowed))}, got {given[what]!r}"
     if not isinstance(given.get("higher_is_better", True), bool):
         yield f"higher_is_better should be True or False, got {given['higher_is_better']!r}"
     if not isinstance(given["summary"], str):
@@ -286,15 +291,30 @@ def _values(kind: type, given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _method(spec: MethodSpec) -> Iterator[str]:
-    if not isinstance(spec.needs, tuple | list) or not spec.needs or not set(spec.needs) <= set(get_args(Need)):
-        yield f"needs should be a tuple of {', '.join(get_args(Need))}, got {spec.needs!r}"
-    elif set(spec.needs) & set(_LABELS):
-        yield "a method of a plugin gets no labels, not even random ones"
+    if (
+        not isinstance(spec.needs, tuple | list)
+        or not spec.needs
+        or any(one not in get_args(Need) for one in spec.needs)
+    ):
+        yield f"needs should be a tuple of {', '.join(_NEEDS)}, got {spec.needs!r}"
     elif (spec.reset is not None) != ("gradients" in spec.needs):
         yield f"reset is for a method that needs gradients, and such a method has one; got {spec.reset!r}"
     for what, settings in (("settings", spec.settings), ("sources", spec.sources)):
         if not isinstance(settings, Mapping) or not all(isinstance(key, str) for key in settings):
             yield f"{what} should be a mapping of names to values, got {settings!r}"
+        elif what == "sources" and not all(isinstance(text, str) for text in settings.values()):
+            yield f"sources should have texts, got {settings!r}"
+    if not isinstance(spec.reference, str):
+        yield f"reference should be a text, got {spec.reference!r}"
+    for what in ("order_dependent", "assumes_matching", "scores_before_update", "gives_logits"):
+        if not isinstance(getattr(spec, what), bool):
+            yield f"{what} should be True or False, got {getattr(spec, what)!r}"
+
+
+def _reserved(spec: MethodSpec) -> Iterator[str]:
+    """What only a built-in method may be."""
+    if any(need in _LABELS for need in spec.needs):
+        yield "a method of a plugin gets no labels, not even random ones"
     if any(column.filter == spec.name for column in COLUMNS):
         yield f"'{spec.name}' is the name of a column that ttmbench has"
 

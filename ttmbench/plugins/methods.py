@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ttmbench.types import MethodSpec
 
+_TTM = "arXiv:2510.07632"
 _VIEWS = {
     "views": "64 in the paper's code",
     "share": "10 % in the paper",
@@ -12,6 +13,54 @@ _VIEWS = {
 }
 
 METHODS: tuple[MethodSpec, ...] = (
+    MethodSpec(
+        "ttm",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="Test-Time Matching: trains on the most confident matchings, iteration by iteration",
+        reference=_TTM,
+        needs=("gradients",),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "simple_match",
+        "ttmbench.ttm.algorithm:overfit",
+        summary="SimpleMatch's second step: trains on all first matchings until group scores reach them",
+        reference=_TTM,
+        needs=("gradients",),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "oracle",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="upper bound: TTM with correct pseudo-labels only (uses labels)",
+        reference=_TTM,
+        needs=("gradients", "labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "placebo",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="control: TTM with a random matching for each selected group",
+        needs=("gradients", "random_labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "shuffle",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="control: TTM with its pseudo-labels moved to other selected groups",
+        needs=("gradients", "random_labels"),
+        scope="task",
+        reset="never",
+        assumes_matching=True,
+    ),
     MethodSpec(
         "dn",
         "ttmbench.methods.dn:dn",
@@ -106,5 +155,32 @@ METHODS: tuple[MethodSpec, ...] = (
         },
         order_dependent=True,
         assumes_matching=True,
+    ),
+    MethodSpec(
+        "zero",
+        "ttmbench.methods.zero:zero",
+        summary="ZERO: votes of each image's most confident views",
+        reference="arXiv:2405.18330",
+        needs=("views",),
+        sources={**_VIEWS, "share": "gamma = 0.3 in the paper's code"},
+        gives_logits=False,
+    ),
+    MethodSpec(
+        "vte",
+        "ttmbench.methods.vte:vte",
+        summary="view ensemble: mean feature of each image's most confident views (share=1: of all views)",
+        reference="arXiv:2405.14977",
+        needs=("views",),
+        scope="row",
+        sources={**_VIEWS, "normalise": "not in the paper's code"},
+    ),
+    MethodSpec(
+        "mta",
+        "ttmbench.methods.mta:mta",
+        summary="MTA: mode of each image's views by mean shift, where views that answer alike weigh more",
+        reference="arXiv:2405.02266",
+        needs=("views",),
+        scope="row",
+        sources={**_VIEWS, **dict.fromkeys(("share", "lambda_y", "lambda_q", "rounds", "steps"), "the paper's code")},
     ),
 )
