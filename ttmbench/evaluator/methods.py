@@ -17,7 +17,6 @@ from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Model
-from ttmbench.scoring.fingerprint import distinct_images
 from ttmbench.types import GroupShape, MethodSpec, Record
 
 
@@ -79,10 +78,9 @@ def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str,
     stage, registry, config = scored.stage, run.registry, run.config
     views = None
     if any("views" in registry.method(name).needs for name in config.methods):
-        views_of = load_target("ttmbench.methods.views:Views")
+        views_of = load_target("ttmbench.methods.views:views_of")
         assert run.capabilities.dual_encoder is not None, "checked before anything was scored"
-        images = [image for _, image in distinct_images(scored.data.groups)]
-        views = partial(views_of, run.capabilities.dual_encoder, images, run.sizer)
+        views = views_of(run.capabilities.dual_encoder, scored.data.groups, run.sizer)
     shared = MethodRun(
         scored.raw,
         scored.spec.shape,

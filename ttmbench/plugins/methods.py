@@ -12,6 +12,15 @@ _VIEWS = {
     "flip": "half of the views in the paper's code; none, since left and right would be exchanged",
 }
 
+_PROMPTS = {
+    **_VIEWS,
+    "tokens": "4 context tokens in the paper; here the first ones of each caption",
+    "direction": "rows alone (i2t) in the paper, whose classes are shared by all images",
+    "lr": "5e-3 in the paper",
+    "weight_decay": "AdamW's default, as in the paper's code",
+    "steps": "1 in the paper",
+}
+
 METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "ttm",
@@ -113,7 +122,7 @@ METHODS: tuple[MethodSpec, ...] = (
         sources={
             **_VIEWS,
             "direction": "rows alone (i2t) in the paper, whose classes are shared by all images",
-            "lr": "5e-3 in the paper's code for ImageNet",
+            "lr": "5e-3 in the paper's code for ImageNet (1e-3 for others)",
             "weight_decay": "AdamW's default, as in the paper's code",
             "steps": "1 in the paper",
         },
@@ -155,6 +164,25 @@ METHODS: tuple[MethodSpec, ...] = (
         },
         order_dependent=True,
         assumes_matching=True,
+    ),
+    MethodSpec(
+        "tpt",
+        "ttmbench.methods.tpt:tpt",
+        summary="test-time prompt tuning: captions' first tokens shifted to lower the entropy over confident views",
+        reference="arXiv:2209.07511",
+        needs=("views", "gradients", "caption_embeddings"),
+        reset="group",
+        sources=_PROMPTS,
+    ),
+    MethodSpec(
+        "c_tpt",
+        "ttmbench.methods.tpt:tpt",
+        summary="calibrated prompt tuning: tpt that also keeps the captions of a group apart",
+        reference="arXiv:2403.14119",
+        needs=("views", "gradients", "caption_embeddings"),
+        reset="group",
+        settings={"dispersion": 50.0},
+        sources={**_PROMPTS, "dispersion": "50 in the paper for fine-grained classes (20 for ImageNet)"},
     ),
     MethodSpec(
         "zero",
