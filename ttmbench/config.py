@@ -27,6 +27,8 @@ from ttmbench._util.option_values import (
     read_dtype,
     read_limit,
     read_rerank,
+    split_names,
+    with_own_options,
 )
 from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
 from ttmbench.errors import UsageError
@@ -200,6 +202,9 @@ class RunConfig(BaseModel):
         ttm: adapt by TTM before scoring.
         ttm_args: TTM settings that override every default.
         ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        methods: names of further test-time methods; ``ttm``, ``simple_match``, ``oracle``, ``placebo`` and ``shuffle``
+            are the same as their own options.
+        method_args: their settings, named ``METHOD.KEY``.
         simple_match: run SimpleMatch's overfitting step.
         oracle: upper bound: also run TTM with correct pseudo-labels only (uses labels).
         ttm_controls: also run TTM with random (``placebo``) or permuted (``shuffle``) pseudo-labels.
@@ -248,6 +253,8 @@ class RunConfig(BaseModel):
     ttm: bool = False
     ttm_args: Arguments = {}
     ttm_preset: Literal["auto", "paper"] = "auto"
+    methods: list[str] = []
+    method_args: Arguments = {}
     simple_match: bool = False
     oracle: bool = False
     ttm_controls: list[Literal["placebo", "shuffle"]] = []
@@ -280,6 +287,16 @@ class RunConfig(BaseModel):
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
     trust_remote_code: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods_with_options(cls, values: Any) -> Any:
+        return with_own_options(values) if isinstance(values, Mapping) and values.get("methods") else values
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without methods, as configurations were before there were any: with the same digest."""
+        return {key: value for key, value in dump(self).items() if value or key not in ("methods", "method_args")}
 
     @field_validator("rerank", mode="before")
     @classmethod
@@ -327,10 +344,13 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
     test_time = config.adapts, "is for test-time training, so it needs ttm, simple_match or oracle"
+    any_method = config.adapts or bool(config.methods), f"{test_time[1]}, or methods"
     ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
     needs = {
-        **dict.fromkeys(("ttm_args", "ttm_preset", "seeds"), test_time),
+        **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
+        "seeds": any_method,
+        "method_args": (bool(config.methods), "is for methods, so it needs methods"),
         **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
         **dict.fromkeys(("log_samples", "save_scores"), file),
         "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),
@@ -341,15 +361,6 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
     return config
-
-
-def split_names(text: str) -> list[str]:
-    """``a, b`` as a list, as ``--tasks`` takes it.
-
-    >>> split_names("shapes_color, shapes_place,")
-    ['shapes_color', 'shapes_place']
-    """
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_pairs(text: str) -> Arguments:

@@ -84,6 +84,22 @@ def test_results_fit(monkeypatch, width, stream, reference_document):
         assert f"{value} ± {spread}" in text, task
 
 
+def test_the_first_table_of_a_run_is_one_block_in_80_columns(monkeypatch, reference_document):
+    text = printed(monkeypatch, 80, lambda: print_results(reference_document))
+    first = text[: text.index("every metric")]
+    tasks = [task for task in reference_document["results"] if f"\n{task}: " in first]
+    assert len(tasks) > 3 and max(map(len, first.splitlines())) <= 80
+    assert first.count("\nTTM: ") == len(tasks) and first.count("chance") == 1, "no row and no head stands twice"
+
+
+def test_a_single_text_spans_the_table():
+    rows = [["a heading that is wider than the first column"], ["a", "1.5"]]
+    ((columns, cells, widths),) = lay_out([TableColumn("k", "key"), TableColumn("value", "number")], rows, 50)
+    assert widths == [1, 5] and cells == rows
+    _, lines = plain_lines(columns, cells, [10, 12], "-")
+    assert lines == ["-" * 24, "a heading that is wider", "than the first column", "a                    1.5"]
+
+
 @pytest.fixture
 def reference_document(pytestconfig):
     return read_document(pytestconfig.rootpath / "results" / "reference" / "builtin.json").to_dict()

@@ -236,3 +236,36 @@ def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyT
     if parts and model.startswith(SCORERS):
         parts.insert(0, model)
     return "/".join(parts) or model
+
+
+def split_names(text: str) -> list[str]:
+    """``a, b`` as a list, as ``--tasks`` takes it.
+
+    >>> split_names("shapes_color, shapes_place,")
+    ['shapes_color', 'shapes_place']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def with_own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose ``methods`` with options of their own became these, so that a run is written down in one way.
+
+    >>> asked = with_own_options({"methods": "ttm,tent,placebo", "method_args": {"ttm": {"lr": 1}, "tent.lr": 2}})
+    >>> asked["ttm"], asked["ttm_args"], asked["ttm_controls"], asked["methods"], asked["method_args"]
+    (True, {'lr': 1}, ['placebo'], ['tent'], {'tent.lr': 2})
+    """
+    asked = settings["methods"]
+    names = split_names(asked) if isinstance(asked, str) else list(asked)
+    own, controls = ("ttm", "simple_match", "oracle"), ("placebo", "shuffle")
+    given: dict[str, Any] = {}
+    for key, value in dict(settings.get("method_args", {})).items():
+        given |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
+    of_ttm = {key: given.pop(key) for key in [*given] if key.startswith("ttm.") and "ttm" in names}
+    found = {**settings, **{name: True for name in own if name in names}, "method_args": given}
+    found["methods"] = [name for name in names if name not in (*own, *controls)]
+    if of_ttm:
+        found["ttm_args"] = {**settings.get("ttm_args", {}), **{key[4:]: value for key, value in of_ttm.items()}}
+    if set(names) & set(controls):
+        asked_for = [*settings.get("ttm_controls", []), *(name for name in controls if name in names)]
+        found["ttm_controls"] = list(dict.fromkeys(asked_for))
+    return found

@@ -112,6 +112,7 @@ def plan_task(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
             "are true for an image; leave the task out"
         )
+    with_inputs = with_inputs or any(run.registry.method(name).takes_features for name in config.methods)
     return TaskPlan(
         task=task,
         metrics=metrics,

@@ -155,6 +155,7 @@ def code_of(
     for task in tasks:
         names += [(registry.sources, kind) for kind in kinds_of(task.spec.source)]
         names += [(registry.metrics, metric) for metric in task.spec.metrics]
+    names += [(registry.methods, name) for name in config.methods]
     if config.adapts:
         names += [(registry.schedules, one.schedule) for one in settings.values()]
         names += [(registry.parts, f"{kind}={getattr(one, kind)}") for one in settings.values() for kind in PART_KINDS]

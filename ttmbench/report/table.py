@@ -22,7 +22,7 @@ GAP = 2  # blanks between columns
 TEXT = 24  # width of a text column below which the table is broken into blocks
 KEYS = 0.6  # maximum fraction of the width for the columns that every block repeats
 LEAST = 8  # width of a key or a text in a block that would not fit otherwise
-LEAST_KEYS = 0.4  # minimum fraction of the width for keys when they are narrowed to avoid blocks
+LEAST_KEYS = 0.3  # minimum fraction of the width for keys when they are narrowed to avoid blocks
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def print_table(
 
     Args:
         columns: of the table.
-        rows: a text for each column; an empty row separates.
+        rows: a text for each column; an empty row separates, and a single text spans the table.
         title: a line above.
         caption: text below.
         width: in characters; by default that of the terminal. In a file or a pipe ``COLUMNS``, else unlimited.
@@ -142,6 +142,9 @@ def plain_lines(
     height = max(map(len, head), default=0)
     lines = [rule * _total(widths)]
     for row in rows:
+        if _spans(row, columns):
+            lines += broken(row[0], _total(widths))
+            continue
         lines += _joined(columns, [broken(cell, width) for cell, width in zip(row, widths, strict=True)], widths)
     return _joined(columns, [[""] * (height - len(name)) + name for name in head], widths), lines
 
@@ -196,12 +199,18 @@ def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -
     for block in blocks or [keys]:
         final = fitted(block, TEXT, "text")
         final = final if _total(final) <= width else fitted(block, LEAST, "key", "text")
-        laid_out.append(([columns[index] for index in block], [[row[index] for index in block] for row in rows], final))
+        cells = [list(row) if _spans(row, columns) else [row[index] for index in block] for row in rows]
+        laid_out.append(([columns[index] for index in block], cells, final))
     return laid_out
 
 
+def _spans(row: Cells, columns: Sequence[TableColumn]) -> bool:
+    """Whether a row is one text for all columns."""
+    return len(row) == 1 < len(columns)
+
+
 def _natural(columns: Sequence[TableColumn], rows: Sequence[Cells]) -> list[int]:
-    lines = [[column.name for column in columns], *rows]
+    lines = [[column.name for column in columns], *(row for row in rows if not _spans(row, columns))]
     return [max(cell_len(part) for line in lines for part in line[at].split("\n")) for at in range(len(columns))]
 
 
@@ -225,14 +234,17 @@ def _fitted(
 def _without_headings(
     columns: Sequence[TableColumn], rows: Sequence[Cells]
 ) -> tuple[list[TableColumn], list[list[str]]]:
-    """The table with the heading column as separate rows above the rows that share it."""
+    """The table with the heading column as rows that span it, above the rows that share it."""
     at = next((index for index, column in enumerate(columns) if column.kind == "heading"), None)
     if at is None:
         return list(columns), [list(row) for row in rows]
     below = []
     for row in rows:
+        if _spans(row, columns):
+            below.append(list(row))
+            continue
         if row[at]:
-            below.append([row[at], *[""] * (len(columns) - 2)])
+            below.append([row[at]])
         below.append([cell for index, cell in enumerate(row) if index != at])
     return [column for column in columns if column.kind != "heading"], below
 

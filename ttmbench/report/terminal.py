@@ -30,9 +30,12 @@ from ttmbench.results.labels import (
     SHUFFLE,
     SIMPLE_MATCH_COLUMN,
     TTM,
+    Column,
     chance_in,
+    columns_in,
     key_of,
 )
+from ttmbench.results.method_record import MethodRecord
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.records import BaselineRecord, Difference
 from ttmbench.results.transfer_deltas import transfers_of
@@ -44,7 +47,7 @@ def print_results(results: ResultsDocument | Mapping[str, Any], width: int | Non
     """Print the summary (if a model was adapted), every metric, and the notes; ``width`` as for `print_table`."""
     document = ResultsDocument.of(results)
     numbers = numbers_of(document)
-    if document.ttm or document.simple_match or document.oracle:
+    if document.ttm or document.simple_match or document.oracle or document.methods:
         _print_summary(document, numbers, width)
         print_line(width=width)
     _print_metrics(document, numbers, width)
@@ -70,7 +73,11 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
             yield f"{task}/{name}: mean over {mean.cells} of {', '.join(mean.by)} ({mean.groups} groups)"
     notes: dict[str, dict[str, None]] = {}
     ttm_notes = {task: record.notes for task, record in document.ttm.items()}
-    for notes_of in (ttm_notes, document.notes, document.group_notes):
+    of_methods = {
+        task: [f"{name}: {line}" for name, record in records.items() for line in record.notes]
+        for task, records in document.methods.items()
+    }
+    for notes_of in (ttm_notes, of_methods, document.notes, document.group_notes):
         for task, lines in notes_of.items():
             for line in lines:
                 notes.setdefault(line, {})[task] = None
@@ -87,46 +94,70 @@ def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
 
 
 def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: int | None) -> None:
-    """One row per task and method."""
-    columns = [TableColumn("task", "key"), TableColumn("", "key")]
-    columns += [TableColumn(name, "number") for name in ("value", "gain", "relative", "error red.", "chance", "ties")]
+    """One row per task and method; two for methods whose scores are numbers without matching too."""
+    heads = ("value", "gain", "relative", "error\nred.", "chance", "ties")
+    columns = [TableColumn("", "key"), *(TableColumn(name, "number") for name in heads)]
     rows: list[list[str]] = []
     for task in document.results:
         of_task = {(row.metric, row.filter): row for row in numbers if row.task == task}
         is_global = document.configs[task]["matching"] == "global"
         metrics = headline({metric for metric, name in of_task if name == RAW}, is_global)
-        counts, data = document.n_samples[task], document.datasets[task]
-        groups = counts.effective if data.coverage is None else f"{counts.effective} of {counts.original}"
-        about = [
-            task,
-            f"{groups} groups, {'x'.join(map(str, data.shape))}",
-            "matched globally" if is_global else "",
-            "",
-        ]
-        for column in COLUMNS:
-            metric = metrics[column not in (RAW_COLUMN, OVERFITTED_COLUMN)]
-            row = of_task.get((metric, column.filter))
-            if column.filter == CHOICE or (row is None and column not in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)):
-                continue
-            before = of_task.get((metrics[1], HOLDOUT_RAW if column.filter == HOLDOUT else RAW))
-            rows.append(
-                [
-                    about.pop(0) if about else "",
-                    f"{column.long_name}: {metric.replace('_accuracy', '').replace('_', ' ')}",
-                    number_text(row),
-                    *(gains(before, row) if column.filter in _GAINING else ("", "", "")),
-                    percent(chance_in(document.chance[task], metric, column.filter)),
-                    NOTHING if row is None else _count(row.ties),
-                ]
-            )
+        rows.append([_heading(document, task, is_global)])
+        for column in columns_in(name for _, name in of_task):
+            for metric, before in _compared(column, metrics, document.training(task, column.filter)):
+                row = of_task.get((metric, column.filter))
+                if column.filter == CHOICE or (row is None and column not in (RAW_COLUMN, SIMPLE_MATCH_COLUMN)):
+                    continue
+                rows.append(
+                    [
+                        f"{column.long_name}: {metric.replace('_accuracy', '').replace('_', ' ')}",
+                        number_text(row),
+                        *(("", "", "") if before is None else gains(of_task.get(before), row)),
+                        percent(chance_in(document.chance[task], metric, column.filter)),
+                        NOTHING if row is None else _count(row.ties),
+                    ]
+                )
         rows.append([])
+    caption = _about_gains(document, numbers)
+    print_table(columns, rows[:-1], title=f"{document.model_name}: percent", caption=caption, width=width)
+
+
+def _heading(document: ResultsDocument, task: str, is_global: bool) -> str:
+    """A task, how many of its groups were scored, and their shape."""
+    counts, data = document.n_samples[task], document.datasets[task]
+    groups = counts.effective if data.coverage is None else f"{counts.effective} of {counts.original}"
+    end = ", matched globally" if is_global else ""
+    return f"{task}: {groups} groups, {'x'.join(map(str, data.shape))}{end}"
+
+
+def _compared(column: Column, metrics: tuple[str, str], record: object) -> Iterator[tuple[str, tuple[str, str] | None]]:
+    """The metrics that a summary shows of a column, each with the metric and filter that its gain is over, if any."""
+    raw_metric, match_metric = metrics
+    matched = (match_metric, HOLDOUT_RAW if column.filter == HOLDOUT else RAW)
+    if column in (RAW_COLUMN, OVERFITTED_COLUMN):
+        yield raw_metric, None
+    elif column in COLUMNS:
+        yield match_metric, matched if column.filter in _GAINING else None
+    else:
+        uses_matching = isinstance(record, MethodRecord) and record.assumes_matching
+        yield raw_metric, matched if uses_matching else (raw_metric, RAW)
+        yield match_metric, matched
+
+
+def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
+    """What the summary's standard deviations and gains are."""
     stages = (document.ttm, document.simple_match, document.oracle)
-    seeds = max(len(record.seeds) for stage in stages for record in stage.values())
-    caption = f"± is the standard deviation over {seeds} seeds." if seeds > 1 else "One seed: no standard deviation."
+    records = {name: record for methods in document.methods.values() for name, record in methods.items()}
+    seeds = [len(record.seeds) for stage in stages for record in stage.values()]
+    most = max(*seeds, *(len(record.seeds) for record in records.values()), 1)
+    caption = f"± is the standard deviation over {most} seeds." if most > 1 else "One seed: no standard deviation."
     caption += " Gains are over SimpleMatch."
+    unmatched = [name for name, record in records.items() if not record.assumes_matching]
+    if unmatched:
+        caption = f"{caption[:-1]}, those of scores without matching ({', '.join(unmatched)}) over raw."
     if any(row.filter == HOLDOUT for row in numbers):
         caption += " Held-out gains are over the raw matching of the same groups."
-    print_table(columns, rows[:-1], title=f"{document.model_name}: percent", caption=caption, width=width)
+    return caption
 
 
 def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: int | None) -> None:

@@ -61,6 +61,19 @@ COLUMNS = (
 )
 """Every column, in the order in which tables have them."""
 
+
+def columns_in(filters: Iterable[str]) -> list[Column]:
+    """Every column there is for some filters, in the order of tables: other methods follow TTM, in the order given.
+
+    >>> [column.name for column in columns_in(["none", "tent", "ttm", "zero"])][2:6]
+    ['overfitted', 'TTM', 'tent', 'zero']
+    """
+    known = {column.filter for column in COLUMNS}
+    others = [Column(name, name, "test_time") for name in dict.fromkeys(filters) if name not in known]
+    at = COLUMNS.index(TTM_COLUMN) + 1
+    return [*COLUMNS[:at], *others, *COLUMNS[at:]]
+
+
 PUBLISHED = {column.published: column for column in COLUMNS if column.published is not None}
 """Name in the CSV of a published table -> column."""
 
