@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from ttmbench._util.option_values import nested, of_this_machine, read_batch_size, read_dtype, read_limit, read_rerank
+from ttmbench._util.option_values import (
+    beneath,
+    name_of_model,
+    nested,
+    of_this_machine,
+    read_batch_size,
+    read_dtype,
+    read_limit,
+    read_rerank,
+    split_names,
+    with_own_options,
+)
 from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
 from ttmbench.errors import UsageError
+from ttmbench.types import PartKind
 
 DEFAULT_LEARNING_RATE = 1e-5
 AUTHORS_LEARNING_RATE = 4e-5  # what the authors' published code takes where nothing is said
@@ -21,6 +42,8 @@ _WITHOUT_A_SOURCE = (
 NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"the paper's value is legible in no copy at hand; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
+PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
+_UNSAID = ("train", "part_args", *PART_KINDS)  # in records, where they are the defaults
 Settings = Mapping[str, Any]
 Arguments = dict[str, Any]
 """Option or argument -> value."""
@@ -51,6 +74,10 @@ class TTMConfig(BaseModel):
         augment: train on random crops of enlarged images.
         augment_scale: their enlargement in each direction.
         lr_note: source of ``lr``; printed with the results.
+        train: which parameters are trained, as `ttmbench.ttm.parameters.select` names them.
+        part_args: kind of a part -> its own settings, each given as ``KIND.KEY``.
+
+    The others name its replaceable parts (`ttmbench.ttm.parts`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,6 +100,34 @@ class TTMConfig(BaseModel):
     augment: bool = False
     augment_scale: float = Field(1.1, gt=1, le=4)
     lr_note: str | None = None
+    train: str = "all"
+    selection: str = "threshold"
+    pseudo_labels: str = "matching"
+    loss: str = "own"
+    optimizer: str = "adamw"
+    lr_schedule: str = "cosine"
+    stopping: str = "never"
+    teacher: str = "none"
+    part_args: dict[str, Arguments] = {}
+
+    @property
+    def other_parts(self) -> list[PartKind]:
+        """Kinds of parts that are not the defaults, or are given settings of their own."""
+        default = {kind: TTMConfig.model_fields[kind].default for kind in PART_KINDS}
+        return [kind for kind in PART_KINDS if kind in self.part_args or getattr(self, kind) != default[kind]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_part_args(cls, given: object) -> object:
+        return beneath(given, PART_KINDS, "part_args") if isinstance(given, Mapping) else given
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> Arguments:
+        """Parts and ``train`` appear where they are not the defaults, with settings as they are given."""
+        fields = TTMConfig.model_fields
+        dumped = {key: value for key, value in dump(self).items() if key not in _UNSAID or value != fields[key].default}
+        of_parts = dumped.pop("part_args", {})
+        return dumped | {f"{kind}.{key}": value for kind, each in of_parts.items() for key, value in each.items()}
 
     @field_validator("lr", mode="before")
     @classmethod
@@ -121,8 +176,10 @@ class TTMConfig(BaseModel):
         """
         if "lr" in changes:
             changes = {"lr_note": None, **changes}
+        of_others = tuple(f"{kind}." for kind in PART_KINDS if kind in changes)  # another part has other settings
+        before = {key: value for key, value in self.model_dump().items() if not key.startswith(of_others)}
         try:
-            return TTMConfig.model_validate({**self.model_dump(), **changes})
+            return TTMConfig.model_validate({**before, **changes})
         except ValidationError as error:
             raise UsageError(f"{origin}: {_describe(error, TTMConfig)}") from None
 
@@ -130,28 +187,6 @@ class TTMConfig(BaseModel):
 def with_rate_note(preset: Settings) -> Arguments:
     """A preset of a task file, with an ``lr_note`` if its learning rate is unknown (``lr: null``)."""
     return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if preset.get("lr", 0) is None else dict(preset)
-
-
-# One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
-SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
-
-
-def name_of_model(model: str = "", model_args: Settings = MappingProxyType({}), **_: object) -> str:
-    """A model's default name in results: from its arguments, else its registered name.
-
-    >>> name_of_model("hf", {"pretrained": "google/siglip"}), name_of_model("tiny-clip")
-    ('google/siglip', 'tiny-clip')
-    >>> name_of_model("open_clip", {"model": "RN50", "pretrained": "cc12m"})
-    'RN50/cc12m'
-    >>> name_of_model("vqascore", {"pretrained": "llava-hf/llava"})
-    'vqascore/llava-hf/llava'
-    """
-    given = [model_args.get(key) for key in ("model", "pretrained", "path")]
-    detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
-    parts = [Path(part).resolve().name if Path(part).exists() else part for part in detail]
-    if parts and model.startswith(SCORERS):
-        parts.insert(0, model)
-    return "/".join(parts) or model
 
 
 class RunConfig(BaseModel):
@@ -167,6 +202,9 @@ class RunConfig(BaseModel):
         ttm: adapt by TTM before scoring.
         ttm_args: TTM settings that override every default.
         ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        methods: names of further test-time methods; ``ttm``, ``simple_match``, ``oracle``, ``placebo`` and ``shuffle``
+            are the same as their own options.
+        method_args: their settings, named ``METHOD.KEY``.
         simple_match: run SimpleMatch's overfitting step.
         oracle: upper bound: also run TTM with correct pseudo-labels only (uses labels).
         ttm_controls: also run TTM with random (``placebo``) or permuted (``shuffle``) pseudo-labels.
@@ -215,6 +253,8 @@ class RunConfig(BaseModel):
     ttm: bool = False
     ttm_args: Arguments = {}
     ttm_preset: Literal["auto", "paper"] = "auto"
+    methods: list[str] = []
+    method_args: Arguments = {}
     simple_match: bool = False
     oracle: bool = False
     ttm_controls: list[Literal["placebo", "shuffle"]] = []
@@ -247,6 +287,16 @@ class RunConfig(BaseModel):
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
     trust_remote_code: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods_with_options(cls, values: Any) -> Any:
+        return with_own_options(values) if isinstance(values, Mapping) and values.get("methods") else values
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without methods, as configurations were before there were any: with the same digest."""
+        return {key: value for key, value in dump(self).items() if value or key not in ("methods", "method_args")}
 
     @field_validator("rerank", mode="before")
     @classmethod
@@ -294,10 +344,13 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
     test_time = config.adapts, "is for test-time training, so it needs ttm, simple_match or oracle"
+    any_method = config.adapts or bool(config.methods), f"{test_time[1]}, or methods"
     ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
     needs = {
-        **dict.fromkeys(("ttm_args", "ttm_preset", "seeds"), test_time),
+        **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
+        "seeds": any_method,
+        "method_args": (bool(config.methods), "is for methods, so it needs methods"),
         **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
         **dict.fromkeys(("log_samples", "save_scores"), file),
         "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),
@@ -308,15 +361,6 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
     return config
-
-
-def split_names(text: str) -> list[str]:
-    """``a, b`` as a list, as ``--tasks`` takes it.
-
-    >>> split_names("shapes_color, shapes_place,")
-    ['shapes_color', 'shapes_place']
-    """
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def parse_pairs(text: str) -> Arguments:

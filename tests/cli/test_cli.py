@@ -37,7 +37,7 @@ def test_score_prints_and_writes(tmp_path, capsys, real_scores):
 
 
 def test_listings(capsys):
-    for kind in ("tasks", "models", "tags", "metrics", "schedules", "plugins"):
+    for kind in ("tasks", "models", "methods", "tags", "metrics", "schedules", "plugins"):
         code, out, err = run(capsys, "ls", kind)
         assert code == 0 and out and not err
         code, out, _ = run(capsys, "ls", kind, "--json")

@@ -61,7 +61,15 @@ def test_every_setting_of_a_run_is_a_keyword_with_its_type_and_default():
     kinds = typing.get_type_hints(ttmbench.simple_evaluate, vars(sys.modules["ttmbench.evaluator.simple_evaluate"]))
     fields = typing.get_type_hints(RunConfig, include_extras=True)
     defaults = RunConfig(model="m", tasks=["t"])
-    others = {"model", "model_args", "tasks", "ttm", "ttm_also", "model_name"}  # they take more than a configuration
+    others = {
+        "model",
+        "model_args",
+        "tasks",
+        "ttm",
+        "ttm_also",
+        "methods",
+        "model_name",
+    }  # they take more than a configuration
     assert set(parameters) - set(RunConfig.model_fields) == {"command", "plugins"}
     assert set(RunConfig.model_fields) <= set(parameters)
     for name in set(RunConfig.model_fields) - others:

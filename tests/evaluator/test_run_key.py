@@ -30,6 +30,8 @@ OTHERS = {
     "oracle": True,
     "ttm_controls": ["placebo"],
     "ttm_holdout": 0.5,
+    "methods": ["dn"],
+    "method_args": {"dn.strength": 0.5},
     "audit_labels": True,
     "save_adapted": "x",
     "rerank": {"model": "hf"},

@@ -87,7 +87,7 @@ def _unknown_names(options: argparse.Namespace, new_models: set[str]) -> Iterato
     tasks = [name for text in ([listed] if isinstance(listed, str) else listed) for name in text.split(",")]
     tasks += [name for text in given.get("names") or [] for name in text.split(",") if command == "download"]
     tasks += [given["task"]] if given.get("task") else []
-    if command == "show":
+    if command == "show" and given["name"] not in registry.methods:
         (models if given["name"] in known else tasks).append(given["name"])
     if command == "validate":  # also of runs, which are files and folders
         tasks = [name for name in tasks if "/" not in name]

@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ttmbench._util.console import echo, progress_iter, warn
+from ttmbench._util.option_values import split_names
 from ttmbench.cache.entry import cache_folder, parse_size
 from ttmbench.cache.maintenance import DAY, KINDS, Item, list_items, prune, read_items
 from ttmbench.cli.options import USE_CACHE
-from ttmbench.config import split_names
 from ttmbench.data.availability import amount
 from ttmbench.errors import UsageError
 from ttmbench.report.table import TableColumn, print_table

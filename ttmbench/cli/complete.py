@@ -1,4 +1,4 @@
-"""Shell completion by argcomplete: commands, options, and names of tasks, tags and models."""
+"""Shell completion by argcomplete: commands, options, and names of tasks, tags, models and methods."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ def parser_for(first: str) -> argparse.ArgumentParser:
     for command in filter(None, commands.values()):
         completers = dict.fromkeys(("tasks", "ttm_also", "task", "names"), _completer(_tasks))
         completers |= dict.fromkeys(("model", "models"), _completer(_models))
-        if command.prog.endswith((" show", " doctor")):
-            completers |= dict.fromkeys(("name", "names"), _completer(lambda: {*_tasks(), *_models()}))
+        completers["methods"] = _completer(_methods)
+        if command.prog.endswith(" show"):
+            completers["name"] = _completer(lambda: {*_tasks(), *_models(), *_methods()})
+        if command.prog.endswith(" doctor"):
+            completers["names"] = _completer(lambda: {*_tasks(), *_models()})
         for action in command._actions:
             if action.dest in completers and action.choices is None:
                 action.completer = completers[action.dest]
@@ -49,6 +52,13 @@ def _models() -> Iterable[str]:
     from ttmbench.plugins.registry import build_registry
 
     return build_registry([]).adapters
+
+
+def _methods() -> Iterable[str]:
+    """Names of test-time methods."""
+    from ttmbench.plugins.registry import build_registry
+
+    return build_registry([]).methods
 
 
 def _completer(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:

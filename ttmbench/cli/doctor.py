@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
 from ttmbench._util.console import echo, warn
+from ttmbench._util.option_values import split_names
 from ttmbench.cache.entry import cache_folder
 from ttmbench.cache.maintenance import list_items
 from ttmbench.cli.options import add_data_files
-from ttmbench.config import split_names
 from ttmbench.data.availability import DataLocation, amount
 from ttmbench.data.catalog import all_tasks, is_named, select_tasks
 from ttmbench.data.loader import data_locations

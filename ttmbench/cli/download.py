@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from ttmbench._util.console import echo, warn
+from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_data_files, count
-from ttmbench.config import parse_pairs, split_names
+from ttmbench.config import parse_pairs
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.download.http import Web
 from ttmbench.data.fetch import Downloads, FetchLine, ask_again, fetch_model, plans, preview, preview_model

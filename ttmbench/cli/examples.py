@@ -37,8 +37,8 @@ EXAMPLES = {
         "ttmbench reproduce",
         "ttmbench reproduce ttm_table1 --models siglip-b16 --runs results --run",
     ),
-    "ls": ("ttmbench ls tasks", "ttmbench ls tasks --long", "ttmbench ls models --json"),
-    "show": ("ttmbench show winoground", "ttmbench show siglip-b16"),
+    "ls": ("ttmbench ls tasks", "ttmbench ls methods --long", "ttmbench ls models --json"),
+    "show": ("ttmbench show winoground", "ttmbench show siglip-b16", "ttmbench show ttm"),
     "validate": (
         "ttmbench validate my_task.yaml",
         "ttmbench validate 'shapes_*' --offline",
@@ -51,7 +51,7 @@ EXAMPLES = {
     "power": ("ttmbench power winoground", "ttmbench power winoground --rate 0.6 --difference 0.02,0.05"),
     "cache": ("ttmbench cache ls", "ttmbench cache prune --older_than 30 --dry_run"),
     "doctor": ("ttmbench doctor", "ttmbench doctor winoground siglip-b16"),
-    "new": ("ttmbench new task my_colors", "ttmbench new adapter my_model"),
+    "new": ("ttmbench new task my_colors", "ttmbench new method my_method"),
     "schema": ("ttmbench schema results", "ttmbench schema task"),
 }
 

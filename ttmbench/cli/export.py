@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ttmbench._util.console import echo, put, warn
 from ttmbench._util.files import write_text
-from ttmbench.config import split_names
+from ttmbench._util.option_values import split_names
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import load_target
 from ttmbench.report.export import EXPORTERS

@@ -1,4 +1,4 @@
-"""``ttmbench ls``: tasks, models and other registered names."""
+"""``ttmbench ls``: tasks, models, test-time methods and other registered names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, object]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench ls``."""
     parser.add_argument("kind", choices=tuple(_ROWS), metavar="KIND", help=f"One of {', '.join(_ROWS)}")
-    parser.add_argument("--long", action="store_true", help="Show all columns for tasks and models")
+    parser.add_argument("--long", action="store_true", help="Show all columns for tasks, models and methods")
     parser.add_argument("--json", action="store_true", help="Print JSON with all columns")
     add_task_files(parser)
 
@@ -37,7 +37,13 @@ def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False,
         from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
 
         names = [name for name in rows[0] if is_long or name not in _LONG.get(kind, ())]
-        columns = [TableColumn(name, _KINDS.get(name, "key" if name == names[0] else "text")) for name in names]
+        columns = [
+            TableColumn(
+                "method" if (kind, name) == ("methods", "name") else name.replace("_", " "),
+                _KINDS.get(name, "key" if name == names[0] else "text"),
+            )
+            for name in names
+        ]
         print_table(columns, [[_cell(row[name]) for name in names] for row in rows])
     return 0
 
@@ -82,6 +88,25 @@ def _tags(registry: Registry) -> list[Row]:
     return [{"tag": tag, "tasks": names} for tag, names in sorted(members.items())]
 
 
+def _methods(registry: Registry) -> list[Row]:
+    return [
+        {
+            "name": name,
+            "needs": list(spec.needs),
+            "scope": spec.scope,
+            "trains": spec.trains,
+            "reset": spec.reset,
+            "reference": spec.reference,
+            "track": spec.track,
+            "order_dependent": spec.order_dependent,
+            "assumes_matching": spec.assumes_matching,
+            "plugin": plugin,
+            "summary": spec.summary,
+        }
+        for name, (spec, plugin) in registry.methods.items()
+    ]
+
+
 def _metrics(registry: Registry) -> list[Row]:
     return [
         {"metric": name, "scope": spec.scope, "track": spec.track, "plugin": plugin, "summary": spec.summary}
@@ -106,12 +131,17 @@ def _plugins(registry: Registry) -> list[Row]:
 _ROWS = {
     "tasks": _tasks,
     "models": _models,
+    "methods": _methods,
     "tags": _tags,
     "metrics": _metrics,
     "schedules": _schedules,
     "plugins": _plugins,
 }
-_LONG = {"tasks": ("kind", "tags", "description"), "models": ("aliases", "plugin", "license", "extra")}
+_LONG = {
+    "tasks": ("kind", "tags", "description"),
+    "models": ("aliases", "plugin", "license", "extra"),
+    "methods": ("reset", "track", "order_dependent", "assumes_matching", "plugin", "summary"),
+}
 """Columns that only ``--long`` shows."""
 _KINDS = {"groups": "number", "size": "number"}
 

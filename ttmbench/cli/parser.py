@@ -29,8 +29,8 @@ COMMAND_GROUPS = {
         "analyze": "Compute the TTM paper's analyses for a model and a task",
     },
     "data and models": {
-        "ls": "List tasks, models, tags, metrics, schedules or plugins",
-        "show": "Print all details for a task or model",
+        "ls": "List tasks, models, methods, tags, metrics, schedules or plugins",
+        "show": "Print all details for a task, model or method",
         "download": "Download the data and weights that --offline needs",
         "validate": "Check task files and their data, or submitted results",
         "doctor": "Check which tasks and models are available locally",
@@ -45,7 +45,7 @@ COMMAND_GROUPS = {
         "export": "Convert results for lm-eval, the Hub, CSV or LaTeX",
     },
     "extend": {
-        "new": "Create a task, model adapter or plugin from a template",
+        "new": "Create a task, model adapter, method or plugin from a template",
         "schema": "Print the JSON Schema for results or task files",
     },
 }

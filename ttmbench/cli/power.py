@@ -14,8 +14,8 @@ import numpy as np
 from ttmbench import stats
 from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_text
+from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_task_files, count, numbers
-from ttmbench.config import split_names
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import NOTHING, TableColumn, percent, print_table
 from ttmbench.results.clusters import cluster_numbers

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.files import write_text
+from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_choice, add_data_files, count
-from ttmbench.config import split_names
 from ttmbench.errors import UsageError
 from ttmbench.report.charts import save_figures
 from ttmbench.report.html.report_page import read_report, to_html

@@ -16,8 +16,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import echo, warn
+from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what
-from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file, split_names
+from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ttmbench.evaluator.eval_results import EvalResults
 
 LISTINGS = {"list": "tasks", "list_tags": "tags", "list_groups": "tags"}  # value of --tasks -> what to list
-_PAIRS = ("model_args", "task_args", "ttm_args", "track_args", "rerank")
+_PAIRS = ("model_args", "task_args", "ttm_args", "method_args", "track_args", "rerank")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--rerank", metavar="K=V,...", help=rerank)
     parser.add_argument("--ttm", action="store_true", default=None, help="Adapt the model with test-time matching")
     add_ttm_settings(parser)
+    methods = "Test-time methods from `ttmbench ls methods`: ttm, tent, zero, ..."
+    parser.add_argument("--methods", metavar="A,B", type=split_names, help=methods)
+    each = "Settings for methods, such as tent.lr=1e-3,zero.share=0.3"
+    ttm.add_argument("--method_args", metavar="NAME.K=V,...", help=each)
     switch = partial(ttm.add_argument, action="store_true", default=None)
     switch("--simple_match", help="Also fine-tune on the raw model's matchings (SimpleMatch)")
     switch("--oracle", help="Also report an upper bound: TTM with correct pseudo-labels only (uses labels)")
@@ -125,7 +130,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     for key in _PAIRS:
         if isinstance(settings.get(key), str):
             settings[key] = parse_pairs(settings[key])
-    for key in ("tasks", "ttm_also"):
+    for key in ("tasks", "ttm_also", "methods"):
         if isinstance(settings.get(key), str):
             settings[key] = split_names(settings[key])
     for name in RunConfig.model_fields:

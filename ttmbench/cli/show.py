@@ -1,4 +1,4 @@
-"""``ttmbench show``: all details of one task or model."""
+"""``ttmbench show``: all details of one task, model or method."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import numpy as np
 
 from ttmbench._util.console import echo
+from ttmbench.cli.method_page import as_json, print_page
 from ttmbench.cli.options import add_task_files
 from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
@@ -20,12 +21,13 @@ from ttmbench.types import MetricSpec
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench show``."""
-    parser.add_argument("name", metavar="TASK|MODEL", help="Task or model name")
+    parser.add_argument("name", metavar="TASK|MODEL|METHOD", help="Task, model or test-time method")
+    parser.add_argument("--json", action="store_true", help="Print JSON; tasks and models are always JSON")
     add_task_files(parser)
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print a task or a model as JSON."""
+    """Print a task or a model as JSON, and a method as a page or as JSON."""
     registry = build_registry(options.include_path or [])
     name = options.name
     if name in registry.task_files or name.endswith((".yaml", ".yml")):
@@ -46,8 +48,15 @@ def show(options: argparse.Namespace) -> int:
         if model_options is not None:
             shown["arguments"] = load_target(model_options).described()
         echo(json.dumps(shown, indent=2, default=list))
+    elif name in registry.methods:
+        method, plugin = registry.methods[name]
+        if options.json:
+            echo(json.dumps(as_json(method, plugin), indent=2, ensure_ascii=False, default=str))
+        else:
+            print_page(method, plugin)
     else:
-        raise UsageError(registry.unknown("task or model", name, [*registry.task_files, *registry.adapters]))
+        known = [*registry.task_files, *registry.adapters, *registry.methods]
+        raise UsageError(registry.unknown("task, model or method", name, known))
     return 0
 
 

@@ -79,6 +79,10 @@ def run(
                 folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
                 model = _load_model(config, chosen, adapter, record, devices)
                 cache = cache if devices is None else devices.cache
+                if config.methods:
+                    from ttmbench.evaluator.methods import check_methods
+
+                    check_methods(chosen.registry, config, chosen.tasks, model.adapter)
                 run = Run(chosen.registry, config, model, cache, key.sha256, samples)
                 done = record.resume(lambda name: _data_now(run, chosen.tasks[name]))
                 ahead = None if devices is None else devices.join(run, None if output is None else output.files.results)

@@ -61,6 +61,10 @@ def choose(
         registry.adapter(config.model)
     tasks = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
+    if config.methods:
+        from ttmbench.evaluator.methods import check_methods  # their code needs torch, which other runs wait for later
+
+        check_methods(registry, config, tasks)
     if config.assertions:
         check_names(config.assertions, metrics_by_task(tasks), filters_of(config))
     return Chosen(
@@ -116,8 +120,8 @@ def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str
         ORACLE: config.oracle,
     }
     if model is None:
-        return [RAW, *(name for name, wanted in asked.items() if wanted), CHOICE]
-    return [RAW, *(name for name, wanted in asked.items() if wanted and model.loss is not None)]
+        return [RAW, *(name for name, wanted in asked.items() if wanted), *config.methods, CHOICE]
+    return [RAW, *(name for name, wanted in asked.items() if wanted and model.loss is not None), *config.methods]
 
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
@@ -150,7 +154,13 @@ def plan(config: RunConfig) -> Record:
         steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
         if config.adapts:
             steps["tasks"][name]["ttm"] = chosen.settings[name].model_dump(mode="json")
-    if config.adapts:
+    if config.methods:
+        from ttmbench.evaluator.methods import settings_for
+        from ttmbench.methods.settings import checked_settings
+
+        specs = map(chosen.registry.method, config.methods)
+        steps["methods"] = {spec.name: checked_settings(spec, settings_for(config, spec.name)) for spec in specs}
+    if config.adapts or config.methods:
         steps["seeds"] = config.run_seeds
     if chosen.also:
         steps["ttm_also"] = list(chosen.also)
@@ -202,6 +212,10 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     registry.schedule(settings.schedule)
     if config.adapts:
         settings.by_share(spec.is_global)
+        if settings.other_parts:
+            from ttmbench.ttm.parts import check_parts  # imports torch, which the defaults need later
+
+            check_parts(registry, settings, spec.shape, spec.is_global)
         if settings.ties == "include" and not spec.is_global:
             raise UsageError(
                 f"task '{spec.task}' is matched inside groups, where a tied matching is never a pseudo-label; "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ttmbench.config import RunConfig, TTMConfig, make_run_config, split_names
+from ttmbench._util.option_values import split_names
+from ttmbench.config import RunConfig, TTMConfig, make_run_config
 from ttmbench.data.memory import Task
 from ttmbench.errors import carry
 from ttmbench.evaluator.adapters import check_scores, name_of_adapter
@@ -26,6 +27,8 @@ def simple_evaluate(
     ttm: bool | TTMConfig | Mapping[str, Any] | None = False,
     ttm_args: Mapping[str, Any] = {},
     ttm_preset: Literal["auto", "paper"] = "auto",
+    methods: str | Sequence[str] = (),
+    method_args: Mapping[str, Any] = {},
     simple_match: bool = False,
     oracle: bool = False,
     ttm_controls: Sequence[Literal["placebo", "shuffle"]] = (),
@@ -74,6 +77,8 @@ def simple_evaluate(
         ttm: adapt by TTM; a `TTMConfig` or a mapping also says how.
         ttm_args: settings of TTM that win over every other.
         ttm_preset: ``paper`` takes the task's preset for this model, and four seeds.
+        methods: further test-time methods, by name.
+        method_args: their settings: ``{"tent": {"lr": 1e-3}}`` or ``{"tent.lr": 1e-3}``.
         simple_match: run SimpleMatch's overfitting step.
         oracle: also run TTM with an oracle's selection, which reads labels.
         ttm_controls: also run TTM with other pseudo-labels.
@@ -133,6 +138,7 @@ def simple_evaluate(
     asked = [tasks] if isinstance(tasks, str | Task) else list(tasks)
     named = [one.name if isinstance(one, Task) else one for one in asked]
     given["ttm_also"] = split_names(ttm_also) if isinstance(ttm_also, str) else list(ttm_also)
+    given["methods"] = split_names(methods) if isinstance(methods, str) else list(methods)
     given["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
     in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
     config = make_run_config(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,14 +89,15 @@ class Methods:
     def applied_to(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None) -> Scored:
         """The task with the columns of all methods; if one fails, with those before it and the failure."""
         run = self._run
-        if not plan.adapts:
-            notes = [_not_adapted_note(scored.spec.shape, run.config.model)] if run.config.adapts else []
-            return replace(scored, notes=[*scored.notes, *notes])
+        if run.config.adapts and not plan.adapts:
+            scored = replace(scored, notes=[*scored.notes, _not_adapted_note(scored.spec.shape, run.config.model)])
         columns, seconds, elsewhere, failure = list(scored.columns), dict(scored.seconds), {}, None
         try:
-            transfers = self._transfers(scored, state)
-            others = self._seeds_ahead(scored, settings, state, seconds)
-            for column in self.columns(scored, settings, self._checkpoint(scored, state), transfers, others):
+            transfers = self._transfers(scored, state) if plan.adapts else None
+            others = self._seeds_ahead(scored, settings, state, seconds) if plan.adapts else ()
+            checkpoint = self._checkpoint(scored, state)
+            trained = self.columns(scored, settings, checkpoint, transfers, others) if plan.adapts else ()
+            for column in itertools.chain(trained, self._named(scored, state)):
                 if column.name == TTM and transfers is not None:
                     elsewhere = transfers.outcomes(run.config.run_seeds)
                     gains = gains_of(scored, column.scores, run.config)
@@ -109,17 +111,19 @@ class Methods:
 
     def run_ahead(self, scored: Scored, settings: TTMConfig, state: Path) -> None:
         """Runs the methods for the process that runs the task later, and leaves their checkpoints."""
-        for _ in self.columns(scored, settings, self._checkpoint(scored, state), self._transfers(scored, state)):
+        checkpoint = self._checkpoint(scored, state)
+        trained = self.columns(scored, settings, checkpoint, self._transfers(scored, state))
+        for _ in itertools.chain(trained, self._named(scored, state)):
             pass
+
+    def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
+        return TaskCheckpoint(state, scored.data.fingerprint, self._run.key)
 
     def notify(self, scored: Scored, column: MethodScores) -> None:
         """Tells plugins of a finished column."""
         if self._run.registry.plugins.listens("ttmbench_task_scored"):
             summary = summarise([column], scored.metrics, 0, self._run.config.seed)
             _notify(self._run, scored.spec.task, column.name, summary)
-
-    def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
-        return TaskCheckpoint(state, scored.data.fingerprint, self._run.key)
 
     def columns(
         self,
@@ -129,7 +133,7 @@ class Methods:
         transfers: TransferEvaluation | None = None,
         others: Sequence[int] = (),
     ) -> Iterator[MethodScores]:
-        """Every column that the run asks for, in the order of the table; ``others`` are seeds of other processes."""
+        """SimpleMatch, TTM, its controls and the oracle; ``others`` are seeds of other processes."""
         run, config = self._run, self._run.config
         stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=frozenset(others))
         save = self._saver(scored)
@@ -162,6 +166,25 @@ class Methods:
             *before, column = finished if isinstance(finished, list) else [finished]
             yield from before
             yield replace(column, seconds=time.perf_counter() - clock)
+
+    def _named(self, scored: Scored, state: Path | None) -> Iterator[MethodScores]:
+        """The methods of ``--methods``; a failure does not stop the others: the first one is raised last."""
+        if not self._run.config.methods:
+            return
+        from ttmbench.evaluator.methods import columns
+
+        failures = []
+        for name, method in columns(self._run, scored, state):
+            clock = time.perf_counter()
+            try:
+                with phase(name):
+                    column = method()
+            except Exception as error:
+                failures.append(error)
+            else:
+                yield replace(column, seconds=time.perf_counter() - clock)
+        if failures:
+            raise failures[0]
 
     def _seeds_ahead(
         self, scored: Scored, settings: TTMConfig, state: Path | None, seconds: dict[str, float]

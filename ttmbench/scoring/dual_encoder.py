@@ -223,7 +223,7 @@ def encode_side(
             if stored is None:
                 with phase("prepare"):
                     batch = next(coming)
-                parts.append(_encoded(encoder, batch, span.stop - span.start, batch_sizer, side))
+                parts.append(encode_rows(encoder, batch, span.stop - span.start, batch_sizer, side))
                 del batch  # before the next one is put together
                 device = parts[-1].device
                 if blocks is not None:
@@ -249,7 +249,7 @@ def caption_pairs(
     distinct, rows = _numbered([caption for group in groups for caption in group.captions])
     batch = adapter.prepare_captions(distinct) if stored is None else stored
     with torch.inference_mode():
-        features = _encoded(adapter.encode_captions, batch, n_rows(batch), batch_sizer, "captions").double().cpu()
+        features = encode_rows(adapter.encode_captions, batch, n_rows(batch), batch_sizer, "captions").double().cpu()
     if features.ndim != 2:
         return None
     unit = torch.nn.functional.normalize(features, dim=1).numpy()
@@ -279,9 +279,10 @@ def _scores(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) 
         return _logits(adapter, images, captions).float().cpu().numpy()
 
 
-def _encoded(
+def encode_rows(
     encoder: Callable[[Batch], torch.Tensor], batch: Batch, rows: int, batch_sizer: BatchSizer, side: str
 ) -> torch.Tensor:
+    """Features of all rows of a batch, in batches of the sizer; ``side`` is for messages."""
     return torch.cat(list(batch_sizer.map_batches(0, rows, lambda some: _encoded_rows(encoder, batch, some, side))))
 
 

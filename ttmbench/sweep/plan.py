@@ -13,9 +13,10 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ttmbench._util.files import safe_name
+from ttmbench._util.option_values import split_names
 from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe
-from ttmbench.config import RunConfig, TTMConfig, make_run_config, parse_pairs, split_names
+from ttmbench.config import RunConfig, TTMConfig, make_run_config, parse_pairs
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError

@@ -1,0 +1,187 @@
+"""Methods of a plugin through the evaluator: columns, hidden labels, refusals, failures, resume, restored models."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from support import own_methods
+from support.small_models import Counting
+
+import ttmbench
+from ttmbench.cli import main
+from ttmbench.config import make_run_config
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator.run_key import RunKey
+from ttmbench.methods import checkpoint
+from ttmbench.results.scores_file import read_scores
+from ttmbench.types import GroupShape
+
+TASK = "shapes_color"
+QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 0}
+PLUGIN = [("own", own_methods)]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered(monkeypatch):
+    monkeypatch.setattr(own_methods, "TURNS", [])
+    monkeypatch.setattr(own_methods, "STOP_AFTER", [])
+
+
+def evaluate(methods, model="tiny-clip", tasks=TASK, **settings):
+    return ttmbench.simple_evaluate(model, tasks, methods=methods, plugins=PLUGIN, **{**QUICK, **settings})
+
+
+def scores_of(folder):
+    (file,) = folder.rglob("scores_*.safetensors")
+    return {name: per_seed[0].groups for name, per_seed in read_scores(file, GroupShape(2, 2)).scores.items()}
+
+
+def numbers(results, name, task=TASK):
+    document = results.typed.to_dict()
+    return {key: value for key, value in document["results"][task].items() if key.endswith(f",{name}")}
+
+
+def test_each_method_is_a_column_with_its_track_and_record():
+    document = evaluate("doubled,centred,drift").typed.to_dict()
+    assert document["results"][TASK]["group_match,doubled"] == document["results"][TASK]["group_match,none"]
+    assert document["tracks"][TASK]["group_score,doubled"] == "test_time"
+    records = document["methods"][TASK]
+    assert list(records) == ["doubled", "centred", "drift"]
+    assert records["drift"]["settings"] == {"lr": 0.01, "images": 8, "memory": 0.9}
+    assert (records["drift"]["turns"], records["drift"]["updates"]) == (3, 3)
+    # 24 images and 24 captions: features as they came, then each once forward and backward
+    cost = records["drift"]["cost"][0]
+    assert (cost["image_rows"], cost["image_rows_backward"], cost["optimizer_steps"]) == (48, 24, 3)
+    assert records["doubled"]["trained"] is None and records["drift"]["trained"]["parameters"] > 0
+
+
+def test_the_command_line_and_python_give_the_same(tmp_path, capsys):
+    words = ["--model", "tiny-clip", "--tasks", TASK, "--methods", "dn,sinkhorn", "--method_args", "dn.strength=0.5"]
+    assert main([*words, "--limit", "12", "--device", "cpu", "--bootstrap_iters", "0", "-o", str(tmp_path)]) == 0
+    (file,) = tmp_path.rglob("results_*.json")
+    python = evaluate(["dn", "sinkhorn"], method_args={"dn": {"strength": 0.5}}).typed.to_dict()
+    told = json.loads(file.read_text())
+    assert told["results"] == python["results"] and told["chance"] == python["chance"]
+    assert told["methods"][TASK]["dn"]["settings"] == python["methods"][TASK]["dn"]["settings"]
+
+
+def test_a_method_cannot_know_which_caption_is_true():
+    order = np.random.default_rng([0, 0]).permuted(np.broadcast_to(np.arange(2), (12, 2)), axis=1)
+    unmoved = float((order == np.arange(2)).all(axis=1).mean())
+    assert 0 < unmoved < 1
+    assert numbers(evaluate("first_is_best"), "first_is_best")["group_score,first_is_best"] == unmoved
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("not_a_number", "method 'not_a_number' of plugin 'own' gave 1 of 12 groups a score that is missing"),
+        ("wrong_shape", "gave a tensor of shape [12, 2, 1]; scores of shape [12, 2, 2] are expected"),
+        ("returns_a_list", "needs gradients, so it yields a MethodStep for each turn"),
+    ],
+)
+def test_a_method_that_fails_leaves_the_columns_of_others(method, message):
+    results = evaluate(f"{method},doubled", on_error="continue")
+    (error,) = results.typed.errors
+    assert message in error.message
+    assert numbers(results, "doubled") and not numbers(results, method)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"methods": "dubled"}, "unknown method 'dubled'"),
+        ({"methods": "doubled", "method_args": {"doubled.faktor": 1}}, "doubled.faktor"),
+        ({"methods": "doubled", "method_args": {"centred.strength": 1}}, "settings are named METHOD.KEY"),
+        ({"methods": "doubled", "tasks": "shapes_retrieval"}, "the task has none"),
+    ],
+)
+def test_a_wrong_request_is_refused(settings, message):
+    with pytest.raises(UsageError) as refused:
+        evaluate(**settings)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("method", "needs"), [("centred", "features of a dual encoder"), ("drift", "dual encoder")])
+def test_what_a_model_lacks_is_said_before_it_scores(tmp_path, method, needs):
+    model = Counting(tmp_path / "calls")
+    with pytest.raises(UsageError, match=needs):
+        evaluate(method, model)
+    assert model.calls == 0
+
+
+def test_a_method_of_scores_works_with_every_model_that_scores(tmp_path):
+    results = evaluate("doubled,sinkhorn", Counting(tmp_path / "calls"))
+    assert numbers(results, "sinkhorn")["group_score,sinkhorn"] is not None
+
+
+def test_the_model_is_restored(tmp_path):
+    several = "shapes_color,shapes_spatial"
+    alone = evaluate((), tasks=several).typed.results
+    after = evaluate("drift,episode", tasks=several).typed.results
+    for task in several.split(","):
+        assert {key: after[task][key] for key in alone[task]} == alone[task]
+
+
+def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    settings = {"save_scores": True, "methods": "drift", "seeds": [3]}
+    evaluate(**settings, output_path=str(whole))
+    turns = [*own_methods.TURNS]
+    assert len(turns) == 3 and sorted(itertools.chain(*turns)) == list(range(12))
+    own_methods.TURNS.clear()
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    own_methods.STOP_AFTER.append(2)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(**settings, output_path=str(stopped))
+    own_methods.STOP_AFTER.clear()
+    evaluate(**settings, output_path=str(stopped))
+    assert own_methods.TURNS == turns, "no turn was done twice, and none was left out"
+    expected, found = scores_of(whole), scores_of(stopped)
+    assert list(expected) == ["none", "drift"]
+    for column in expected:
+        np.testing.assert_array_equal(found[column], expected[column])
+
+
+def test_an_episodic_method_scores_a_group_as_if_it_were_alone(tmp_path):
+    found = {}
+    for groups in (1, 6):
+        evaluate("episode", limit=groups, save_scores=True, output_path=str(tmp_path / str(groups)))
+        found[groups] = scores_of(tmp_path / str(groups))["episode"]
+    assert not np.array_equal(found[6][0], scores_of(tmp_path / "6")["none"][0])
+    np.testing.assert_array_equal(found[1][0], found[6][0])
+
+
+def test_ttm_and_its_kin_are_methods_with_options_of_their_own():
+    asked = make_run_config(
+        {
+            "model": "tiny-clip",
+            "tasks": [TASK],
+            "methods": ["ttm", "tent", "oracle", "placebo"],
+            "method_args": {"ttm": {"iterations": 2}, "tent.lr": 1e-3},
+        }
+    )
+    assert (asked.ttm, asked.oracle, asked.ttm_controls, asked.methods) == (True, True, ["placebo"], ["tent"])
+    assert (asked.ttm_args, asked.method_args) == ({"iterations": 2}, {"tent.lr": 1e-3})
+
+
+def test_a_run_without_methods_is_written_down_as_ever():
+    plain = make_run_config({"model": "tiny-clip", "tasks": [TASK]})
+    with_one = plain.model_copy(update={"methods": ["dn"]})
+    assert not {"methods", "method_args"} & set(plain.model_dump(mode="json"))
+    keys = {RunKey.of(config, {}, {}, {}, {}).sha256 for config in (plain, with_one)}
+    assert len(keys) == 2
+
+
+def test_a_target_that_is_no_function_is_refused():
+    class Broken:
+        @staticmethod
+        @own_methods.hookimpl
+        def ttmbench_register_methods():
+            return [own_methods.MethodSpec("broken", "support.own_methods:TURNS")]
+
+    with pytest.raises(TtmbenchError, match="own_methods:TURNS must be a function"):
+        ttmbench.simple_evaluate("tiny-clip", TASK, methods="broken", plugins=[("own", Broken)], **QUICK)

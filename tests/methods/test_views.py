@@ -1,0 +1,296 @@
+"""Views of images: which crops are drawn, that they depend on image and seed alone, and how often images are opened."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ttmbench.errors import DataError, UsageError
+from ttmbench.methods import views as views_module
+from ttmbench.methods.cost import Cost
+from ttmbench.methods.views import Views, crop_box, input_size, random_crop, views_of
+from ttmbench.model_adapters import tiny_clip
+from ttmbench.scoring.dual_encoder import encode
+from ttmbench.scoring.prepare import prepare
+from ttmbench.types import Group, ImageRef
+
+SIZES = [(48, 48), (60, 40), (50, 70), (200, 40)]
+
+
+class Pixels:
+    """A model whose feature is a product of 8x8 pixels with random numbers; it keeps the images it was given."""
+
+    def __init__(self) -> None:
+        self.seen, self.batches = [], []
+        self.weights = torch.from_numpy(np.random.default_rng(5).normal(size=(192, 6)).astype(np.float32))
+
+    def prepare_images(self, images):
+        self.seen += [np.asarray(image) for image in images]
+        pixels = [np.asarray(image.resize((8, 8)), dtype=np.float32).transpose(2, 0, 1) for image in images]
+        return torch.from_numpy(np.stack(pixels))
+
+    def prepare_captions(self, captions): ...
+
+    def encode_images(self, prepared):
+        self.batches.append(len(prepared))
+        return torch.nn.functional.normalize(prepared.flatten(1) @ self.weights, dim=1)
+
+    def encode_captions(self, prepared): ...
+
+    def logits(self, images, captions): ...
+
+
+class NoFixedSize(Pixels):
+    """A model that takes images of any size, as rows of another kind."""
+
+    def prepare_images(self, images):
+        return {"patches": super().prepare_images(images).flatten(1)}
+
+    def encode_images(self, prepared):
+        return super().encode_images(prepared["patches"])
+
+
+class Counted:
+    """Images of random pixels, with the names of those that were opened."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    def image(self, number: int) -> ImageRef:
+        return ImageRef(f"{number}.png", partial(self._open, number), read=bytes)  # threads may open it
+
+    def _open(self, number: int) -> Image.Image:
+        self.opened.append(f"{number}.png")
+        wide, high = SIZES[number % len(SIZES)]
+        return Image.fromarray(np.random.default_rng(number).integers(0, 256, (high, wide, 3), dtype=np.uint8))
+
+    def group(self, *numbers: int) -> Group:
+        name = "g" + "".join(map(str, numbers))
+        return Group(name, tuple(self.image(number) for number in numbers), ("a dog", "a cat"))
+
+
+def made(groups, adapter=None, seed=0, batch_size=64, **settings) -> torch.Tensor:
+    asked = {"count": 6, "crop_scale": 0.5, "flip": False, **settings}
+    return views_of(adapter or Pixels(), groups, batch_size)(seed, Cost())(**asked)
+
+
+@pytest.fixture
+def images() -> Counted:
+    return Counted()
+
+
+# --- features ------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_view_has_the_features_of_the_plain_image_and_crops_have_others(images):
+    groups, adapter = [images.group(0, 1), images.group(1, 2), images.group(3, 4)], tiny_clip.load(device="cpu")
+    plain = encode(adapter, prepare(adapter, groups, 64)[0], 64).images.features
+    features = made(groups, adapter)
+    assert features.shape == (5, 6, plain.shape[1]) and features.dtype == torch.float32
+    torch.testing.assert_close(features[:, 0], plain, atol=1e-6, rtol=0)
+    distances = torch.cdist(features, features) + torch.eye(6)
+    assert distances.min() > 1e-3
+    assert not features.is_inference() and not features.requires_grad
+
+
+@pytest.mark.parametrize("adapter", [Pixels, NoFixedSize, lambda: tiny_clip.load(device="cpu")])
+def test_a_view_depends_on_its_image_and_the_seed_alone_bit_for_bit(adapter, images):
+    groups = [images.group(0, 1), images.group(2, 3), images.group(4, 5)]
+    features = made(groups, adapter())
+    assert torch.equal(made(groups, adapter()), features)
+    assert torch.equal(made(groups[::-1], adapter()), features[[4, 5, 2, 3, 0, 1]])
+    assert torch.equal(made([images.group(3)], adapter()), features[[3]])
+    renamed = ImageRef("another name", images.image(3).open)
+    assert torch.equal(made([Group("g", (renamed,), ("a", "b"))], adapter()), features[[3]])
+    for changed in ({"seed": 1}, {"crop_scale": 0.4}, {"flip": True}):
+        other = made(groups, adapter(), **changed)
+        assert torch.equal(other[:, 0], features[:, 0]) and not torch.equal(other[:, 1:], features[:, 1:])
+
+
+def test_one_view_is_the_plain_image(images):
+    groups = [images.group(0, 1)]
+    assert torch.equal(
+        made(groups, count=1),
+        Pixels().encode_images(Pixels().prepare_images([ref.open() for ref in groups[0].images]))[:, None],
+    )
+
+
+# --- crops ---------------------------------------------------------------------------------------------------------
+
+
+def crops_of(image, flip=False, count=40, adapter=NoFixedSize):
+    model = adapter()
+    made([Group("g", (ImageRef("i", lambda: image),), ("a", "b"))], model, flip=flip, count=count)
+    return model.seen
+
+
+def test_crops_are_pieces_of_the_image_with_their_colours_and_of_the_area_and_ratio_asked_for():
+    rows, columns = np.mgrid[:60, :80]
+    image = Image.fromarray(np.stack([rows, columns, rows ^ columns], axis=2).astype(np.uint8))
+    plain, *crops = crops_of(image)
+    assert np.array_equal(plain, np.asarray(image)) and len(crops) == 39
+    for crop in crops:
+        top, left = crop[0, 0, :2].tolist()
+        high, wide = crop.shape[:2]
+        assert np.array_equal(crop, plain[top : top + high, left : left + wide])
+        # Each side is rounded to whole pixels.
+        assert (high + 0.5) * (wide + 0.5) >= 0.5 * 60 * 80
+        assert 3 / 4 <= (wide + 0.5) / (high - 0.5) and (wide - 0.5) / (high + 0.5) <= 4 / 3
+    assert len({(crop.shape, *crop[0, 0].tolist()) for crop in crops}) > 30
+
+
+def test_crops_are_resized_to_the_size_that_the_model_takes():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
+    plain, *crops = crops_of(image, adapter=Pixels)
+    assert plain.shape == (60, 80, 3) and {crop.shape for crop in crops} == {(8, 8, 3)}
+
+
+def test_with_flip_about_half_of_the_same_crops_are_mirrored():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
+    pairs = list(zip(crops_of(image)[1:], crops_of(image, flip=True)[1:], strict=True))
+    mirrored = [np.array_equal(flipped, crop[:, ::-1]) for crop, flipped in pairs]
+    assert all(turned or np.array_equal(*pair) for turned, pair in zip(mirrored, pairs, strict=True))
+    assert 10 < sum(mirrored) < 30
+
+
+def test_the_crops_of_few_views_are_the_first_of_many():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
+    few, many = crops_of(image, count=5), crops_of(image, count=9)
+    assert all(np.array_equal(*pair) for pair in zip(few, many[:5], strict=True))
+
+
+class TorchDraws:
+    """The numbers that torchvision draws, in the form of numpy's generator."""
+
+    def uniform(self, low, high):
+        return torch.empty(1).uniform_(low, high).item()
+
+    def integers(self, stop):
+        return torch.randint(0, stop, size=(1,)).item()
+
+
+@pytest.mark.parametrize("size", [(80, 60), (100, 100), (70, 100), (300, 220)])
+@pytest.mark.parametrize("scale", [0.08, 0.5])
+def test_crops_are_those_of_torchvision_from_the_same_numbers(size, scale):
+    from torchvision.transforms import RandomResizedCrop
+
+    for seed in range(50):
+        torch.manual_seed(seed)
+        top, left, high, wide = RandomResizedCrop.get_params(
+            torch.empty(3, size[1], size[0]), [scale, 1.0], [3 / 4, 4 / 3]
+        )
+        torch.manual_seed(seed)
+        assert crop_box(size, scale, TorchDraws()) == (left, top, left + wide, top + high)
+
+
+@pytest.mark.parametrize("scale", [0.08, 0.5, 0.9])
+def test_areas_and_ratios_fill_their_ranges(scale):
+    generator = np.random.default_rng(0)
+    boxes = np.array([crop_box((1000, 1000), scale, generator) for _ in range(2000)])
+    wide, high = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
+    area = (wide * high / 1e6 - scale) / (1 - scale)
+    assert boxes.min() >= 0 and boxes.max() <= 1000 and area.min() > -0.01 and area.max() <= 1
+    assert (np.histogram(area, 4, (-0.01, 1))[0] > 100).all()
+    assert 0.74 < (wide / high).min() and (wide / high).max() < 1.35
+    assert 850 < (wide > high).sum() < 1150
+
+
+@pytest.mark.parametrize("size", [(900, 200), (200, 900)])
+def test_of_a_long_image_crops_have_the_full_short_side_at_different_places(size):
+    generator = np.random.default_rng(0)
+    boxes = {crop_box(size, 0.5, generator) for _ in range(100)}
+    assert len(boxes) > 90
+    for left, top, right, bottom in boxes:
+        assert min(right - left, bottom - top) == 200 and 449 <= max(right - left, bottom - top) <= 900
+        assert 0 <= left and right <= size[0] and 0 <= top and bottom <= size[1]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (2, 1), (3000, 1)])
+def test_a_crop_of_the_smallest_image_has_a_pixel(size):
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        assert random_crop(Image.new("RGB", size), (8, 8), 0.01, True, generator).size == (8, 8)
+
+
+def test_input_size_is_width_and_height_of_images_alone():
+    assert input_size(torch.zeros(1, 3, 20, 30)) == (30, 20)
+    assert input_size({"mask": torch.zeros(1, 7), "pixels": torch.zeros(1, 3, 20, 30)}) == (30, 20)
+    assert input_size({"patches": torch.zeros(1, 16, 48)}) is None and input_size([torch.zeros(3, 20, 30)]) is None
+
+
+# --- once for all methods --------------------------------------------------------------------------------------------
+
+
+def test_each_image_is_opened_once_and_views_are_shared_and_counted_by_each_method(images):
+    adapter = Pixels()
+    views, costs = views_of(adapter, [images.group(0, 1), images.group(1, 2)], 4), [Cost(), Cost()]
+    first, second = (views(0, cost) for cost in costs)
+    features = first(6, 0.5, False)
+    assert sorted(images.opened) == ["0.png", "1.png", "2.png"]
+    assert adapter.batches == [4, 2] * 3
+    assert second(6, 0.5, False) is features and first(6, 0.5, False) is features
+    assert len(images.opened) == 3 and [cost.views for cost in costs] == [15, 15]
+    assert [cost.image_rows for cost in costs] == [15, 15]  # the plain images are counted with the task
+    second(6, 0.5, True), second(7, 0.5, False), views(1, costs[1])(6, 0.5, False)
+    assert len(images.opened) == 12 and costs[1].views == 15 + 15 + 18 + 15
+
+
+def test_the_oldest_views_are_dropped_where_all_of_them_are_too_many(images, monkeypatch):
+    views = views_of(Pixels(), [images.group(0, 1)], 64)(0, Cost())
+    features = views(6, 0.5, False)
+    monkeypatch.setattr(views_module, "KEPT_BYTES", 2 * features.nbytes)
+    views(6, 0.6, False), views(6, 0.7, False)
+    assert len(views.features) == 2
+    assert views(6, 0.7, False) is views.features[0, 6, 0.7, False] and len(images.opened) == 6
+    again = views(6, 0.5, False)
+    assert again is not features and torch.equal(again, features) and len(images.opened) == 8
+
+
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_few_images_are_prepared_at_a_time(in_threads, monkeypatch):
+    class Watching(Pixels):
+        prepares_in_threads = in_threads
+        alive, lock = 0, threading.Lock()
+
+        def prepare_images(self, given):
+            with self.lock:
+                self.alive += len(given)
+            return super().prepare_images(given)
+
+        def encode_images(self, prepared):
+            with self.lock:
+                alive.append(self.alive)
+                self.alive -= len(prepared)
+            return super().encode_images(prepared)
+
+    monkeypatch.setattr(views_module, "threads_beside_the_model", lambda: 2)
+    images, alive = Counted(), []
+    made([Group(f"g{number}", (images.image(number),), ("a", "b")) for number in range(30)], Watching())
+    assert sorted(images.opened) == sorted(f"{number}.png" for number in range(30))
+    assert len(alive) == 30 and max(alive) <= 5 * 6  # four that were begun, and the one that is encoded
+
+
+def test_an_image_that_cannot_be_read_is_named_with_its_group(images):
+    def broken() -> Image.Image:
+        raise OSError("truncated")
+
+    groups = [images.group(0, 1), Group("second", (ImageRef("bad.png", broken),), ("a", "b"))]
+    with pytest.raises(DataError, match=r"image bad\.png of group second cannot be read: truncated"):
+        made(groups)
+
+
+@pytest.mark.parametrize("wrong", [{"count": 0}, {"crop_scale": 0.0}, {"crop_scale": 1.5}])
+def test_no_views_and_crops_of_no_area_are_refused(wrong, images):
+    with pytest.raises(UsageError, match="views: at least one"):
+        made([images.group(0)], **wrong)
+    assert not images.opened
+
+
+def test_views_can_be_made_of_a_list_of_images(images):
+    listed = [("g", images.image(0)), ("g", images.image(1))]
+    assert torch.equal(Views(Pixels(), listed, 0, 64)(6, 0.5, False), made([images.group(0, 1)]))

@@ -1,0 +1,121 @@
+"""What ``ttmbench show METHOD`` prints: a test-time method, what it uses, and its arguments."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+
+from ttmbench._util.console import console, echo, printable
+from ttmbench.methods.settings import arguments
+from ttmbench.plugins.registry import load_target
+from ttmbench.types import MethodSpec, Record
+
+_NEEDS = {
+    "scores": "the model's scores",
+    "features": "features of a dual encoder",
+    "references": "features of other images and captions of the task",
+    "views": "views of each image",
+    "gradients": "gradients: it trains",
+    "caption_embeddings": "gradients of a caption's token embeddings",
+    "reward_model": "a second model",
+    "labels": "labels: an upper bound, not a result",
+    "random_labels": "random labels: a control",
+}
+_SCOPES = {
+    "row": "one image's answer depends on its own scores alone",
+    "group": "one image's answer depends on its group alone",
+    "batch": "one image's answer depends on the groups of its batch",
+    "stream": "one image's answer depends on all groups that were met before",
+    "task": "one image's answer depends on the whole task (transductive)",
+}
+_RESETS = {
+    "group": "restored before each group (episodic)",
+    "batch": "restored before each batch",
+    "never": "never restored inside a run",
+    None: "not trained",
+}
+
+
+def as_json(spec: MethodSpec, plugin: str) -> Record:
+    """A method with its arguments, for programs."""
+    rows = [
+        {
+            "name": one.name,
+            "allowed": one.allowed,
+            "default": one.default,
+            "required": one.is_required,
+            "source": one.source,
+        }
+        for one in arguments(spec)
+    ]
+    return {**vars(spec), "track": spec.track, "trains": spec.trains, "plugin": plugin, "arguments": rows}
+
+
+def print_page(spec: MethodSpec, plugin: str) -> None:
+    """A method with its arguments, for people."""
+    settings = arguments(spec)
+    _print_wrapped(f"{spec.name}: {spec.summary}" if spec.summary else spec.name, "")
+    ours = spec.target.startswith("ttmbench.ttm.")
+    option = "--ttm_args NAME=VALUE" if ours else f"--method_args {spec.name}.NAME=VALUE"
+    for text in () if ours else _paragraphs(spec):
+        echo()
+        _print_wrapped(text, "")
+    echo()
+    facts = {
+        "paper": spec.reference or "none stated",
+        "code": f"{spec.target} (plugin {plugin})",
+        "uses": "; ".join(_NEEDS[need] for need in spec.needs),
+        "scope": _SCOPES[spec.scope],
+        "model": _RESETS[spec.reset],
+        "order": "the order of the groups changes its scores" if spec.order_dependent else "of the groups: no effect",
+        "matching": "assumes that each caption belongs to one image" if spec.assumes_matching else "not assumed",
+        "scores": _scores(spec),
+        "track": spec.track,
+        "baseline": _baseline(spec),
+        **({} if settings else {"arguments": "none"}),
+    }
+    for name, text in facts.items():
+        _print_wrapped(f"{name:<10}{text}", " " * 10)
+    if settings:
+        from ttmbench.report.table import TableColumn, print_table
+
+        echo()
+        columns = [TableColumn("argument", "key"), *map(TableColumn, ("default", "allowed", "source of the default"))]
+        rows = [[one.name, _default(one.default, one.is_required), one.allowed, one.source or "-"] for one in settings]
+        print_table(columns, rows, title=option)
+
+
+def _paragraphs(spec: MethodSpec) -> list[str]:
+    """The docstring of a method's function, a text each paragraph, without sections such as ``Args:``."""
+    text = inspect.getdoc(load_target(spec.target)) or ""
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
+    ends = [at for at, part in enumerate(paragraphs) if part.startswith(("Args:", "Returns:", "Yields:", "Raises:"))]
+    return [part for part in paragraphs[: min(ends, default=len(paragraphs))] if part]
+
+
+def _scores(spec: MethodSpec) -> str:
+    kind = "logits" if spec.gives_logits else "no logits, so that their calibration means nothing"
+    if not spec.trains:
+        return kind
+    return f"{kind}, {'before' if spec.scores_before_update else 'after'} the update that a group causes"
+
+
+def _baseline(spec: MethodSpec) -> str:
+    """The column of the raw model that a method is fairly compared with."""
+    if spec.assumes_matching:
+        return "SimpleMatch (group_match,none), which uses the matching too"
+    return "raw: the same metric of the model as it is (METRIC,none)"
+
+
+def _default(value: object, is_required: bool) -> str:
+    if is_required:
+        return "required"
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _print_wrapped(text: str, indent: str) -> None:
+    width = min(console(None).width, 120)
+    for line in textwrap.wrap(str(printable(text)), width, subsequent_indent=indent, break_on_hyphens=False):
+        echo(line)

@@ -1,0 +1,96 @@
+"""The test-time methods that a run names, TTM and its controls apart: checked before anything is scored, then run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from ttmbench.config import RunConfig
+from ttmbench.data.task_file import TaskFile
+from ttmbench.errors import UsageError
+from ttmbench.evaluator.plan import Run
+from ttmbench.evaluator.task_result import Scored
+from ttmbench.methods.settings import checked_settings
+from ttmbench.plugins.manager import BUILTIN
+from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
+from ttmbench.results.summary import MethodScores
+from ttmbench.scoring.capabilities import Model
+from ttmbench.types import GroupShape, MethodSpec, Record
+
+
+def check_methods(
+    registry: Registry, config: RunConfig, tasks: Mapping[str, TaskFile], adapter: Model | None = None
+) -> None:
+    """UsageError for an unknown method or setting, or a method that a task, or the model, does not allow."""
+    for key in config.method_args:
+        if key.partition(".")[0] not in config.methods:
+            asked = ", ".join(config.methods)
+            raise UsageError(f"--method_args {key}: settings are named METHOD.KEY, and the run's methods are {asked}")
+    for name in config.methods:
+        spec = registry.method(name)
+        checked_settings(spec, settings_for(config, name))
+        for task in tasks.values():
+            shape = task.spec.shape if task.spec.kind == "groups" else None
+            why = refusal(spec, shape, task.spec.is_global, adapter)
+            if why is not None:
+                model = "" if adapter is None else f" with model {config.model}"
+                raise UsageError(
+                    f"method '{name}' cannot be run on task '{task.spec.task}'{model}: {why}; leave one out"
+                )
+
+
+def settings_for(config: RunConfig, method: str) -> Record:
+    """The settings of a method that the user gives."""
+    split = {key: key.partition(".") for key in config.method_args}
+    return {split[key][2]: value for key, value in config.method_args.items() if split[key][0] == method}
+
+
+def refusal(spec: MethodSpec, shape: GroupShape | None, is_global: bool, adapter: Model | None = None) -> str | None:
+    """Why a method cannot be run on a task, and with a model if one is given; None if it can.
+
+    ``shape`` is None of a task without groups.
+    """
+    if shape is None:
+        return "it works on groups, and the task has none"
+    if is_global:
+        return "it works inside groups, and the task is matched globally"
+    if shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
+        return f"{shape.true_captions} captions are true for each image, and it is defined for one"
+    if min(shape.images, shape.captions) == 1 and spec.assumes_matching:
+        return f"it matches inside groups, and in a {shape} group there is nothing to match"
+    if adapter is None:
+        return None
+    if spec.takes_features and not isinstance(adapter, DualEncoder):
+        return "it needs the features of a dual encoder"
+    if "views" in spec.needs and isinstance(adapter, StoredFeatures):
+        return "it needs views of images, and the model reads stored features"
+    if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
+        return "it needs gradients of image and caption features, which the model does not give"
+    return None
+
+
+def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
+    """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints."""
+    from ttmbench.methods.run import MethodRun
+
+    stage, registry, config = scored.stage, run.registry, run.config
+    views = None
+    if any("views" in registry.method(name).needs for name in config.methods):
+        views_of = load_target("ttmbench.methods.views:views_of")
+        assert run.capabilities.dual_encoder is not None, "checked before anything was scored"
+        views = views_of(run.capabilities.dual_encoder, scored.data.groups, run.sizer)
+    shared = MethodRun(
+        scored.raw,
+        scored.spec.shape,
+        scored.metrics,
+        config.run_seeds,
+        stage,
+        views,
+        state,
+        f"{run.key}:{scored.data.fingerprint}",
+    )
+    for name in config.methods:
+        spec, plugin = registry.methods[name]
+        yield name, partial(shared.column, spec, settings_for(config, name), "" if plugin == BUILTIN else plugin)

@@ -1,0 +1,300 @@
+"""Runs a test-time method on a task for every seed: what all methods have in common.
+
+Captions are shuffled by seed before the method sees them, and its scores are put back into the task's order. A method
+that trains is resumed where it was stopped, and the model is restored afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench.errors import DivergedError, TtmbenchError
+from ttmbench.methods.chance import Chance, chance_of
+from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
+from ttmbench.methods.cost import Cost
+from ttmbench.methods.settings import checked_settings
+from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
+from ttmbench.plugins.registry import load_target
+from ttmbench.protocols import DualEncoder
+from ttmbench.results.summary import MethodScores
+from ttmbench.scoring.dual_encoder import Features, encode
+from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.ttm.parameters import select
+from ttmbench.ttm.trainer import Original
+from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores, Track
+
+
+@dataclass(frozen=True)
+class MethodRun:
+    """A task, a model and what all test-time methods on them share."""
+
+    raw: Scores  # scores of the model as it is
+    shape: GroupShape
+    metrics: Sequence[MetricSpec]
+    seeds: Sequence[int]
+    stage: PreparedTask | None = None  # model and prepared inputs; None for methods that need scores alone
+    views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
+    folder: Path | None = None  # of checkpoints
+    start: str = ""  # digest of what they start from
+    _features: dict[str, Features] = field(default_factory=dict)
+
+    def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
+        """The method's scores for every seed, with its chance levels and the record of the run.
+
+        Args:
+            spec: the method.
+            given: the user's settings.
+            plugin: that registered it, for messages.
+
+        Raises:
+            UsageError: a wrong setting, or a task that the method is not defined for.
+            TtmbenchError: the method gave no finite score for some pair, or an array of another shape.
+        """
+        settings = checked_settings(spec, given)
+        # Without random draws every seed gives the same scores.
+        seeds = self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
+        runs = [self._seed(spec, settings, seed, plugin) for seed in seeds]
+        chance = None
+        if not spec.trains:
+            with _named(spec, plugin), torch.no_grad():
+                chance = chance_of(
+                    spec, partial(load_target(spec.target), **settings), self.shape, self.metrics, self._logits
+                )
+        return MethodScores(
+            spec.name,
+            [run.scores for run in runs],
+            self._record(spec, settings, seeds, runs, chance),
+            chance=None if chance is None else chance.values,
+            track=track_of(spec),
+        )
+
+    def _seed(self, spec: MethodSpec, settings: Record, seed: int, plugin: str) -> _SeedRun:
+        clock = time.perf_counter()
+        order, is_turned = self._order(seed), self.shape.more_images
+        scores = np.take_along_axis(self.raw.groups, order, axis=1 if is_turned else 2)
+        # Where there are more images than captions, captions choose: a method of scores gets images and captions
+        # exchanged.
+        exchanged = is_turned and not spec.takes_features
+        shuffled = torch.from_numpy(scores.transpose(0, 2, 1).copy() if exchanged else scores)
+        cost, target = Cost(), load_target(spec.target)
+        if not spec.takes_features:
+            task = ScoreTask(shuffled, seed)
+            given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
+        else:
+            task = self._feature_task(shuffled, seed, order, cost)
+            if spec.trains:
+                given, progress, task = self._trained(spec, target, settings, seed, plugin, task)
+            else:
+                given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
+        found = checked_scores(given, tuple(shuffled.shape), spec, plugin)
+        positions = np.bincount(found.argmax(axis=2).reshape(-1), minlength=found.shape[2]) / found[..., 0].size
+        if exchanged:
+            found = found.transpose(0, 2, 1)
+        back = np.argsort(order, axis=1 if is_turned else 2)
+        groups = np.ascontiguousarray(np.take_along_axis(found, back, axis=1 if is_turned else 2))
+        return _SeedRun(
+            Scores(groups, caption_pairs=self.raw.caption_pairs),
+            progress,
+            cost,
+            positions.tolist(),
+            list(task.notes),
+            getattr(task, "trained", {}),
+            time.perf_counter() - clock,
+        )
+
+    def _order(self, seed: int) -> np.ndarray:
+        """The caption at each shuffled position of every group; with more images than captions, the image."""
+        groups, images, captions = self.raw.groups.shape
+        axis = np.arange(images if self.shape.more_images else captions)
+        order = np.random.default_rng([seed, 0]).permuted(np.broadcast_to(axis, (groups, len(axis))), axis=1)
+        return order[:, :, None] if self.shape.more_images else order[:, None, :]
+
+    def _encoded(self) -> Features:
+        """Features of the model as it is, computed once for all methods."""
+        if "raw" not in self._features:
+            assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
+            with torch.no_grad():
+                encoded = encode(self.stage.adapter, self.stage.prepared, self.stage.batch_size)
+            plain = [replace(side, features=side.features.clone()) for side in (encoded.images, encoded.captions)]
+            self._features["raw"] = Features(*plain)
+        return self._features["raw"]
+
+    def _logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+        """Scores of features by the model's temperature and bias, whatever their dimension."""
+        assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
+        one = torch.zeros_like(self._encoded().images.features[:1])
+        bias = self.stage.adapter.logits(one, one).detach().cpu()
+        one[0, 0] = 1
+        return images @ captions.T * (self.stage.adapter.logits(one, one).detach().cpu() - bias) + bias
+
+    def _feature_task(self, scores: torch.Tensor, seed: int, order: np.ndarray, cost: Cost) -> FeatureTask:
+        encoded = self._encoded()
+        images, captions = encoded.images.rows, encoded.captions.rows
+        if self.shape.more_images:
+            images = np.take_along_axis(images, order[:, :, 0], axis=1)
+        else:
+            captions = np.take_along_axis(captions, order[:, 0], axis=1)
+        cost.count(image_rows=len(encoded.images.features), caption_rows=len(encoded.captions.features))
+        assert self.stage is not None, "features are of a prepared task"
+        return FeatureTask(
+            scores,
+            seed,
+            model=cast("DualEncoder", self.stage.adapter).logits,
+            images=encoded.images.features,
+            captions=encoded.captions.features,
+            image_rows=torch.from_numpy(images),
+            caption_rows=torch.from_numpy(captions),
+            views=None if self.views is None else self.views(seed, cost),
+            cost=cost,
+        )
+
+    def _trained(
+        self, spec: MethodSpec, target: Callable[..., Any], settings: Record, seed: int, plugin: str, task: FeatureTask
+    ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
+        """Goes through the turns of a training method, each kept, and restores the model."""
+        assert self.stage is not None, "features are of a prepared task"
+        kept = MethodCheckpoint(self.folder, spec.name, seed, self.start)
+        progress = kept.read(tuple(task.scores.shape))
+        if progress.is_finished:
+            task.cost, task.notes = progress.cost, [*progress.notes]
+            return progress.scores, progress, task
+        adapter = cast("Any", self.stage.adapter)
+        torch.manual_seed(seed)
+        with _frozen_again(adapter), Original(self.stage).adapted():
+            training = TrainingTask(
+                task,
+                seed,
+                adapter=adapter,
+                prepared=self.stage.prepared,
+                select=select,
+                resets=spec.reset in ("group", "batch"),
+                resume=progress.state,
+            )
+            progress.resume(training)
+            turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
+            for step in _each(turns, spec, plugin):
+                progress.add(step)
+                kept.keep(progress, training)
+        kept.finish(progress, training)
+        task.notes, task.cost = training.notes, training.cost
+        return progress.scores, progress, training
+
+    def _called(self, call: Callable[[], Any], spec: MethodSpec, plugin: str) -> Any:
+        with _named(spec, plugin), torch.enable_grad() if spec.trains else torch.no_grad():
+            return call()
+
+    def _record(
+        self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[_SeedRun], chance: Chance | None
+    ) -> Record:
+        """What results say of the method and of each seed's run."""
+        images = captions = 1
+        if self.stage is not None:
+            images, captions = (len(np.unique(rows)) for rows in vars(self.stage.prepared.rows).values())
+        names = sorted(runs[0].trained)
+        trained = {
+            "train": settings.get("train"),
+            "parameters": sum(parameter.numel() for parameter in runs[0].trained.values()),
+            "names_sha256": hashlib.sha256("\n".join(names).encode()).hexdigest(),
+        }
+        return {
+            "settings": settings,
+            "reference": spec.reference,
+            "needs": list(spec.needs),
+            **{name: getattr(spec, name) for name in _DECLARED},
+            "seeds": list(seeds),
+            "turns": runs[0].progress.turns,
+            "updates": runs[0].progress.updates,
+            "loss": [run.progress.mean_loss for run in runs],
+            "trained": trained if names else None,
+            "cost": [{**run.cost.record(images, captions), "seconds": run.seconds} for run in runs],
+            "chance": None if chance is None else {"distribution": chance.distribution, "draws": chance.draws},
+            "positions": np.mean([run.positions for run in runs], axis=0).tolist(),
+            "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
+        }
+
+
+_DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
+
+
+@dataclass(frozen=True)
+class _SeedRun:
+    """What a method gave for one seed."""
+
+    scores: Scores
+    progress: MethodProgress
+    cost: Cost
+    positions: list[float]  # share of rows that choose each shuffled position
+    notes: list[str]
+    trained: Mapping[str, torch.nn.Parameter]
+    seconds: float
+
+
+def track_of(spec: MethodSpec) -> Track:
+    """The track of a method's numbers."""
+    return "matching" if spec.assumes_matching and not spec.trains else "test_time"
+
+
+def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plugin: str = "") -> np.ndarray:
+    """A method's scores as float32; TtmbenchError for anything but a finite number for each pair."""
+    name = _name(spec, plugin)
+    if not isinstance(given, torch.Tensor) or tuple(given.shape) != shape:
+        what = f"a tensor of shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
+        raise TtmbenchError(f"{name} gave {what}; scores of shape {list(shape)} are expected")
+    found = given.detach().float().cpu().numpy()
+    wrong = ~np.isfinite(found).all(axis=(1, 2))
+    if wrong.any():
+        raise TtmbenchError(
+            f"{name} gave {int(wrong.sum())} of {len(found)} groups a score that is missing, NaN or infinite"
+        )
+    return found
+
+
+def _each(turns: Iterator[MethodStep], spec: MethodSpec, plugin: str) -> Iterator[MethodStep]:
+    """The turns of a method, each checked, with gradients only inside it."""
+    name = _name(spec, plugin)
+    if not isinstance(turns, Iterator):
+        raise TtmbenchError(f"{name} needs gradients, so it yields a MethodStep for each turn; it gave {turns!r:.60}")
+    while True:
+        with _named(spec, plugin), torch.enable_grad():
+            step = next(turns, None)
+        if step is None:
+            return
+        if not isinstance(step, MethodStep):
+            raise TtmbenchError(f"{name} yielded {step!r:.60}; a MethodStep is expected (batch.step)")
+        if not torch.isfinite(step.scores).all():
+            raise DivergedError(f"{name}: the scores became NaN or infinite", None)
+        yield step
+
+
+def _name(spec: MethodSpec, plugin: str) -> str:
+    return f"method '{spec.name}'" + (f" of plugin '{plugin}'" if plugin else "")
+
+
+@contextmanager
+def _named(spec: MethodSpec, plugin: str) -> Iterator[None]:
+    """Errors of a method name it."""
+    with foreign_errors(_name(spec, plugin)):
+        yield
+
+
+@contextmanager
+def _frozen_again(adapter: Any) -> Iterator[None]:
+    """Parameters need gradients afterwards as they did before, and none is left."""
+    before = [(parameter, parameter.requires_grad) for parameter in adapter.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, needs_gradient in before:
+            parameter.requires_grad_(needs_gradient)
+            parameter.grad = None

@@ -1,0 +1,189 @@
+"""Views of a task's images: random crops, encoded once for all methods that ask for the same ones.
+
+Views must not change which caption is correct. So crops have at least half of the image unless a method's setting
+says otherwise, are mirrored only on request (left would be right), and colours are never changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from ttmbench._util.console import progress_bar
+from ttmbench._util.images import resized
+from ttmbench.errors import UsageError, phase
+from ttmbench.methods.cost import Cost
+from ttmbench.methods.task import FeatureTask
+from ttmbench.protocols import DualEncoder
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.dual_encoder import encode_rows
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_images, threads_beside_the_model
+from ttmbench.scoring.inputs import ImageRows, Opened, concatenate
+from ttmbench.types import Group, ImageRef
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from ttmbench.protocols import Batch
+
+# Settings of methods, with the values that they may have.
+ViewCount = Annotated[int, Field(ge=1)]
+CropScale = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+RATIOS = (3 / 4, 4 / 3)  # of a crop's width to its height
+_TRIES = 10
+KEPT_BYTES = 2 << 30  # of features, beyond which the oldest are dropped and made again when they are needed
+ViewSettings = tuple[int, int, float, bool]  # seed, count, crop_scale, flip
+
+
+@dataclass
+class Views:
+    """Makes and encodes views of a task's images: a `ttmbench.methods.task.ViewSource`.
+
+    The first view of an image is the image as the model's own preparation takes it. The others are random crops
+    (`random_crop`), resized to the model's input size before that preparation. A view depends on the image's pixels
+    and the seed alone: neither on the task nor on the order of its images, and the first views of many are the views of
+    few. So that this holds to the last bit, the views of an image are encoded as a batch of their own.
+
+    Attributes:
+        adapter: the model.
+        images: each distinct image with a group that has it, in the order of rows (`distinct_images`).
+        seed: of the crops.
+        batch_size: views that the model takes at a time.
+        cost: counts what the views of a method cost, also where they were made for another method.
+        features: finished views, by their settings; shared by several objects.
+    """
+
+    adapter: DualEncoder
+    images: Sequence[tuple[str, ImageRef]]
+    seed: int
+    batch_size: int | BatchSizer
+    cost: Cost = field(default_factory=Cost)
+    features: dict[ViewSettings, torch.Tensor] = field(default_factory=dict)
+    _counted: set[ViewSettings] = field(default_factory=set)
+
+    def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
+        """Features of views, float32 [images, count, d]; UsageError for none, or for crops of no or too much area.
+
+        Args:
+            count: of views of each image, the plain one among them.
+            crop_scale: least fraction of the image's area that a crop has.
+            flip: whether each crop is mirrored with probability one half.
+        """
+        if count < 1 or not 0 < crop_scale <= 1:
+            raise UsageError(
+                f"views: at least one, of more than 0 and at most all of the area, not {count} and {crop_scale}"
+            )
+        key = (self.seed, count, crop_scale, flip)
+        if key not in self._counted:
+            self._counted.add(key)
+            made = len(self.images) * (count - 1)  # the plain images are counted with the task
+            self.cost.count(views=made, image_rows=made)
+        if key not in self.features:
+            self.features[key] = self._encoded(count, crop_scale, flip)
+            while len(self.features) > 1 and sum(tensor.nbytes for tensor in self.features.values()) > KEPT_BYTES:
+                del self.features[next(iter(self.features))]
+        return self.features[key]
+
+    def _encoded(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
+        fingerprint, sizer = Fingerprint(()), BatchSizer.of(self.batch_size)
+        # Two images for each thread: views of several at a time would fill the memory.
+        rows = ImageRows(self.adapter, self.images, fingerprint, decoded=2 * threads_beside_the_model())
+
+        def prepared(opened: Opened) -> Batch:
+            (image,) = opened.new
+            generator = np.random.default_rng([self.seed, int(fingerprint.of(opened.images[0]), 16)])
+            plain = self.adapter.prepare_images([image])
+            size = input_size(plain)
+            crops = [random_crop(image, size, crop_scale, flip, generator) for _ in range(count - 1)]
+            return concatenate([plain, self.adapter.prepare_images(crops)]) if crops else plain
+
+        one_each = [np.array([row]) for row in range(len(rows))]
+        found = []
+        with (
+            torch.no_grad(),
+            progress_bar(len(rows), "encoding views", "images") as shown,
+            rows.made_of(one_each, prepared) as coming,
+        ):
+            for _ in range(len(rows)):
+                with phase("prepare"):
+                    (batch,) = next(coming)
+                found.append(encode_rows(self.adapter.encode_images, batch, count, sizer, "views").float())
+                shown.update()
+            return torch.stack(found)
+
+
+def input_size(prepared: Batch) -> tuple[int, int] | None:
+    """Width and height of the images that a model takes; None for a model whose inputs have no fixed size."""
+    tensors = [prepared] if isinstance(prepared, torch.Tensor) else []
+    tensors += list(prepared.values()) if isinstance(prepared, Mapping) else []
+    pixels = [tensor for tensor in tensors if tensor.ndim == 4]
+    return (pixels[0].shape[3], pixels[0].shape[2]) if pixels else None
+
+
+def random_crop(
+    image: Image, size: tuple[int, int] | None, scale: float, flip: bool, generator: np.random.Generator
+) -> Image:
+    """A random part of an image (`crop_box`), resized to a width and height, and mirrored half of the time if asked.
+
+    The part is the same with and without ``flip``. Without a size it is not resized.
+    """
+    from PIL import Image as Pillow
+    from PIL import ImageOps
+
+    crop = image.crop(crop_box(image.size, scale, generator))
+    mirrored = generator.random() < 0.5
+    if size is not None:  # bicubic, as nearly every model resizes the plain image; torchvision's crops are bilinear
+        crop = resized(crop, size, Pillow.Resampling.BICUBIC)
+    return ImageOps.mirror(crop) if flip and mirrored else crop
+
+
+def crop_box(size: tuple[int, int], scale: float, generator: np.random.Generator) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of a random crop, drawn as torchvision's ``RandomResizedCrop`` does.
+
+    Its area is uniform in [scale, 1] of the image's, the logarithm of its width by its height uniform in ln 3/4 to
+    ln 4/3; drawn again, up to ten times, while it does not fit. Of a long image, where it never does, the crop has the
+    full short side and that fraction of the long one; torchvision takes the same piece of the middle each time, which
+    may have less area.
+    """
+    width, height = size
+    for _ in range(_TRIES):
+        area = width * height * generator.uniform(scale, 1)
+        ratio = math.exp(generator.uniform(*np.log(RATIOS)))
+        wide, high = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < wide <= width and 0 < high <= height:
+            break
+    else:
+        wide, high = (round(area / height), height) if width > height else (width, round(area / width))
+    top, left = int(generator.integers(height - high + 1)), int(generator.integers(width - wide + 1))
+    return left, top, left + wide, top + high
+
+
+def views_in_groups(
+    task: FeatureTask, count: int, crop_scale: float, flip: bool
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """For each group: its images' views [images, count, d], captions [captions, d], logits [images, count, captions].
+
+    UsageError for groups of one caption: every view gives it all of the probability.
+    """
+    if task.scores.shape[2] < 2:
+        raise UsageError("views are weighed by how they choose among captions, and the groups have one caption")
+    features = task.views(count, crop_scale, flip)
+    for image_rows, captions in zip(task.image_rows, task.captions, strict=True):
+        views = features[image_rows]
+        yield views, captions, task.logits(views.flatten(0, 1), captions).reshape(*views.shape[:2], -1)
+
+
+def views_of(
+    adapter: DualEncoder, groups: Sequence[Group], batch_size: int | BatchSizer
+) -> Callable[[int, Cost], Views]:
+    """Makes the views of a task's images for a seed and a method's cost; methods share what was encoded for one."""
+    images, features = list(distinct_images(groups)), dict[ViewSettings, torch.Tensor]()
+    return lambda seed, cost: Views(adapter, images, seed, batch_size, cost, features)
