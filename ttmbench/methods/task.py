@@ -87,7 +87,7 @@ class FeatureTask(ScoreTask):
         [a, d] and [b, d] give [a, b]; [groups, a, d] and [groups, b, d] give [groups, a, b], each group by itself, so
         that a group's scores do not depend on others.
         """
-        if images.ndim == 2:
+        if captions.ndim == 2:  # features of images may have one more axis
             return self._logits(images, captions)
         return torch.stack([self._logits(*group) for group in zip(images, captions, strict=True)])
 
@@ -307,12 +307,16 @@ class Batch:
         """Features of the captions as the model is now, [groups, captions, d]."""
         return self.task.encode_captions(self.caption_rows)
 
-    def logits(self) -> torch.Tensor:
-        """Scores as the model is now, [groups, images, captions]; a side without trained parameters is not encoded."""
+    def features(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of images and captions as the model is now; a side without trained parameters is not encoded again."""
         trained = [name for name in self.task.trained if not is_temperature(name)]
         images = self.task.images[self.groups] if all(map(is_of_captions, trained)) else self.images()
         captions = self.task.captions[self.groups] if all(map(is_of_images, trained)) else self.captions()
-        return self.task.logits(images, captions)
+        return images, captions
+
+    def logits(self) -> torch.Tensor:
+        """Scores as the model is now, [groups, images, captions]."""
+        return self.task.logits(*self.features())
 
     def step(self, scores: torch.Tensor, loss: torch.Tensor | None = None, updated: bool = True) -> MethodStep:
         """The result of this turn: new scores of these groups, [groups, images, captions]."""
