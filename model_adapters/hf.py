@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.caption_tokens import CaptionTokens
 from ttmbench.model_adapters._shared.contrastive import (
     ADVICE_ON_GELU,
     GELU,
     PIXELS,
     QUICK,
-    ContrastiveModel,
     PixelScale,
     Tower,
     count_parameters,
@@ -61,7 +61,7 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
     return adapter
 
 
-class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
+class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
     """A dual encoder of transformers as an adapter."""
 
     def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
@@ -81,6 +81,7 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
             **stated_activation(self.model.config),
         }
         self._set_towers(self._towers(), asked.compile)
+        self.is_compiled = asked.compile
         self._scale, self._size = pixel_scale(self.image_processor)
 
     def fingerprint(self) -> Mapping[str, object]:
@@ -135,6 +136,10 @@ class TransformersModel(ContrastiveModel[Mapping[str, torch.Tensor]]):
     def truncated(self, captions: Sequence[str]) -> list[bool]:
         """Which captions have more tokens than the text tower has positions."""
         return longer_than(self.tokenizer, captions, self._max_tokens())
+
+    def _token_embedding(self) -> torch.nn.Embedding | None:
+        embeddings = getattr(getattr(self.model, "text_model", None), "embeddings", None)
+        return getattr(embeddings, "token_embedding", None)
 
     def _towers(self) -> tuple[Tower, Tower]:
         """Functions from prepared images and prepared captions to features."""

@@ -31,9 +31,9 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from ttmbench._util.images import resized
 from ttmbench.model_adapters._shared import open_clip_weights as sources
+from ttmbench.model_adapters._shared.caption_tokens import CaptionTokens
 from ttmbench.model_adapters._shared.contrastive import (
     QUICK,
-    ContrastiveModel,
     PixelScale,
     count_parameters,
     declared_name,
@@ -71,7 +71,7 @@ def locate(asked: OpenClipFiles) -> list[ModelFiles]:
     return [files, *files.beside]
 
 
-class OpenClipModel(ContrastiveModel[torch.Tensor]):
+class OpenClipModel(CaptionTokens[torch.Tensor]):
     """A model of open_clip as an adapter."""
 
     def __init__(
@@ -87,7 +87,8 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
         self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
         self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
         text = _TextTower(model)
-        self.reads_prefix = text.reads_prefix
+        self.reads_prefix, self._tokens_of = text.reads_prefix, text.token_embedding
+        self.is_compiled = asked.compile
         self._set_towers((model.encode_image, text.encode), asked.compile)
         model_config, own = source.config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
         self._is_quick = bool(source.config["model_cfg"].get(QUICK))
@@ -158,6 +159,9 @@ class OpenClipModel(ContrastiveModel[torch.Tensor]):
         cut = (whole[:, :room] != tokens).any(dim=1) | (whole[:, room:] != padding).any(dim=1)
         return [bool(answer) for answer in cut]
 
+    def _token_embedding(self) -> torch.nn.Embedding | None:
+        return self._tokens_of
+
     def _transformed(
         self, images: Sequence[Image], preprocessing: PreprocessCfg, uncut: bool = False
     ) -> list[torch.Tensor]:
@@ -208,6 +212,11 @@ class _TextTower(torch.nn.Module):
     @property
     def _tower(self) -> open_clip.CLIP:
         return self.model if self._is_plain else self.model.text
+
+    @property
+    def token_embedding(self) -> torch.nn.Embedding | None:
+        """The module that embeds tokens; None in a text tower of another library."""
+        return getattr(self._tower, "token_embedding", None)
 
     def reads_prefix(self, tokens: torch.Tensor) -> int:
         """How many columns the features depend on; tokens int64 [captions, context length]."""

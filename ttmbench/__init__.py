@@ -51,12 +51,14 @@ if TYPE_CHECKING:
     from ttmbench.protocols import Augmentable as Augmentable
     from ttmbench.protocols import Blind as Blind
     from ttmbench.protocols import Bounding as Bounding
+    from ttmbench.protocols import CaptionEmbeddings as CaptionEmbeddings
     from ttmbench.protocols import ChoiceQuestion as ChoiceQuestion
     from ttmbench.protocols import ChoiceScorer as ChoiceScorer
     from ttmbench.protocols import ChoiceStyle as ChoiceStyle
     from ttmbench.protocols import Debiasable as Debiasable
     from ttmbench.protocols import DualEncoder as DualEncoder
     from ttmbench.protocols import Learning as Learning
+    from ttmbench.protocols import LimitedVocabulary as LimitedVocabulary
     from ttmbench.protocols import ManyAtOnce as ManyAtOnce
     from ttmbench.protocols import MayRefuse as MayRefuse
     from ttmbench.protocols import NoisePrior as NoisePrior
@@ -97,8 +99,9 @@ _HOME = {
     "hookspecs": ("hookimpl",),
     "methods.task": ("FeatureTask", "MethodStep", "ScoreTask", "TrainingTask"),
     "protocols": (
-        *("Adapter", "Augmentable", "Blind", "Bounding", "ChoiceQuestion", "ChoiceScorer", "ChoiceStyle", "Debiasable"),
-        *("DualEncoder", "Learning", "ManyAtOnce", "MayRefuse", "NoisePrior", "PairScorer", "PairTrainable"),
+        *("Adapter", "Augmentable", "Blind", "Bounding", "CaptionEmbeddings", "ChoiceQuestion", "ChoiceScorer"),
+        *("ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce", "MayRefuse"),
+        *("NoisePrior", "PairScorer", "PairTrainable"),
         *("PreparedPairScorer", "PreparesInThreads", "Preparing", "Reporting", "Savable", "StoredFeatures"),
         *("Trainable", "TrainableInParts", "Truncating"),
     ),

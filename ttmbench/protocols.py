@@ -170,6 +170,30 @@ class Truncating(Protocol):
 
 
 @runtime_checkable
+class LimitedVocabulary(Protocol):
+    """A model whose tokenizer may not know a word."""
+
+    def has_unknown_words(self, captions: Sequence[str]) -> Sequence[bool]:
+        """Whether each of these captions has a word that is replaced by the token for unknown words."""
+
+
+@runtime_checkable
+class CaptionEmbeddings(Protocol):
+    """A dual encoder whose captions can be encoded with shifted token embeddings, which prompt tuning learns."""
+
+    @property
+    def caption_width(self) -> int | None:
+        """Dimension of a token's embedding; None if this model's cannot be shifted."""
+
+    def encode_shifted_captions(self, prepared: Batch, shift: torch.Tensor) -> torch.Tensor:
+        """As ``encode_captions``, with ``shift`` [k, width] added to the embeddings of each caption's first k tokens.
+
+        What the tokenizer puts before and after a caption is not counted, so shorter captions use less of it. It has a
+        gradient where gradients are enabled. A shift of zeros changes no bit.
+        """
+
+
+@runtime_checkable
 class PreparesInThreads(Protocol):
     """A model whose class says whether ``prepare_images`` may run in several threads at once, beside the model.
 

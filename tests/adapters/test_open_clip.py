@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from support import tiny_models
-from support.adapter_inputs import CAPTIONS, assert_same_gradients, one_step, random_images
+from support.adapter_inputs import CAPTIONS, assert_captions_shift, assert_same_gradients, one_step, random_images
 from support.adapter_inputs import logits_of as scores
 from support.checkpoints import Program
 from support.rounding import bound
@@ -156,6 +156,14 @@ def test_a_coca_is_scored_by_its_contrastive_towers(folders):
         expected = model.eval().encode_image(images) @ model.encode_text(tokens).T * model.logit_scale.exp()
     assert near(scores(adapter), expected)
     assert check_adapter(adapter)
+
+
+@pytest.mark.parametrize("name", ["siglip", "coca"])
+def test_captions_of_other_text_towers_are_shifted_too(folders, name):
+    adapter = load(folders[name])
+    tokens = adapter.prepare_captions(CAPTIONS)
+    ends = [1 + len(one.split()) for one in CAPTIONS] if name == "siglip" else tokens.argmax(dim=1).tolist()
+    assert_captions_shift(adapter, adapter.model.text.token_embedding, CAPTIONS, [range(1, end) for end in ends])
 
 
 def test_loss_and_gradient_equal_open_clips_own(folder):

@@ -87,3 +87,38 @@ def quick_scores(model, task, *, limit=2, batch_size="auto", dtype="fp32", **mod
     usual = {"bootstrap_iters": 0, "device": "cpu", "limit": limit, "batch_size": batch_size, "dtype": dtype}
     run = ttmbench.simple_evaluate(model, task, model_args=arguments, **usual)
     return run.scores[task]["none"][0].groups, run
+
+
+def assert_captions_shift(adapter, embedding: torch.nn.Embedding, captions: list[str], own: list[range]) -> None:
+    """A shift of captions' embeddings gives the features of captions whose first tokens were given new embeddings.
+
+    ``own`` are the positions of each caption's own tokens. A shift of zeros changes no bit.
+    """
+    prepared, width = adapter.prepare_captions(captions), embedding.weight.shape[1]
+    shift = torch.randn(4, width, generator=torch.Generator().manual_seed(7)) * embedding.weight.detach().std()
+    zero = torch.zeros(4, width, requires_grad=True)
+    assert adapter.caption_width == width
+    with torch.no_grad():
+        plain = adapter.encode_captions(prepared)
+        assert torch.equal(adapter.encode_shifted_captions(prepared, zero), plain)
+        found = adapter.encode_shifted_captions(prepared, shift)
+        assert torch.equal(adapter.encode_captions(prepared), plain), "the shift is gone"
+    with_gradient = adapter.encode_shifted_captions(prepared, zero)
+    # torch has other code for attention where nothing needs a gradient.
+    assert torch.equal(with_gradient, adapter.encode_captions(prepared))
+    with_gradient.sum().backward()
+    assert zero.grad is not None and (zero.grad != 0).any(dim=1).all()
+    ids = prepared if isinstance(prepared, torch.Tensor) else prepared["input_ids"]
+    unused = sorted(set(range(embedding.num_embeddings)) - set(ids.flatten().tolist()))[:4]  # below the end of text
+    weights, state = embedding.weight, embedding.weight.detach().clone()
+    for caption, positions, features in zip(range(len(captions)), own, found, strict=True):
+        changed = ids[caption : caption + 1].clone()
+        with torch.no_grad():
+            for number, (position, new) in enumerate(zip(positions, unused, strict=False)):
+                weights[new] = state[changed[0, position]] + shift[number]
+                changed[0, position] = new
+            one = changed
+            if not isinstance(prepared, torch.Tensor):
+                one = {name: rows[caption : caption + 1] for name, rows in prepared.items()} | {"input_ids": changed}
+            torch.testing.assert_close(adapter.encode_captions(one)[0], features, atol=1e-5, rtol=0)
+            weights.copy_(state)

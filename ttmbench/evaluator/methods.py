@@ -6,23 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.task_result import Scored
-from ttmbench.methods.cost import Cost
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
-from ttmbench.methods.views import Views, ViewSettings
+from ttmbench.methods.views import views_of
 from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Model
-from ttmbench.scoring.fingerprint import distinct_images
 from ttmbench.types import MethodSpec, Record
 
 
@@ -77,19 +73,14 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
 def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
     """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints."""
     stage, registry, config = scored.stage, run.registry, run.config
-    adapter, features = run.capabilities.dual_encoder, dict[ViewSettings, torch.Tensor]()
-
-    def views(seed: int, cost: Cost) -> Views:
-        assert adapter is not None, "checked before anything was scored"
-        return Views(adapter, list(distinct_images(scored.data.groups)), seed, run.sizer, cost, features)
-
+    adapter = run.capabilities.dual_encoder
     shared = MethodRun(
         scored.raw,
         scored.spec.shape,
         scored.metrics,
         config.run_seeds,
         stage,
-        None if adapter is None else views,
+        None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
         f"{run.key}:{scored.data.fingerprint}",
     )

@@ -13,7 +13,7 @@ from ttmbench.results.summary import metric_chance, metric_values
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Scores
 
 WIDTH = 16  # of random features
-DRAWS = {"scores": 20_000, "features": 2_000, "views": 500}  # groups
+DRAWS = {"scores": 20_000, "features": 2_000, "views": 1_000}  # groups
 
 
 @dataclass(frozen=True)

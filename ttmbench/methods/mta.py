@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.task import FeatureTask
-from ttmbench.methods.views import CropScale, Share, ViewCount, views_in_groups
+from ttmbench.methods.views import CropScale, Share, views_in_groups
 
 _SMALL_CHANGE = 1e-6  # a norm below which a step is the last of its round
 
@@ -18,7 +18,7 @@ _SMALL_CHANGE = 1e-6  # a norm below which a step is the last of its round
 def mta(
     task: FeatureTask,
     *,
-    views: ViewCount = 64,
+    views: Annotated[int, Field(ge=5)] = 64,
     crop_scale: CropScale = 0.5,
     flip: bool = False,
     share: Share = 0.3,

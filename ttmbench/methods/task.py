@@ -15,7 +15,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.cost import Cost
-from ttmbench.protocols import TrainableInParts
+from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
@@ -87,7 +87,7 @@ class FeatureTask(ScoreTask):
         [a, d] and [b, d] give [a, b]; [groups, a, d] and [groups, b, d] give [groups, a, b], each group by itself, so
         that a group's scores do not depend on others.
         """
-        if images.ndim == 2:
+        if captions.ndim == 2:  # features of images may have one more axis
             return self._logits(images, captions)
         return torch.stack([self._logits(*group) for group in zip(images, captions, strict=True)])
 
@@ -238,9 +238,20 @@ class TrainingTask(FeatureTask):
         """Features of distinct images as the model is now, [rows, d]; with gradients where they are enabled."""
         return self._encode("images", rows)
 
-    def encode_captions(self, rows: torch.Tensor) -> torch.Tensor:
-        """Features of distinct captions as the model is now, [rows, d]; with gradients where they are enabled."""
-        return self._encode("captions", rows)
+    def encode_captions(self, rows: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
+        """Features of distinct captions as the model is now, [rows, d]; with gradients where they are enabled.
+
+        ``shift`` [k, `caption_width`] is added to the embeddings of each caption's first k tokens; dropout is off.
+        """
+        return self._encode("captions", rows, shift)
+
+    @property
+    def caption_width(self) -> int:
+        """Dimension of a token's embedding; UsageError if the model's token embeddings cannot be shifted."""
+        width = self.adapter.caption_width if isinstance(self.adapter, CaptionEmbeddings) else None
+        if width is None:
+            raise UsageError("the method shifts the embeddings of captions' tokens, and the model has none to shift")
+        return width
 
     def snapshot(self) -> MethodState:
         """Everything that the next turn depends on; the tensors are copies."""
@@ -254,16 +265,19 @@ class TrainingTask(FeatureTask):
             for name, parameter in self.trained.items():
                 parameter.copy_(values[name])
 
-    def _encode(self, side: str, rows: torch.Tensor) -> torch.Tensor:
+    def _encode(self, side: str, rows: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
         distinct, back = torch.unique(rows, return_inverse=True)
         inputs = take(self._prepared.images if side == "images" else self._prepared.captions, distinct.numpy())
-        if torch.is_grad_enabled():
+        if shift is not None:
+            assert isinstance(self.adapter, CaptionEmbeddings), "the width was asked for"
+            features = self.adapter.encode_shifted_captions(inputs, shift)
+        elif torch.is_grad_enabled():
             adapter = self.adapter
             assert isinstance(adapter, TrainableInParts), "the registry asks for it before a training method runs"
             features = (adapter.train_images if side == "images" else adapter.train_captions)(inputs)
-            self.cost.count_backward(side, features)
         else:
             features = (self.adapter.encode_images if side == "images" else self.adapter.encode_captions)(inputs)
+        self.cost.count_backward(side, features)
         self.cost.count(**{f"{side[:-1]}_rows": len(distinct)})
         return features[back]
 
@@ -293,12 +307,16 @@ class Batch:
         """Features of the captions as the model is now, [groups, captions, d]."""
         return self.task.encode_captions(self.caption_rows)
 
-    def logits(self) -> torch.Tensor:
-        """Scores as the model is now, [groups, images, captions]; a side without trained parameters is not encoded."""
+    def features(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of images and captions as the model is now; a side without trained parameters is not encoded again."""
         trained = [name for name in self.task.trained if not is_temperature(name)]
         images = self.task.images[self.groups] if all(map(is_of_captions, trained)) else self.images()
         captions = self.task.captions[self.groups] if all(map(is_of_images, trained)) else self.captions()
-        return self.task.logits(images, captions)
+        return images, captions
+
+    def logits(self) -> torch.Tensor:
+        """Scores as the model is now, [groups, images, captions]."""
+        return self.task.logits(*self.features())
 
     def step(self, scores: torch.Tensor, loss: torch.Tensor | None = None, updated: bool = True) -> MethodStep:
         """The result of this turn: new scores of these groups, [groups, images, captions]."""

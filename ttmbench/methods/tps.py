@@ -11,24 +11,36 @@ from pydantic import Field
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import Direction, confident, directions, view_entropy
 from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask
+from ttmbench.methods.views import CropScale, Share, ViewCount
 
 
 def tps(
     task: TrainingTask,
     *,
     direction: Direction = "both",
-    views: Annotated[int, Field(ge=1)] = 64,
-    crop_scale: Annotated[float, Field(gt=0, le=1)] = 0.5,
+    views: ViewCount = 64,
+    crop_scale: CropScale = 0.5,
     flip: bool = False,
-    share: Annotated[float, Field(gt=0, le=1)] = 0.1,
+    share: Share = 0.1,
     lr: Annotated[float, Field(gt=0)] = 5e-3,
     weight_decay: Annotated[float, Field(ge=0)] = 0.01,
     steps: Annotated[int, Field(ge=1)] = 1,
 ) -> Iterator[MethodStep]:
     """Test-time prototype shifting (arXiv:2403.12952): t'_j = normalise(t_j + delta_j), delta = 0 at first.
 
-    AdamW lowers the entropy of the mean answer of each image's most confident views (``share`` of ``views``), chosen
-    once. The plain image is then scored with the shifted captions. No gradient passes through a tower.
+    AdamW lowers the entropy of the mean answer of each image's most confident views, chosen once. The plain image is
+    then scored with the shifted captions. No gradient passes through a tower.
+
+    Args:
+        task: with views of its images.
+        direction: whose answers count: of images among captions, as published, of captions among images, or both.
+        views: of each image: the plain one, and random crops.
+        crop_scale: least fraction of the image's area in a crop.
+        flip: mirror each crop with probability one half; this exchanges left and right.
+        share: fraction of the views that count.
+        lr: learning rate of AdamW.
+        weight_decay: of AdamW, on the shift.
+        steps: of AdamW, for each group.
     """
     check_directions(task, direction)
     features = task.views(views, crop_scale, flip)

@@ -23,7 +23,8 @@ def zero(
     Of an image's views the fraction ``share`` with the lowest entropy over the group's captions is kept. Each of them
     votes for its best caption; captions that tie in a view share its vote. Votes tie often, so the mean logit of these
     views is added, divided by 2 (1 + the group's largest absolute logit): less than half a vote, so that it decides
-    between equal votes alone.
+    between equal votes alone. All images have the same number of votes, so with two images and two captions the group
+    score of the votes is their text score: compare it with the method's own chance level.
 
     Args:
         task: with views of its images.

@@ -12,6 +12,15 @@ _VIEWS = {
     "flip": "half of the views in the paper's code; none, since left and right would be exchanged",
 }
 
+_PROMPTS = {
+    **_VIEWS,
+    "tokens": "4 context tokens in the paper; here the first ones of each caption",
+    "direction": "rows alone (i2t) in the paper, whose classes are shared by all images",
+    "lr": "5e-3 in the paper",
+    "weight_decay": "AdamW's default, as in the paper's code",
+    "steps": "1 in the paper",
+}
+
 METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "ttm",
@@ -113,10 +122,67 @@ METHODS: tuple[MethodSpec, ...] = (
         sources={
             **_VIEWS,
             "direction": "rows alone (i2t) in the paper, whose classes are shared by all images",
-            "lr": "5e-3 in the paper's code for ImageNet",
+            "lr": "5e-3 in the paper's code for ImageNet (1e-3 for others)",
             "weight_decay": "AdamW's default, as in the paper's code",
             "steps": "1 in the paper",
         },
+    ),
+    MethodSpec(
+        "tent",
+        "ttmbench.methods.tent:tent",
+        summary="entropy minimisation of the model's own answers along the stream; filter=eta or sar",
+        reference="arXiv:2006.10726",
+        needs=("features", "gradients"),
+        scope="stream",
+        reset="never",
+        sources={
+            "filter": "arXiv:2006.10726 has none; eta: arXiv:2204.02610, sar: arXiv:2302.12400, in units of ln n",
+            "direction": "arXiv:2006.10726 has i2t; both treats images and captions of a group alike",
+            "train": "as in ports to CLIP; norm layers in arXiv:2006.10726",
+            "lr": "arXiv:2006.10726 (Adam); sar: authors' code of arXiv:2302.12400 (SGD, for 64 images)",
+            "images": "arXiv:2006.10726, ImageNet",
+        },
+        order_dependent=True,
+        scores_before_update=True,
+    ),
+    MethodSpec(
+        "cliptta",
+        "ttmbench.methods.cliptta:cliptta",
+        summary="contrastive loss on batches of images with their pseudo-captions",
+        reference="arXiv:2507.14312",
+        needs=("features", "gradients"),
+        scope="stream",
+        reset="never",
+        sources={
+            "labels": "arXiv:2507.14312",
+            "as_published_columns": "true in authors' code of arXiv:2507.14312 with a frozen caption tower",
+            "beta_reg": "arXiv:2507.14312",
+            "steps": "scripts of the authors of arXiv:2507.14312",
+            "train": "arXiv:2507.14312",
+            "lr": "scripts of the authors of arXiv:2507.14312",
+            "images": "arXiv:2507.14312",
+        },
+        order_dependent=True,
+        assumes_matching=True,
+    ),
+    MethodSpec(
+        "tpt",
+        "ttmbench.methods.tpt:tpt",
+        summary="test-time prompt tuning: captions' first tokens shifted to lower the entropy over confident views",
+        reference="arXiv:2209.07511",
+        needs=("views", "gradients", "caption_embeddings"),
+        reset="group",
+        sources=_PROMPTS,
+    ),
+    MethodSpec(
+        "c_tpt",
+        "ttmbench.methods.tpt:tpt",
+        summary="calibrated prompt tuning: tpt that also keeps the captions of a group apart",
+        reference="arXiv:2403.14119",
+        needs=("views", "gradients", "caption_embeddings"),
+        reset="group",
+        settings={"dispersion": 50.0},
+        sources={**_PROMPTS, "dispersion": "50 in the paper for fine-grained classes (20 for ImageNet)"},
     ),
     MethodSpec(
         "zero",

@@ -1,0 +1,83 @@
+"""Shifts of captions' token embeddings, against features of a model whose embeddings were changed; unknown words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.adapter_inputs import assert_captions_shift
+from support.tiny_models import FEW_WORDS, open_clip
+
+from ttmbench.errors import UsageError
+from ttmbench.model_adapters import hf, itc, tiny_clip
+from ttmbench.model_adapters import open_clip as open_clip_models
+from ttmbench.scoring.capabilities import Capabilities
+
+CAPTIONS = ["a red circle on the left", "two dogs", "cat", "a blue square and a red circle on top"]
+
+
+def load(folder, **options):
+    return hf.load(pretrained=str(folder), device="cpu", **options)
+
+
+@pytest.mark.parametrize("name", ["tiny_hf_clip", "tiny_siglip"])
+def test_a_shift_changes_the_first_tokens_of_each_caption(name, request):
+    adapter = load(request.getfixturevalue(name))
+    embedding = adapter.model.text_model.embeddings.token_embedding
+    # The tokenizer of both puts a start of text before a caption, and its end behind it.
+    assert_captions_shift(adapter, embedding, CAPTIONS, [range(1, 1 + len(one.split())) for one in CAPTIONS])
+
+
+def test_of_the_built_in_model_too():
+    adapter = tiny_clip.load(device="cpu")
+    captions = ["a red circle above a blue square", "the moon"]
+    embedding = adapter.model.text_model.embeddings.token_embedding
+    assert_captions_shift(adapter, embedding, captions, [range(1, 8), range(1, 3)])
+
+
+def test_from_position_zero_where_nothing_stands_before_a_caption(tiny_siglip, monkeypatch):
+    adapter = load(tiny_siglip)
+    prepare = adapter.prepare_captions
+
+    def without_start(captions):
+        ids = prepare(captions)["input_ids"]
+        return {"input_ids": torch.cat([ids[:, 1:], ids[:, -1:]], dim=1)}
+
+    monkeypatch.setattr(adapter, "prepare_captions", without_start)
+    embedding = adapter.model.text_model.embeddings.token_embedding
+    assert_captions_shift(adapter, embedding, CAPTIONS[:3], [range(len(one.split())) for one in CAPTIONS[:3]])
+
+
+def test_of_open_clip(tmp_path):
+    adapter = open_clip_models.load(model=f"local-dir:{open_clip(tmp_path / 'clip')}", device="cpu")
+    tokens = adapter.prepare_captions(CAPTIONS)
+    ends = tokens.argmax(dim=1).tolist()  # the end of text is the largest
+    assert_captions_shift(adapter, adapter.model.token_embedding, CAPTIONS, [range(1, end) for end in ends])
+
+
+def test_a_compiled_tower_is_run_as_it_was_written(tiny_hf_clip):
+    plain, fast = (load(tiny_hf_clip, compile=compile) for compile in (False, True))
+    shift = torch.randn(4, 32, generator=torch.Generator().manual_seed(0))
+    plain_features, features = (
+        one.encode_shifted_captions(one.prepare_captions(CAPTIONS), shift) for one in (plain, fast)
+    )
+    torch.testing.assert_close(features, plain_features)
+
+
+def test_no_gradient_in_half_precision(tiny_hf_clip):
+    adapter = load(tiny_hf_clip, dtype="fp16")
+    with pytest.raises(UsageError, match="fp16 cannot train"):
+        adapter.encode_shifted_captions(adapter.prepare_captions(CAPTIONS), torch.zeros(1, 32, requires_grad=True))
+
+
+def test_other_text_towers_have_no_embeddings_to_shift(tiny_vlm, tiny_hf_clip):
+    blip = itc.load(pretrained=str(tiny_vlm("blip", captioner=False)), device="cpu")
+    assert Capabilities(blip).caption_embeddings is None
+    assert Capabilities(load(tiny_hf_clip)).caption_embeddings is not None
+
+
+def test_unknown_words(tiny_hf_clip, tmp_path):
+    words = load(tiny_hf_clip)
+    assert words.has_unknown_words([FEW_WORDS[0], "a red zebra", ""]) == [False, True, False]
+    parts = open_clip_models.load(model=f"local-dir:{open_clip(tmp_path / 'clip')}", device="cpu")
+    assert parts.has_unknown_words(["a red zebra", "qwxz"]) == [False, False]
+    assert tiny_clip.load(device="cpu").has_unknown_words(["a photo of", "a thing on the left"]) == [True, False]

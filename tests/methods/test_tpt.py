@@ -1,0 +1,184 @@
+"""Test-time prompt tuning: its published steps restated in float64, and what it must hold on groups."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from support.training_tasks import WORDS, load, scores_of, training_task
+
+from ttmbench.errors import UsageError
+from ttmbench.methods.tpt import tpt
+from ttmbench.plugins.methods import METHODS
+
+AdamW = torch.optim.AdamW
+OF_C_TPT = next(spec for spec in METHODS if spec.name == "c_tpt").settings
+
+
+@pytest.fixture(scope="module", params=["tiny_hf_clip", "tiny_siglip"])
+def adapter(request):
+    return load(request.getfixturevalue(request.param))
+
+
+class Published:
+    """One group in float64: tokens as new words of the vocabulary, so that no tower is entered halfway."""
+
+    def __init__(self, adapter, task, group, share=0.1, count=64):
+        self.model = copy.deepcopy(adapter.model).double().requires_grad_(False)
+        texts = [WORDS[row] for row in task.caption_rows[group].tolist()]
+        tokens = adapter.prepare_captions(texts)
+        self.ids, self.mask = tokens["input_ids"].clone(), tokens.get("attention_mask")
+        self.weights = self.model.text_model.embeddings.token_embedding.weight.clone()
+        self.new = []  # (word, place of the shift) of each new token, behind the vocabulary
+        for row, text in zip(self.ids, texts, strict=True):
+            for place in range(min(4, len(text.split()))):  # "a red circle": 3 words behind the start of text
+                self.new.append((int(row[1 + place]), place))
+                row[1 + place] = len(self.weights) + len(self.new) - 1
+        self.scale, self.bias = float(task.scale), float(task.bias)
+        self.images = task.all_images[task.image_rows[group]].double()
+        start = task.all_captions[task.caption_rows[group]].double()
+        self.kept, self.views = [], []
+        for image in task.views(count, 0.5, False)[task.image_rows[group]].double():
+            found = [self.entropy(self.scale * start @ view + self.bias) for view in image]
+            self.kept.append(
+                sorted(range(count), key=lambda view, of=found: float(of[view]))[: max(1, int(count * share))]
+            )
+            self.views.append(image[self.kept[-1]])
+
+    @staticmethod
+    def entropy(logits):
+        p = torch.exp(logits - logits.max())
+        p = p / p.sum()
+        return -(p * torch.log(p)).sum()
+
+    def captions(self, shift):
+        words = torch.stack([self.weights[word] + shift[place] for word, place in self.new])
+        larger = {"embeddings.token_embedding.weight": torch.cat([self.weights, words])}
+        tokens = {"input_ids": self.ids, "attention_mask": self.mask}
+        features = torch.func.functional_call(self.model.text_model, larger, (), tokens).pooler_output
+        if hasattr(self.model, "text_projection"):
+            features = self.model.text_projection(features)
+        return features / features.norm(dim=1, keepdim=True)
+
+    def loss(self, shift, direction="both", dispersion=0.0):
+        captions = self.captions(shift)
+        logits = [self.scale * views @ captions.T + self.bias for views in self.views]
+        rows, columns = [], []
+        for of_views in logits:
+            mean = torch.stack([torch.softmax(view, dim=0) for view in of_views]).mean(dim=0)
+            rows.append(-(mean * mean.log()).sum())
+        for caption in range(len(captions)):
+            columns.append(self.entropy(torch.stack([of_views[:, caption].mean() for of_views in logits])))
+        found = {"i2t": sum(rows) / len(rows), "t2i": sum(columns) / len(columns)}
+        loss = (found["i2t"] + found["t2i"]) / 2 if direction == "both" else found[direction]
+        away = [torch.linalg.norm(caption - captions.mean(dim=0)) for caption in captions]
+        return loss - dispersion * sum(away) / len(away)
+
+    def steps(self, count, **of_loss):
+        """Shift, loss before, and gradient of every step; AdamW written out."""
+        shift = torch.zeros(4, self.weights.shape[1], dtype=torch.float64)
+        first = second = torch.zeros_like(shift)
+        for number in range(1, count + 1):
+            variable = shift.clone().requires_grad_()
+            loss = self.loss(variable, **of_loss)
+            (gradient,) = torch.autograd.grad(loss, variable)
+            shift = shift - 5e-3 * 0.01 * shift
+            first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+            size = (second / (1 - 0.999**number)).sqrt() + 1e-8
+            shift = shift - 5e-3 * first / (1 - 0.9**number) / size
+            yield shift, float(loss.detach()), gradient
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The shifts that a method made, and their gradients at every step."""
+    found = []
+
+    def optimizer(variables, **given):
+        optimizer, gradients = AdamW(variables, **given), []
+        optimizer.register_step_pre_hook(lambda *_: gradients.append(variables[0].grad.clone()))
+        found.append((variables[0], gradients))
+        return optimizer
+
+    monkeypatch.setattr(torch.optim, "AdamW", optimizer)
+    return found
+
+
+@pytest.mark.parametrize("settings", [{}, OF_C_TPT], ids=["tpt", "c_tpt"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_loss_gradient_shift_and_scores_as_published(adapter, made, steps, settings):
+    task = training_task(adapter, groups=2, m=2, n=3)
+    for step in tpt(task, steps=steps, **settings):
+        published = Published(adapter, task, int(step.groups))
+        expected = list(published.steps(steps, **settings))
+        shift, gradients = made[-1]
+        for gradient, (_, _, of_step) in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(
+                gradient.double(), of_step, atol=1e-5 * (1 + settings.get("dispersion", 0)), rtol=1e-3
+            )
+        assert step.loss == pytest.approx(expected[-1][1], abs=1e-5 * (1 + settings.get("dispersion", 0)))
+        # Adam divides by the gradient's size: a coordinate whose gradient is nearly 0 moves by any part of the rate.
+        sure = expected[0][2].abs() > expected[0][2].abs().median() / 10
+        torch.testing.assert_close(shift.detach().double()[sure], expected[-1][0][sure], atol=2e-5, rtol=0)
+        tuned = published.scale * published.images @ published.captions(shift.detach().double()).T + published.bias
+        torch.testing.assert_close(step.scores[0].double(), tuned, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("direction", ["i2t", "t2i"])
+def test_loss_of_one_direction(adapter, direction):
+    task = training_task(adapter, groups=2, m=2, n=3)
+    for step in tpt(task, direction=direction):
+        published = Published(adapter, task, int(step.groups))
+        ((_, loss, _),) = published.steps(1, direction=direction)
+        assert step.loss == pytest.approx(loss, abs=1e-5)
+
+
+def test_a_group_alone_has_the_scores_that_it_has_after_others_bit_for_bit(adapter):
+    together = training_task(adapter)
+    scores = scores_of(together, tpt(together, steps=3))
+    for group in range(3):
+        alone = training_task(adapter, only=[group])
+        assert torch.equal(scores_of(alone, tpt(alone, steps=3))[0], scores[group])
+
+
+def test_captions_in_another_order_have_their_scores_in_that_order(adapter):
+    task, turned = training_task(adapter, n=3), training_task(adapter, n=3)
+    turned.caption_rows = turned.caption_rows[:, [2, 0, 1]]
+    expected = scores_of(task, tpt(task))[..., [2, 0, 1]]
+    torch.testing.assert_close(scores_of(turned, tpt(turned)), expected, atol=1e-3, rtol=0)
+
+
+def test_the_model_is_not_trained_and_its_captions_are_counted(adapter):
+    before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
+    task = training_task(adapter)
+    list(tpt(task, steps=2))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.state_dict().items())
+    assert all(parameter.grad is None for parameter in adapter.parameters())
+    groups, captions = task.caption_rows.shape
+    assert task.cost.optimizer_steps == 2 * groups and task.cost.image_rows == 0
+    assert task.cost.caption_rows == 3 * groups * captions and task.cost.caption_rows_backward == 2 * groups * captions
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"tokens": 2}, {"dispersion": 1.0}, {"direction": "i2t"}, {"direction": "t2i"}, {"views": 32}),
+        *({"crop_scale": 0.9}, {"flip": True}, {"share": 0.5}, {"lr": 1e-2}, {"weight_decay": 0.5}, {"steps": 2}),
+    ],
+    ids=str,
+)
+def test_every_option_changes_the_scores(adapter, change):
+    usual = {"steps": 2} if "weight_decay" in change else {}  # a shift of zero does not decay
+    task, other = training_task(adapter), training_task(adapter)
+    assert not torch.equal(scores_of(task, tpt(task, **usual)), scores_of(other, tpt(other, **{**usual, **change})))
+
+
+def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter, monkeypatch):
+    with pytest.raises(UsageError, match=r"^views are chosen by .*, and a 2x1 group has one caption$"):
+        next(tpt(training_task(adapter, n=1)))
+    monkeypatch.setattr(type(adapter), "caption_width", None)
+    with pytest.raises(
+        UsageError, match=r"^the method shifts the embeddings of captions' tokens, and the model has none"
+    ):
+        next(tpt(training_task(adapter)))

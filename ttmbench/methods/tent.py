@@ -1,0 +1,113 @@
+"""Tent, entropy minimisation along a stream of groups, with the filters of ETA and SAR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from ttmbench.methods.losses import Direction, entropies
+from ttmbench.methods.task import Batch, MethodStep, TrainingTask
+from ttmbench.ttm.parameters import is_temperature
+
+MARGIN = 0.4  # of the largest entropy: answers above it are not reliable (ETA and SAR)
+RADIUS = 0.05  # of SAR's step towards a larger loss
+RECOVERY = 0.2 / math.log(1000)  # of the largest entropy: below it SAR resets, as 0.2 for the 1000 classes of ImageNet
+MEMORY = 0.9  # weight of the past in SAR's moving average of the loss
+
+Answers = list[tuple[torch.Tensor, float]]
+"""Entropies in each direction, with the largest possible one (`ttmbench.methods.losses.entropies`)."""
+
+
+def tent(
+    task: TrainingTask,
+    *,
+    filter: Literal["none", "eta", "sar"] = "none",
+    direction: Direction = "both",
+    train: str = "norm_images",
+    lr: Annotated[float, Field(gt=0)] = 1e-3,
+    images: Annotated[int, Field(ge=1)] = 64,
+) -> Iterator[MethodStep]:
+    """Entropy minimisation (arXiv:2006.10726): one step on the mean entropy of each batch, scored before that step.
+
+    ``eta`` (arXiv:2204.02610, without its test of redundancy) trains on the answers with H < 0.4 ln n alone, each
+    weighted by exp(0.4 ln n - H). ``sar`` (arXiv:2302.12400) trains on them at the weights where a step of length 0.05
+    makes the loss larger, and resets the model when the moving average of the loss falls below 0.029 ln n. Its learning
+    rate is ``lr`` for 64 images. A batch without such an answer is not trained on.
+    """
+    parameters = task.train(train)
+    if any(map(is_temperature, task.trained)):
+        task.notes.append("the temperature is trained: raising it lowers every entropy and changes no answer")
+    sgd = filter == "sar"
+    optimizer = torch.optim.SGD(parameters, lr * images / 64, momentum=0.9) if sgd else torch.optim.Adam(parameters, lr)
+    task.optimizer(optimizer)
+    for batch in task.stream(images=images):
+        scores = batch.logits()
+        answers = entropies(scores, direction)
+        chosen = reliable(answers, math.inf if filter == "none" else MARGIN)
+        loss = mean_entropy(answers, chosen, weighted=filter == "eta")
+        optimizer.zero_grad()
+        if loss is not None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            if filter == "sar":
+                loss = second_pass(task, batch, answers, direction)
+        if loss is not None:
+            optimizer.step()
+            if filter == "sar":
+                recover(task, answers, loss)
+        yield batch.step(scores, loss, updated=loss is not None)
+    if "resets" in task.state:
+        task.notes.append(f"SAR reset the model {int(task.state['resets'])} times")
+
+
+def reliable(answers: Answers, margin: float) -> list[torch.Tensor]:
+    """Which answers have an entropy below this fraction of the largest possible one."""
+    return [values < margin * most for values, most in answers]
+
+
+def mean_entropy(answers: Answers, chosen: list[torch.Tensor], weighted: bool = False) -> torch.Tensor | None:
+    """Mean entropy of the chosen answers of each direction, then of the directions that have any; None for none."""
+    means = []
+    for (values, most), kept in zip(answers, chosen, strict=True):
+        weights = (MARGIN * most - values.detach()).exp() if weighted else torch.ones_like(values)
+        if kept.any():
+            means.append((weights * values)[kept].mean())
+    return torch.stack(means).mean() if means else None
+
+
+def second_pass(task: TrainingTask, batch: Batch, answers: Answers, direction: Direction) -> torch.Tensor | None:
+    """Leaves the gradient of SAR's second pass: at the weights a step of length 0.05 up the gradient of the first.
+
+    The second pass is on the answers that were reliable and still are; None if there is none.
+    """
+    parameters = [parameter for parameter in task.trained.values() if parameter.grad is not None]
+    gradients = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
+    length = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    before = [parameter.detach().clone() for parameter in parameters]
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.add_(gradient * (RADIUS / (length + 1e-12)))
+            parameter.grad = None
+    second = entropies(batch.logits(), direction)
+    both = zip(reliable(answers, MARGIN), reliable(second, MARGIN), strict=True)
+    loss = mean_entropy(second, [first & now for first, now in both])
+    if loss is not None:
+        loss.backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for parameter, value in zip(parameters, before, strict=True):
+            parameter.copy_(value)
+    return loss
+
+
+def recover(task: TrainingTask, answers: Answers, loss: torch.Tensor) -> None:
+    """Moves SAR's average of the loss, and resets model, optimiser and average when it is nearly zero."""
+    past = task.state.get("average")
+    average = loss.detach() if past is None else MEMORY * past + (1 - MEMORY) * loss.detach()
+    task.state["average"] = average
+    if average < RECOVERY * sum(most for _, most in answers) / len(answers):
+        resets = task.state.get("resets", torch.tensor(0)) + 1
+        task.reset()
+        task.state["resets"] = resets
