@@ -149,7 +149,9 @@ _KINDS = {"groups": "number", "size": "number"}
 def _text(row: Row, name: str) -> str:
     """A cell of the table. That a method needs gradients too is said by the column ``trains``."""
     value = row[name]
-    return _cell([need for need in value if need != "gradients"] or value if name == "needs" else value)
+    if name == "needs" and isinstance(value, list):
+        value = [need for need in value if need != "gradients"] or value
+    return _cell(value)
 
 
 def _cell(value: object) -> str:
