@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from torch import nn
 
 from ttmbench.errors import UsageError
-from ttmbench.scoring.capabilities import TrainableDualEncoder
+from ttmbench.protocols import PairTrainable, Trainable
+from ttmbench.ttm.finetune import module_of, named_parameters
 
 NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
 """Normalisation layers, with their subclasses. By type: each library has names of its own for them."""
@@ -33,7 +34,7 @@ _NOT_RUN = re.compile(
 )
 
 
-def select(adapter: TrainableDualEncoder, which: str) -> Mapping[str, nn.Parameter]:
+def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
     """The parameters of a set, by name.
 
     Raises:
@@ -41,7 +42,7 @@ def select(adapter: TrainableDualEncoder, which: str) -> Mapping[str, nn.Paramet
     """
     if which not in SETS:
         raise UsageError(f"train={which} is unknown; it must be one of {', '.join(SETS)}")
-    parameters = _named(adapter)
+    parameters = dict(named_parameters(adapter))
     chosen = _chosen(adapter, which, parameters)
     if not chosen:
         others = [name for name in SETS if _chosen(adapter, name, parameters)]
@@ -56,12 +57,6 @@ def digest(names: Iterable[str]) -> str:
     True
     """
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
-
-
-def module_of(adapter: object) -> nn.Module | None:
-    """The module whose parameters an adapter trains: itself or its attribute ``model``."""
-    module = adapter if isinstance(adapter, nn.Module) else getattr(adapter, "model", None)
-    return module if isinstance(module, nn.Module) else None
 
 
 def is_of_images(name: str) -> bool:
@@ -90,14 +85,6 @@ def is_temperature(name: str) -> bool:
     (True, True, False)
     """
     return name.rpartition(".")[2] in ("logit_scale", "logit_bias")
-
-
-def _named(adapter: TrainableDualEncoder) -> dict[str, nn.Parameter]:
-    """The parameters that an adapter trains, by their names in its module."""
-    module = module_of(adapter)
-    names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
-    given = enumerate(adapter.parameters())
-    return {names.get(id(parameter), f"parameters.{number}"): parameter for number, parameter in given}
 
 
 def _chosen(adapter: object, which: str, parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
