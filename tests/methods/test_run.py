@@ -39,6 +39,12 @@ def scores_of(folder):
     return {name: per_seed[0].groups for name, per_seed in read_scores(file, GroupShape(2, 2)).scores.items()}
 
 
+def costs_of(folder, method):
+    (file,) = folder.rglob("results_*.json")
+    costs = json.loads(file.read_text())["methods"][TASK][method]["cost"]
+    return [{name: value for name, value in cost.items() if "seconds" not in name} for cost in costs]
+
+
 def numbers(results, name, task=TASK):
     document = results.typed.to_dict()
     return {key: value for key, value in document["results"][task].items() if key.endswith(f",{name}")}
@@ -145,6 +151,7 @@ def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
     assert list(expected) == ["none", "drift"]
     for column in expected:
         np.testing.assert_array_equal(found[column], expected[column])
+    assert costs_of(stopped, "drift") == costs_of(whole, "drift")
 
 
 def test_an_episodic_method_scores_a_group_as_if_it_were_alone(tmp_path):

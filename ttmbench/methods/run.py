@@ -109,7 +109,7 @@ class MethodRun:
         return _SeedRun(
             Scores(groups, caption_pairs=self.raw.caption_pairs),
             progress,
-            cost,
+            task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
             positions.tolist(),
             list(task.notes),
             getattr(task, "trained", {}),
@@ -236,7 +236,7 @@ class MethodRun:
             "updates": runs[0].progress.updates,
             "loss": [run.progress.mean_loss for run in runs],
             "trained": trained if names else None,
-            "cost": [{**run.cost.record(images, captions), "seconds": run.seconds} for run in runs],
+            "cost": [run.cost.record(images, captions, run.seconds) for run in runs],
             "chance": None if chance is None else {"distribution": chance.distribution, "draws": chance.draws},
             "positions": np.mean([run.positions for run in runs], axis=0).tolist(),
             "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
