@@ -23,6 +23,7 @@ from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.cost import Cost
+from ttmbench.methods.low_rank import low_rank_removed
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
 from ttmbench.plugins.registry import load_target
@@ -171,7 +172,7 @@ class MethodRun:
             return progress.scores, progress, task
         adapter = cast("Any", self.stage.adapter)
         torch.manual_seed(seed)
-        with _frozen_again(adapter), Original(self.stage).adapted():
+        with _frozen_again(adapter), Original(self.stage).adapted(), low_rank_removed(adapter):
             training = TrainingTask(
                 task,
                 seed,
