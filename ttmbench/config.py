@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -20,6 +19,8 @@ from pydantic import (
 )
 
 from ttmbench._util.option_values import (
+    beneath,
+    name_of_model,
     nested,
     of_this_machine,
     read_batch_size,
@@ -31,6 +32,7 @@ from ttmbench._util.option_values import (
 )
 from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
 from ttmbench.errors import UsageError
+from ttmbench.types import PartKind
 
 DEFAULT_LEARNING_RATE = 1e-5
 AUTHORS_LEARNING_RATE = 4e-5  # what the authors' published code takes where nothing is said
@@ -40,6 +42,8 @@ _WITHOUT_A_SOURCE = (
 NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"the paper's value is legible in no copy at hand; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
+PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
+_UNSAID = ("train", "part_args", *PART_KINDS)  # in records, where they are the defaults
 Settings = Mapping[str, Any]
 Arguments = dict[str, Any]
 """Option or argument -> value."""
@@ -70,6 +74,10 @@ class TTMConfig(BaseModel):
         augment: train on random crops of enlarged images.
         augment_scale: their enlargement in each direction.
         lr_note: source of ``lr``; printed with the results.
+        train: which parameters are trained, as `ttmbench.ttm.parameters.select` names them.
+        part_args: kind of a part -> its own settings, each given as ``KIND.KEY``.
+
+    The others name its replaceable parts (`ttmbench.ttm.parts`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,6 +100,34 @@ class TTMConfig(BaseModel):
     augment: bool = False
     augment_scale: float = Field(1.1, gt=1, le=4)
     lr_note: str | None = None
+    train: str = "all"
+    selection: str = "threshold"
+    pseudo_labels: str = "matching"
+    loss: str = "own"
+    optimizer: str = "adamw"
+    lr_schedule: str = "cosine"
+    stopping: str = "never"
+    teacher: str = "none"
+    part_args: dict[str, Arguments] = {}
+
+    @property
+    def other_parts(self) -> list[PartKind]:
+        """Kinds of parts that are not the defaults, or are given settings of their own."""
+        default = {kind: TTMConfig.model_fields[kind].default for kind in PART_KINDS}
+        return [kind for kind in PART_KINDS if kind in self.part_args or getattr(self, kind) != default[kind]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_part_args(cls, given: object) -> object:
+        return beneath(given, PART_KINDS, "part_args") if isinstance(given, Mapping) else given
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> Arguments:
+        """Parts and ``train`` appear where they are not the defaults, with settings as they are given."""
+        fields = TTMConfig.model_fields
+        dumped = {key: value for key, value in dump(self).items() if key not in _UNSAID or value != fields[key].default}
+        of_parts = dumped.pop("part_args", {})
+        return dumped | {f"{kind}.{key}": value for kind, each in of_parts.items() for key, value in each.items()}
 
     @field_validator("lr", mode="before")
     @classmethod
@@ -140,8 +176,10 @@ class TTMConfig(BaseModel):
         """
         if "lr" in changes:
             changes = {"lr_note": None, **changes}
+        of_others = tuple(f"{kind}." for kind in PART_KINDS if kind in changes)  # another part has other settings
+        before = {key: value for key, value in self.model_dump().items() if not key.startswith(of_others)}
         try:
-            return TTMConfig.model_validate({**self.model_dump(), **changes})
+            return TTMConfig.model_validate({**before, **changes})
         except ValidationError as error:
             raise UsageError(f"{origin}: {_describe(error, TTMConfig)}") from None
 
@@ -149,28 +187,6 @@ class TTMConfig(BaseModel):
 def with_rate_note(preset: Settings) -> Arguments:
     """A preset of a task file, with an ``lr_note`` if its learning rate is unknown (``lr: null``)."""
     return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if preset.get("lr", 0) is None else dict(preset)
-
-
-# One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
-SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
-
-
-def name_of_model(model: str = "", model_args: Settings = MappingProxyType({}), **_: object) -> str:
-    """A model's default name in results: from its arguments, else its registered name.
-
-    >>> name_of_model("hf", {"pretrained": "google/siglip"}), name_of_model("tiny-clip")
-    ('google/siglip', 'tiny-clip')
-    >>> name_of_model("open_clip", {"model": "RN50", "pretrained": "cc12m"})
-    'RN50/cc12m'
-    >>> name_of_model("vqascore", {"pretrained": "llava-hf/llava"})
-    'vqascore/llava-hf/llava'
-    """
-    given = [model_args.get(key) for key in ("model", "pretrained", "path")]
-    detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
-    parts = [Path(part).resolve().name if Path(part).exists() else part for part in detail]
-    if parts and model.startswith(SCORERS):
-        parts.insert(0, model)
-    return "/".join(parts) or model
 
 
 class RunConfig(BaseModel):

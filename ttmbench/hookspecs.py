@@ -9,7 +9,16 @@ from typing import Any
 import pluggy
 
 from ttmbench._annotations import Traversable
-from ttmbench.types import AdapterSpec, IterationRecord, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, Track
+from ttmbench.types import (
+    AdapterSpec,
+    IterationRecord,
+    MethodPart,
+    MethodSpec,
+    MetricSpec,
+    ScheduleSpec,
+    SourceSpec,
+    Track,
+)
 
 PROJECT = "ttmbench"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -47,8 +56,8 @@ def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
 
 
 @hookspec
-def ttmbench_register_methods() -> Iterable[MethodSpec]:
-    """Test-time methods, by name."""
+def ttmbench_register_methods() -> Iterable[MethodSpec | MethodPart]:
+    """Test-time methods, by name, and parts of TTM, by kind and name."""
     return ()
 
 

@@ -1,4 +1,4 @@
-"""What a plugin registers of a test-time method; `ttmbench.types` has these names too."""
+"""What a plugin registers of a test-time method, and of a part of TTM; `ttmbench.types` has these names too."""
 
 from __future__ import annotations
 
@@ -76,3 +76,25 @@ class MethodSpec:
     def takes_features(self) -> bool:
         """Whether it needs a dual encoder's features, and not scores alone."""
         return any(need not in ("scores", "labels", "random_labels") for need in self.needs)
+
+
+PartKind = Literal["selection", "pseudo_labels", "loss", "optimizer", "lr_schedule", "stopping", "teacher"]
+"""The parts of TTM that can be replaced, each by the setting of this name."""
+
+
+@dataclass(frozen=True)
+class MethodPart:
+    """A part of TTM by name.
+
+    Attributes:
+        kind: which part it replaces; says what the target is called with (`ttmbench.ttm.parts`).
+        name: as ``--ttm_args KIND=NAME`` takes it.
+        target: ``"module:callable"``, imported when the part is used. Its arguments by name are settings, which
+            ``--ttm_args KIND.KEY=VALUE`` gives; their annotations say which values are allowed.
+        summary: one line for lists.
+    """
+
+    kind: PartKind
+    name: str
+    target: str
+    summary: str = ""

@@ -15,8 +15,10 @@ import numpy as np
 
 from ttmbench._annotations import Bool, Float, Image, Int
 from ttmbench.errors import UsageError
+from ttmbench.method_spec import MethodPart as MethodPart
 from ttmbench.method_spec import MethodSpec as MethodSpec
 from ttmbench.method_spec import Need as Need
+from ttmbench.method_spec import PartKind as PartKind
 
 Track = Literal["zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle"]
 

@@ -328,11 +328,11 @@ def test_overfitting_ends_once_nothing_is_left_to_learn():
 
 def test_a_group_fits_its_pseudo_label():
     wide = np.array([[[1.0, 5.0, 2.0], [4.0, 3.0, 0.0]]])
-    assert algorithm._fits(wide, np.array([[1, 0]])) and not algorithm._fits(wide, np.array([[0, 1]]))
-    assert not algorithm._fits(np.concatenate([wide, wide]), np.array([[1, 0], [2, 0]]))
+    assert algorithm.all_fit(wide, np.array([[1, 0]])) and not algorithm.all_fit(wide, np.array([[0, 1]]))
+    assert not algorithm.all_fit(np.concatenate([wide, wide]), np.array([[1, 0], [2, 0]]))
     narrow = np.array([[[1.0, 4.0], [2.0, 0.0], [5.0, 3.0]]])
-    assert algorithm._fits(narrow, np.array([[2, 0]])), "captions choose among three images"
-    assert not algorithm._fits(narrow, np.array([[0, 2]]))
+    assert algorithm.all_fit(narrow, np.array([[2, 0]])), "captions choose among three images"
+    assert not algorithm.all_fit(narrow, np.array([[0, 2]]))
 
 
 def test_scores_that_are_not_finite_end_a_run():

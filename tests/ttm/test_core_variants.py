@@ -320,7 +320,7 @@ class Restless:
 )
 def test_what_a_second_look_differs_by_is_no_reason(noise, moves, accused):
     model, original = Restless(noise, moves), Original.__new__(Original)
-    vars(original).update(_adapter=model, _weights=model.state_dict(), _batch=model, _scores=None)
+    vars(original).update(_adapter=model, _weights=model.state_dict(), _batch=model, _scores=None, _trained=[])
     expected = pytest.raises(TtmbenchError, match="Restless does not give the same scores")
     with expected if accused else nullcontext(), original.adapted():
         pass

@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from ttmbench._util.redact import place_in_url
@@ -50,6 +52,22 @@ def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         else:
             found[key] = value
     return found
+
+
+def beneath(settings: Mapping[str, Any], names: Sequence[str], key: str) -> dict[str, Any]:
+    """Settings with every ``name.key``, for some names, nested under one key; others stay.
+
+    >>> beneath({"teacher": "ema", "teacher.decay": 0.9, "lr": 1}, ["teacher"], "part_args")
+    {'teacher': 'ema', 'lr': 1, 'part_args': {'teacher': {'decay': 0.9}}}
+    """
+    dotted = {name: value for name, value in settings.items() if name.partition(".")[0] in names and "." in name}
+    whole = {name: value for name, value in settings.items() if name not in dotted}
+    if dotted:
+        whole[key] = {name: dict(values) for name, values in whole.get(key, {}).items()}
+    for name, value in dotted.items():
+        kind, _, rest = name.partition(".")
+        whole[key].setdefault(kind, {})[rest] = value
+    return whole
 
 
 def read_batch_size(value: object) -> object:
@@ -196,6 +214,28 @@ def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
         f"{name} must be a local path, and {place_in_url(given)} is an address: give a local folder and copy it with a "
         f"tool for {scheme}, or mount it as a folder"
     )
+
+
+# One set of weights can be scored in each of these ways, so the way belongs to the name of the model.
+SCORERS = ("vqascore", "visualgpt", "choice", "blind", "blip-it", "blip2-it", "flava-it")
+
+
+def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyType({}), **_: object) -> str:
+    """A model's default name in results: from its arguments, else its registered name.
+
+    >>> name_of_model("hf", {"pretrained": "google/siglip"}), name_of_model("tiny-clip")
+    ('google/siglip', 'tiny-clip')
+    >>> name_of_model("open_clip", {"model": "RN50", "pretrained": "cc12m"})
+    'RN50/cc12m'
+    >>> name_of_model("vqascore", {"pretrained": "llava-hf/llava"})
+    'vqascore/llava-hf/llava'
+    """
+    given = [model_args.get(key) for key in ("model", "pretrained", "path")]
+    detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
+    parts = [Path(part).resolve().name if Path(part).exists() else part for part in detail]
+    if parts and model.startswith(SCORERS):
+        parts.insert(0, model)
+    return "/".join(parts) or model
 
 
 def split_names(text: str) -> list[str]:

@@ -7,17 +7,19 @@ from functools import partial
 from pathlib import Path
 
 from ttmbench.config import RunConfig
-from ttmbench.data.task_file import TaskFile
+from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
+from ttmbench.methods.views import views_of
 from ttmbench.plugins.manager import BUILTIN
-from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.capabilities import Model
-from ttmbench.types import GroupShape, MethodSpec, Record
+from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.types import MethodSpec, Record
 
 
 def check_methods(
@@ -31,14 +33,10 @@ def check_methods(
     for name in config.methods:
         spec = registry.method(name)
         checked_settings(spec, settings_for(config, name))
-        for task in tasks.values():
-            shape = task.spec.shape if task.spec.kind == "groups" else None
-            why = refusal(spec, shape, task.spec.is_global, adapter)
-            if why is not None:
-                model = "" if adapter is None else f" with model {config.model}"
-                raise UsageError(
-                    f"method '{name}' cannot be run on task '{task.spec.task}'{model}: {why}; leave one out"
-                )
+        why = [refusal(spec, task.spec, adapter) for task in tasks.values()]
+        if None not in why:  # where another task allows it, this one has a note
+            model = "" if adapter is None else f" with model {config.model}"
+            raise UsageError(f"method '{name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
 
 
 def settings_for(config: RunConfig, method: str) -> Record:
@@ -47,19 +45,14 @@ def settings_for(config: RunConfig, method: str) -> Record:
     return {split[key][2]: value for key, value in config.method_args.items() if split[key][0] == method}
 
 
-def refusal(spec: MethodSpec, shape: GroupShape | None, is_global: bool, adapter: Model | None = None) -> str | None:
-    """Why a method cannot be run on a task, and with a model if one is given; None if it can.
-
-    ``shape`` is None of a task without groups.
-    """
-    if shape is None:
+def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> str | None:
+    """Why a method cannot be run on a task, and with a model if one is given; None if it can."""
+    if task.kind != "groups":
         return "it works on groups, and the task has none"
-    if is_global:
+    if task.is_global:
         return "it works inside groups, and the task is matched globally"
-    if shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
-        return f"{shape.true_captions} captions are true for each image, and it is defined for one"
-    if min(shape.images, shape.captions) == 1 and spec.assumes_matching:
-        return f"it matches inside groups, and in a {shape} group there is nothing to match"
+    if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
+        return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
     if adapter is None:
         return None
     if spec.takes_features and not isinstance(adapter, DualEncoder):
@@ -68,29 +61,32 @@ def refusal(spec: MethodSpec, shape: GroupShape | None, is_global: bool, adapter
         return "it needs views of images, and the model reads stored features"
     if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
+    if "caption_embeddings" in spec.needs and Capabilities(adapter).caption_embeddings is None:
+        return "it shifts the token embeddings of captions, and the model's cannot be shifted"
     return None
+
+
+def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
+    """A sentence for each method of the run that is not defined for a task."""
+    why = {name: refusal(run.registry.method(name), task, run.adapter) for name in run.config.methods}
+    return [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
 
 
 def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
     """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints."""
-    from ttmbench.methods.run import MethodRun
-
     stage, registry, config = scored.stage, run.registry, run.config
-    views = None
-    if any("views" in registry.method(name).needs for name in config.methods):
-        views_of = load_target("ttmbench.methods.views:views_of")
-        assert run.capabilities.dual_encoder is not None, "checked before anything was scored"
-        views = views_of(run.capabilities.dual_encoder, scored.data.groups, run.sizer)
+    adapter = run.capabilities.dual_encoder
     shared = MethodRun(
         scored.raw,
         scored.spec.shape,
         scored.metrics,
         config.run_seeds,
         stage,
-        views,
+        None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
         f"{run.key}:{scored.data.fingerprint}",
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]
-        yield name, partial(shared.column, spec, settings_for(config, name), "" if plugin == BUILTIN else plugin)
+        if refusal(spec, scored.spec, run.adapter) is None:
+            yield name, partial(shared.column, spec, settings_for(config, name), "" if plugin == BUILTIN else plugin)

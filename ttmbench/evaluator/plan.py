@@ -12,7 +12,7 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.task_result import Resampling
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.protocols import Debiasable
+from ttmbench.protocols import Debiasable, TrainableInParts
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import prior_for
@@ -104,6 +104,8 @@ def plan_task(
             f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "
             "globally, without groups; use a task inside groups, or leave the test-time stage out"
         )
+    if adapts and settings is not None:
+        _check_training(can, config, settings)
     way = way_of(can, adapts)
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(
@@ -121,6 +123,23 @@ def plan_task(
         prior=prior_for(can.debiasable, spec.noise_images, with_parts) if way == "pairs" else None,
         enlarge=settings.augment_scale if adapts and settings is not None and settings.augment else None,
     )
+
+
+def _check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) -> None:
+    """UsageError if TTM cannot train what the settings name, or not by their loss."""
+    if settings.train != "all" and model.trained is not None:
+        from ttmbench.ttm.parameters import select  # used for this alone
+
+        select(model.trained, settings.train)
+    if settings.loss == "own":
+        return
+    why = None
+    if not isinstance(model.dual_encoder, TrainableInParts):
+        why = f"model {config.model} does not give (it has no train_images and train_captions)"
+    elif config.dtype == "fp16":
+        why = "underflow in fp16; use --dtype bf16 or fp32"
+    if why is not None:
+        raise UsageError(f"loss={settings.loss} (--ttm_args) needs features with gradients, which {why}")
 
 
 def way_of(model: Capabilities, adapts: bool = False) -> Way:

@@ -183,7 +183,7 @@ def score(
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
     stored = StoredScores({RAW: [Scores(array, pairs)]}, [str(index) for index in range(len(array))], "array")
     source = {"kind": STORED_SCORES, "file": None, "format": "array", "sha256": digest}
-    read = scored_task(spec, stored, metrics_of_scores(spec, registry), source)
+    read = scored_task(spec, stored, metrics_of_scores(spec, registry), source, registry)
     config = {"scores": None, "task": spec.task, **common}
     return evaluated(model_name or "scores", config, (), started, clock, [read], (bootstrap_iters, seed, interval))
 

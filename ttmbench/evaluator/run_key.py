@@ -13,7 +13,7 @@ from uuid import uuid4
 from ttmbench._util import digests
 from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object
 from ttmbench._util.redact import GONE
-from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import ResultsDocument
@@ -149,7 +149,7 @@ def code_of(
     settings: Mapping[str, TTMConfig],
     adapter: Model | None = None,
 ) -> Digests:
-    """Digests of ttmbench and of every package with a model, source, metric or schedule of the run, None if unread."""
+    """Digests of ttmbench and of every package with a model, source, metric, schedule or part; None if unread."""
     names: list[tuple[Mapping[str, tuple[object, str]], Any]]
     names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
     for task in tasks:
@@ -158,6 +158,7 @@ def code_of(
     names += [(registry.methods, name) for name in config.methods]
     if config.adapts:
         names += [(registry.schedules, one.schedule) for one in settings.values()]
+        names += [(registry.parts, f"{kind}={getattr(one, kind)}") for one in settings.values() for kind in PART_KINDS]
     modules = {module for table, name in names for module in registry.modules_of(table, name)}
     objects = {} if adapter is None else digests_of_object(adapter)
     return dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))

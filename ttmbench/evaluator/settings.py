@@ -212,6 +212,10 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     registry.schedule(settings.schedule)
     if config.adapts:
         settings.by_share(spec.is_global)
+        if settings.other_parts:
+            from ttmbench.ttm.parts import check_parts  # imports torch, which the defaults need later
+
+            check_parts(registry, settings, spec.shape, spec.is_global)
         if settings.ties == "include" and not spec.is_global:
             raise UsageError(
                 f"task '{spec.task}' is matched inside groups, where a tied matching is never a pseudo-label; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from ttmbench.evaluator.run_key import stored_digest
 from ttmbench.evaluator.task_result import Answered, Data, Scored
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES
-from ttmbench.results.labels import RAW
+from ttmbench.results.labels import BUILT_IN_FILTERS, RAW, columns_in
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import MethodScores
@@ -45,8 +46,11 @@ def stored_scores(
     source = {"kind": STORED_SCORES, "file": path.name, "format": stored.format, "sha256": digest_of([path])}
     parts = [] if limit is not None else _parts(registry, spec, stored, path)
     check_count(first_groups(spec, limit), len(stored.group_ids), str(path))
-    whole = scored_task(spec, stored, metrics_of_scores(spec, registry), source)
-    return [whole, *(scored_task(part, of, metrics_of_scores(part, registry, False), source) for part, of in parts)]
+    whole = scored_task(spec, stored, metrics_of_scores(spec, registry), source, registry)
+    return [
+        whole,
+        *(scored_task(part, of, metrics_of_scores(part, registry, False), source, registry) for part, of in parts),
+    ]
 
 
 def digest_of(paths: Sequence[Path]) -> str:
@@ -80,7 +84,9 @@ def spec_of_scores(array: np.ndarray, registry: Registry, true_captions: int = 1
     )
 
 
-def scored_task(spec: TaskSpec, stored: StoredScores, metrics: Sequence[MetricSpec], source: Record) -> Scored:
+def scored_task(
+    spec: TaskSpec, stored: StoredScores, metrics: Sequence[MetricSpec], source: Record, registry: Registry
+) -> Scored:
     """Scores that were read, as a task with these metrics; ``source`` is the record of where they come from."""
     tags = stored.tags or [{}] * len(stored.group_ids)
     groups = [Group(name, (), (), of) for name, of in zip(stored.group_ids, tags, strict=True)]
@@ -90,9 +96,19 @@ def scored_task(spec: TaskSpec, stored: StoredScores, metrics: Sequence[MetricSp
     if spec.means and stored.tags is None:
         notes.append(f"the file states no tags, so there are no means over their values ({', '.join(spec.means)})")
     digest = stored_digest(spec.task, spec.version, str(spec.shape), stored.group_ids)
-    columns = [MethodScores(name, arrays, members=stored.subsets.get(name)) for name, arrays in stored.scores.items()]
+    order = dict.fromkeys(column.filter for column in columns_in(stored.scores))
+    columns = [_column(name, stored, registry) for name in order if name in stored.scores]
     data = Data(groups, source, digest, stored.clusters)
     return Scored(spec=spec, metrics=metrics, data=data, columns=columns, notes=notes)
+
+
+def _column(name: str, stored: StoredScores, registry: Registry) -> MethodScores:
+    """The scores of a filter; a test-time method has its track, and chance levels that its scores do not give."""
+    column = MethodScores(name, stored.scores[name], members=stored.subsets.get(name))
+    if name in BUILT_IN_FILTERS:
+        return column
+    track = registry.methods[name][0].track if name in registry.methods else None
+    return replace(column, track=track, chance={})
 
 
 def metrics_of_scores(spec: TaskSpec, registry: Registry, every: bool = True) -> list[MetricSpec]:

@@ -91,6 +91,10 @@ class Methods:
         run = self._run
         if run.config.adapts and not plan.adapts:
             scored = replace(scored, notes=[*scored.notes, _not_adapted_note(scored.spec.shape, run.config.model)])
+        if run.config.methods:
+            from ttmbench.evaluator.methods import undefined_notes
+
+            scored = replace(scored, notes=[*scored.notes, *undefined_notes(run, scored.spec)])
         columns, seconds, elsewhere, failure = list(scored.columns), dict(scored.seconds), {}, None
         try:
             transfers = self._transfers(scored, state) if plan.adapts else None

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ttmbench.methods.task import FeatureTask, ScoreTask
-from ttmbench.results.summary import metric_mean
+from ttmbench.results.summary import metric_chance, metric_values
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Scores
 
 WIDTH = 16  # of random features
-DRAWS = {"scores": 20_000, "features": 2_000, "views": 500}  # groups
+DRAWS = {"scores": 20_000, "features": 2_000, "views": 1_000}  # groups
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Chance:
     """Chance levels, and what they are of.
 
     Attributes:
-        values: metric -> mean over random groups; None where it is undefined.
+        values: metric -> mean over random groups, a fraction; None where it is undefined.
         distribution: of the random numbers, in words.
         draws: number of random groups.
     """
@@ -48,15 +49,34 @@ def chance_of(
     if kind == "scores":
         exchanged = shape.more_images
         size = (draws, captions, images) if exchanged else (draws, images, captions)
-        found = method(ScoreTask(torch.randn(size, generator=generator), 0))
-        found = found.transpose(1, 2) if exchanged else found
+        task = ScoreTask(torch.randn(size, generator=generator), 0)
+        found = method(task)
+        if exchanged:
+            found, task.scores = found.transpose(1, 2), task.scores.transpose(1, 2)
         distribution = "independent N(0, 1) logits"
     else:
-        found = method(_random_task(draws, shape, generator, model))
+        task = _random_task(draws, shape, generator, model)
+        found = method(task)
         distribution = f"unit vectors in independent random directions of {WIDTH} dimensions, scored by the model"
     scores = Scores(found.detach().float().cpu().numpy())
+    return Chance(_means(metrics, scores, Scores(task.scores.cpu().numpy())), distribution, draws)
+
+
+def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[str, float | None]:
+    """Mean of each metric, with the metrics of the raw scores, whose means are known, as control variates.
+
+    A metric that the method leaves as it was, group by group, so has exactly the chance level that it had.
+    """
     in_groups = [metric for metric in metrics if metric.scope == "group"]
-    return Chance({metric.name: metric_mean(metric, scores) for metric in in_groups}, distribution, draws)
+    known = [(metric_values(metric, raw), metric_chance(metric, raw)) for metric in in_groups]
+    controls = [values - chance for values, chance in known if values is not None and chance is not None]
+    design = np.stack([np.ones(len(scores.groups)), *controls], axis=1)
+    found: dict[str, float | None] = {}
+    for metric in in_groups:
+        values = metric_values(metric, scores)
+        mean = None if values is None else float(np.linalg.lstsq(design, values, rcond=None)[0][0])
+        found[metric.name] = None if mean is None else round(min(1.0, max(0.0, mean)), 6)
+    return found
 
 
 def _random_task(

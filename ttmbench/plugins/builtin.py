@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from ttmbench.hookspecs import hookimpl
 from ttmbench.metrics import METRICS
 from ttmbench.plugins.methods import METHODS
+from ttmbench.plugins.parts import PARTS
 from ttmbench.results.ranks import RANK_METRICS
 from ttmbench.schedules import SCHEDULES
-from ttmbench.types import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec
+from ttmbench.types import AdapterSpec, MethodPart, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -67,6 +68,6 @@ def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
 
 
 @hookimpl
-def ttmbench_register_methods() -> Iterable[MethodSpec]:
-    """`METHODS` of `ttmbench.plugins.methods`; their targets are in `ttmbench.methods`."""
-    return METHODS
+def ttmbench_register_methods() -> Iterable[MethodSpec | MethodPart]:
+    """`METHODS` of `ttmbench.plugins.methods`, with targets in `ttmbench.methods`, and the parts of TTM."""
+    return (*METHODS, *PARTS)

@@ -27,15 +27,26 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.plugins import builtin as builtin_plugin
 from ttmbench.results.labels import COLUMNS
-from ttmbench.types import AdapterSpec, MethodSpec, MetricSpec, ModelCard, Need, ScheduleSpec, SourceSpec, Track
+from ttmbench.types import (
+    AdapterSpec,
+    MethodPart,
+    MethodSpec,
+    MetricSpec,
+    ModelCard,
+    Need,
+    PartKind,
+    ScheduleSpec,
+    SourceSpec,
+    Track,
+)
 
 BUILTIN = "ttmbench"
-_KINDS: dict[str, type[Any]] = {
-    "ttmbench_register_adapters": AdapterSpec,
-    "ttmbench_register_sources": SourceSpec,
-    "ttmbench_register_metrics": MetricSpec,
-    "ttmbench_register_schedules": ScheduleSpec,
-    "ttmbench_register_methods": MethodSpec,
+_KINDS: dict[str, tuple[type[Any], ...]] = {
+    "ttmbench_register_adapters": (AdapterSpec,),
+    "ttmbench_register_sources": (SourceSpec,),
+    "ttmbench_register_metrics": (MetricSpec,),
+    "ttmbench_register_schedules": (ScheduleSpec,),
+    "ttmbench_register_methods": (MethodSpec, MethodPart),
 }
 """Hook -> what it registers, except folders of tasks."""
 
@@ -45,6 +56,7 @@ _NAMES = {
     MetricSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
     ScheduleSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
     MethodSpec: (r"[A-Za-z0-9_]+", "letters, digits and _"),
+    MethodPart: (r"[A-Za-z0-9_]+", "letters, digits and _"),
 }
 _TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 _TAKEN_ENDINGS = ("_stderr", "_seed_std")  # of keys beside a metric's own
@@ -250,10 +262,13 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
     if hook == "ttmbench_register_task_dirs":
         is_folder = isinstance(item, Traversable) and item.is_dir()
         return None if is_folder else f"must be a Path to a folder of tasks, got {item!r:.200}"
-    kind = _KINDS[hook]
-    if not isinstance(item, kind):
-        return f"{type(item).__name__} is nothing to register here; it takes {kind.__name__}s of ttmbench"
-    given = {field.name: getattr(item, field.name) for field in fields(item)}
+    kind = next((one for one in _KINDS[hook] if isinstance(item, one)), None)
+    if kind is None:
+        taken = "s and ".join(one.__name__ for one in _KINDS[hook])
+        return f"{type(item).__name__} is nothing to register here; it takes {taken}s of ttmbench"
+    given = {field.name: getattr(item, field.name) for field in fields(kind)}
+    if isinstance(item, MethodPart) and given.pop("kind") not in get_args(PartKind):
+        return f"MethodPart {item.name!r}: kind should be one of {', '.join(get_args(PartKind))}, got {item.kind!r}"
     key, label = next(iter(given.items()))  # a name or a kind
     more = _adapter(item) if isinstance(item, AdapterSpec) else _method(item) if isinstance(item, MethodSpec) else ()
     refused = _reserved(item) if isinstance(item, MethodSpec) and not is_built_in else ()
@@ -315,7 +330,7 @@ def _reserved(spec: MethodSpec) -> Iterator[str]:
     """What only a built-in method may be."""
     if any(need in _LABELS for need in spec.needs):
         yield "a method of a plugin gets no labels, not even random ones"
-    if any(column.filter == spec.name for column in COLUMNS):
+    if any(spec.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):
         yield f"'{spec.name}' is the name of a column that ttmbench has"
 
 

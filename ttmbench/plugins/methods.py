@@ -71,6 +71,15 @@ METHODS: tuple[MethodSpec, ...] = (
         assumes_matching=True,
     ),
     MethodSpec(
+        "selftrain",
+        "ttmbench.ttm.algorithm:adapt",
+        summary="control: TTM with each image's best caption in place of the matching",
+        needs=("gradients",),
+        scope="task",
+        reset="never",
+        settings={"pseudo_labels": "argmax"},
+    ),
+    MethodSpec(
         "dn",
         "ttmbench.methods.dn:dn",
         summary="distribution normalisation: features minus a part of their mean",

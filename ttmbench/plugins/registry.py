@@ -20,7 +20,17 @@ from ttmbench._util.digests import modules_of
 from ttmbench._util.third_party_errors import error_with_place, place_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
-from ttmbench.types import AdapterSpec, GroupShape, MethodSpec, MetricSpec, ModelFiles, ScheduleSpec, SourceSpec
+from ttmbench.types import (
+    AdapterSpec,
+    GroupShape,
+    MethodPart,
+    MethodSpec,
+    MetricSpec,
+    ModelFiles,
+    PartKind,
+    ScheduleSpec,
+    SourceSpec,
+)
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -55,6 +65,7 @@ class Registry:
     metrics: Mapping[str, tuple[MetricSpec, str]]
     schedules: Mapping[str, tuple[ScheduleSpec, str]]
     methods: Mapping[str, tuple[MethodSpec, str]]
+    parts: Mapping[str, tuple[MethodPart, str]]  # by KIND=NAME
 
     def adapter(self, name: str) -> AdapterSpec:
         """A model by name or alias; UsageError with options that run it, or near names, otherwise."""
@@ -75,6 +86,11 @@ class Registry:
     def method(self, name: str) -> MethodSpec:
         """A test-time method by name; UsageError with near names otherwise."""
         return self.get(self.methods, name, "method")
+
+    def part(self, kind: PartKind, name: str) -> MethodPart:
+        """A part of TTM by kind and name; UsageError with near names otherwise."""
+        of_kind = {entry[0].name: entry for entry in self.parts.values() if entry[0].kind == kind}
+        return self.get(of_kind, name, kind)
 
     def get(self, table: Mapping[str, tuple[Any, str]], name: str, what: str) -> Any:
         """An entry of a table by name; UsageError with near names otherwise."""
@@ -122,6 +138,7 @@ def build_registry(
             if name in files:
                 raise UsageError(f"task '{name}' is defined by both '{files[name][1]}' and '{include}'; rename one")
             files[name] = (entry, str(include))
+    methods = plugins.collect("ttmbench_register_methods", lambda spec: [(_key_of(spec), spec)])
     registry = Registry(
         plugins=plugins,
         adapters=plugins.collect(
@@ -131,11 +148,16 @@ def build_registry(
         sources=plugins.collect("ttmbench_register_sources", lambda spec: [(spec.kind, spec)]),
         metrics=plugins.collect("ttmbench_register_metrics", lambda spec: [(spec.name, spec)]),
         schedules=plugins.collect("ttmbench_register_schedules", lambda spec: [(spec.name, spec)]),
-        methods=plugins.collect("ttmbench_register_methods", lambda spec: [(spec.name, spec)]),
+        methods={key: entry for key, entry in methods.items() if isinstance(entry[0], MethodSpec)},
+        parts={key: entry for key, entry in methods.items() if isinstance(entry[0], MethodPart)},
     )
     for broken in () if quiet else plugins.broken:
         warn(f"{broken}; everything else works")
     return registry
+
+
+def _key_of(spec: MethodSpec | MethodPart) -> str:
+    return f"{spec.kind}={spec.name}" if isinstance(spec, MethodPart) else spec.name
 
 
 def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:

@@ -34,7 +34,7 @@ CELL = 200  # characters of a name in a table
 ROW = (
     *("track", "model", "task", "version", "metric", "method", "value", "stderr", "seed_std", "seeds", "groups"),
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "trained_on"),
-    *("disagrees", "from_file"),
+    *("disagrees", "from_file", "chance"),
 )
 Lines = dict[tuple[str, str], dict[str, Number]]
 """(model, method) -> "task metric" -> row."""

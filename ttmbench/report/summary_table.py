@@ -82,8 +82,8 @@ def answer_of(runs: Sequence[ReportedRun], published: Sequence[Number] = ()) -> 
     for task in dict.fromkeys(number.task for number in numbers):
         of_task = [number for number in numbers if number.task == task]
         ours = _of_runs(task, of_task, is_global.get(task, False))
-        chances = {number.metric: None if number.filter == CHOICE else number.chance for number in of_task}
-        chances |= {number.metric: number.chance for number in of_task if number.filter != CHOICE}
+        chances = dict.fromkeys(number.metric for number in of_task)
+        chances |= {number.metric: number.chance for number in of_task if number.filter in (RAW, TTM)}
         theirs = _of_papers(
             task, [number for number in published if number.task == task], chances, is_global.get(task, False)
         )

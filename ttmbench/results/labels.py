@@ -59,7 +59,10 @@ COLUMNS = (
     ORACLE_COLUMN,
     CHOICE_COLUMN,
 )
-"""Every column, in the order in which tables have them."""
+"""Every built-in column, in the order in which tables have them."""
+
+BUILT_IN_FILTERS = frozenset(column.filter for column in COLUMNS)
+"""Every other filter is the name of a test-time method."""
 
 
 def columns_in(filters: Iterable[str]) -> list[Column]:
@@ -68,8 +71,7 @@ def columns_in(filters: Iterable[str]) -> list[Column]:
     >>> [column.name for column in columns_in(["none", "tent", "ttm", "zero"])][2:6]
     ['overfitted', 'TTM', 'tent', 'zero']
     """
-    known = {column.filter for column in COLUMNS}
-    others = [Column(name, name, "test_time") for name in dict.fromkeys(filters) if name not in known]
+    others = [Column(name, name, "test_time") for name in dict.fromkeys(filters) if name not in BUILT_IN_FILTERS]
     at = COLUMNS.index(TTM_COLUMN) + 1
     return [*COLUMNS[:at], *others, *COLUMNS[at:]]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,50 +21,29 @@ from ttmbench.metrics import group_score
 from ttmbench.protocols import Trainable
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
+from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, PseudoLabelRule, Round
 from ttmbench.ttm.selection import (
     PseudoLabels,
     Selection,
     SelectionProposal,
     Supervision,
     algorithm1_selection,
+    all_captions,
     candidates,
+    eligible,
     first_threshold,
+    in_order,
+    matching,
     select,
 )
-from ttmbench.ttm.trainer import Trainer, TrainingState
+from ttmbench.ttm.trainer import Step, Trainer, TrainingState
 from ttmbench.types import ScheduleSpec, Scores
-
-
-@dataclass(frozen=True)
-class Step:
-    """One iteration as TTM itself sees it: no label was read.
-
-    Attributes:
-        iteration: from 1.
-        threshold: tau_t.
-        captions: caption given to each image, in the task's own order (unshuffled), int [units, images of a unit]; with
-            more images than captions the image given to each caption, int [units, captions of a unit].
-        selected: bool [units].
-        tie: bool [units].
-        loss: mean loss of each epoch.
-        learning_rate: at the start of the iteration.
-        scores: of the finetuned model, in the task's own order.
-        seconds: wall time.
-    """
-
-    iteration: int
-    threshold: float
-    captions: np.ndarray
-    selected: np.ndarray
-    tie: np.ndarray
-    loss: tuple[float, ...]
-    learning_rate: float
-    scores: Scores
-    seconds: float
-
 
 Choose = Callable[[int, Scores], tuple[float, PseudoLabels, Selection]]
 """(iteration, scores of the model before it) -> threshold, candidates, and what is trained on."""
+
+Stop = Callable[[Sequence[Step]], bool]
+"""All iterations so far -> whether the last of them was the last of the run."""
 
 Kept = Callable[[Step, TrainingState], object]
 """Called after every iteration, before it is yielded; the tensors are the model's own and change with the next."""
@@ -79,6 +58,7 @@ def adapt(
     learning_rate: float,
     seed: int,
     supervision: Supervision = algorithm1_selection,
+    parts: Parts = DEFAULT_PARTS,
     resume: TrainingState | None = None,
     keep: Kept | None = None,
 ) -> Iterator[Step]:
@@ -92,6 +72,7 @@ def adapt(
         learning_rate: at the start of the first iteration.
         seed: shuffles the captions and orders the batches.
         supervision: what each iteration trains on; by default Algorithm 1's own choice.
+        parts: that replace those of the paper.
         resume: where an earlier run with the same arguments stopped; its iterations are not yielded again.
         keep: called with every iteration and the state after it.
 
@@ -99,9 +80,9 @@ def adapt(
         TtmbenchError: no threshold can be chosen, or the loss is NaN or infinite.
     """
     blind = ShuffledTask(stage, seed)
-    choose = selections(blind, scores, config, schedule, seed, supervision)
-    trainer = Trainer(stage, config, learning_rate, seed, units=blind.units)
-    yield from _iterations(blind, trainer, choose, scores, f"TTM seed {seed}", resume, keep)
+    choose = selections(blind, scores, config, schedule, seed, supervision, parts)
+    trainer = Trainer(stage, config, learning_rate, seed, blind.units, parts)
+    yield from _iterations(blind, trainer, choose, scores, f"TTM seed {seed}", stop_of(blind, parts), resume, keep)
 
 
 def selections(
@@ -111,9 +92,10 @@ def selections(
     schedule: ScheduleSpec,
     seed: int,
     supervision: Supervision = algorithm1_selection,
+    parts: Parts = DEFAULT_PARTS,
 ) -> Choose:
     """What each iteration trains on, from the scores of the model before it; arguments and errors as for `adapt`."""
-    first = blind.propose(scores)
+    first = blind.propose(scores, parts.pseudo_labels)
     by_share = config.by_share(blind.is_global)
     thresholds = np.asarray(
         schedule.compute(first_threshold(config, first, by_share), config.tau_end, config.iterations)
@@ -125,13 +107,20 @@ def selections(
         )
 
     def choose(iteration: int, scores: Scores) -> tuple[float, PseudoLabels, Selection]:
-        labels = first if iteration == 1 else blind.propose(scores)
+        labels = first if iteration == 1 else blind.propose(scores, parts.pseudo_labels)
         threshold = float(thresholds[iteration - 1])
-        own = Selection(labels.captions, select(labels, threshold, by_share, config.ties))
+        chosen = parts.selection(labels, threshold, by_share, config.ties) & eligible(labels, config.ties)
+        own = Selection(labels.captions, chosen, labels.soft)
         rng = np.random.default_rng([seed, iteration, 2])
         return threshold, labels, supervision(blind.proposal(own, labels.tie, rng))
 
     return choose
+
+
+def stop_of(blind: ShuffledTask, parts: Parts) -> Stop | None:
+    """Whether a run is over, by the stopping rule of its parts; None if it goes through all iterations."""
+    rule = parts.stopping
+    return None if rule is None else lambda steps: bool(rule([blind.round_of(step) for step in steps]))
 
 
 def overfit(
@@ -141,6 +130,7 @@ def overfit(
     config: TTMConfig,
     learning_rate: float,
     seed: int,
+    parts: Parts = DEFAULT_PARTS,
     resume: TrainingState | None = None,
     keep: Kept | None = None,
 ) -> Iterator[Step]:
@@ -148,22 +138,19 @@ def overfit(
 
     Every unit without a tie is used (where the settings include ties, every unit), and the matching is never computed
     again. Training has TTM's budget with the same restarts, and ends early once every used group satisfies the group
-    score with its pseudo-label as the truth. Arguments and errors as of `adapt`; yields one Step a restart, its
-    threshold 0.
+    score with its pseudo-label as the truth. Of ``parts`` those of the training count. Arguments and errors as of
+    `adapt`; yields one Step a restart, its threshold 0.
     """
     blind = ShuffledTask(stage, seed)
     labels, fixed = fixed_selection(blind, scores, config)
     captions = blind.unshuffle(labels.captions)
-    trainer = Trainer(stage, config, learning_rate, seed, units=blind.units)
-    if resume is not None and is_overfitted(stage.is_global, resume.scores, fixed.selected, captions):
-        trainer.resume(resume)
-        return
-    for step in _iterations(
-        blind, trainer, lambda *_: (0.0, labels, fixed), scores, f"SimpleMatch seed {seed}", resume, keep
-    ):
-        yield step
-        if is_overfitted(stage.is_global, step.scores, fixed.selected, captions):
-            break
+    trainer = Trainer(stage, config, learning_rate, seed, blind.units, parts)
+
+    def stop(steps: Sequence[Step]) -> bool:
+        return is_overfitted(stage.is_global, steps[-1].scores, fixed.selected, captions)
+
+    title = f"SimpleMatch seed {seed}"
+    yield from _iterations(blind, trainer, lambda *_: (0.0, labels, fixed), scores, title, stop, resume, keep)
 
 
 def fixed_selection(blind: ShuffledTask, scores: Scores, config: TTMConfig) -> tuple[PseudoLabels, Selection]:
@@ -178,31 +165,37 @@ def _iterations(
     choose: Choose,
     scores: Scores,
     title: str,
+    stop: Stop | None,
     resume: TrainingState | None,
     keep: Kept | None,
 ) -> Iterator[Step]:
     """Chooses what to train on, trains and scores, iteration by iteration; ``scores`` are of the model before."""
-    config, done = trainer.config, 0
+    config, done, steps = trainer.config, 0, list[Step]()
     if resume is not None:
         trainer.resume(resume)
-        done, scores = resume.iteration, resume.scores
+        done, scores, steps = resume.iteration, resume.scores, list(resume.steps)
+    is_over = stop is not None and bool(steps) and stop(steps)
     with progress_bar(config.iterations * config.epochs, title, "epochs") as shown:
         shown.update(done * config.epochs)
-        for iteration in range(done + 1, config.iterations + 1):
+        for iteration in range(done + 1, 1 if is_over else config.iterations + 1):
             started = time.perf_counter()
             threshold, labels, chosen = choose(iteration, scores)
-            loss = trainer.train(iteration, blind.pairs(chosen), shown)
+            loss = trainer.train(iteration, blind.pairs(chosen, trainer.parts.loss is not None), shown)
             rate = trainer.rate(iteration)
             if loss:
-                scores = trainer.stage.score()
+                scores = trainer.score()
                 if not np.isfinite(scores.groups).all():
                     raise DivergedError(f"after iteration {iteration} the model's scores are NaN or infinite", rate)
             seconds = time.perf_counter() - started
             captions = blind.unshuffle(chosen.captions)
             step = Step(iteration, threshold, captions, chosen.selected, labels.tie, loss, rate, scores, seconds)
+            steps.append(step)
             if keep is not None:
-                keep(step, trainer.state(iteration, scores))
+                keep(step, replace(trainer.state(iteration, scores), steps=tuple(steps)))
             yield step
+            if stop is not None and stop(steps):
+                break
+    trainer.finish()
 
 
 class ShuffledTask:
@@ -232,9 +225,15 @@ class ShuffledTask:
         rows = self._stage.prepared.rows
         return rows.images.size if self.is_global else len(rows.images)
 
-    def propose(self, scores: Scores) -> PseudoLabels:
-        """Matches with shuffled captions: Algorithm 1, lines 4 and 5; Eq. 2 in the global variant."""
-        return candidates(scores, self.is_global, self._order)
+    def propose(self, scores: Scores, rule: PseudoLabelRule = matching) -> PseudoLabels:
+        """Pseudo-labels among shuffled captions: by default matchings (Algorithm 1, lines 4 and 5; globally Eq. 2)."""
+        return candidates(scores, self.is_global, self._order, rule)
+
+    def round_of(self, step: Step) -> Round:
+        """An iteration as a stopping rule sees it: with shuffled captions."""
+        back = np.argsort(self._order, axis=-1)
+        captions = back[step.captions] if self.is_global else np.take_along_axis(back, step.captions, axis=1)
+        return Round(step.selected, captions, step.loss, in_order(step.scores, self.is_global, self._order))
 
     def proposal(self, choice: Selection, tie: np.ndarray, rng: np.random.Generator) -> SelectionProposal:
         """Algorithm 1's choice as a supervision gets to see it."""
@@ -247,8 +246,10 @@ class ShuffledTask:
             return np.asarray(self._order[captions])
         return np.take_along_axis(self._order, captions, axis=1)
 
-    def pairs(self, choice: Selection) -> TrainingPairs:
-        """What to train on for the chosen units, as rows of distinct images and captions."""
+    def pairs(self, choice: Selection, with_targets: bool = False) -> TrainingPairs:
+        """What to train on for the chosen units, as rows of distinct images and captions; with soft labels if asked."""
+        if with_targets and not self.is_global:
+            return self._soft(choice)
         rows, given = self._stage.prepared.rows, self.unshuffle(choice.captions)
         if not isinstance(self._stage.adapter, Trainable):
             return self._all_inside(choice)
@@ -256,7 +257,17 @@ class ShuffledTask:
             images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[given]
         else:
             images, captions = self._sides(self._choosing, np.take_along_axis(self._options, given, axis=1))
-        return TrainingPairs(images[choice.selected], captions[choice.selected])
+        targets = np.ones((int(choice.selected.sum()), 1, 1), np.float32) if with_targets else None
+        return TrainingPairs(images[choice.selected], captions[choice.selected], targets=targets)
+
+    def _soft(self, choice: Selection) -> TrainingPairs:
+        """All images and captions of the chosen groups, in the shuffled order, and how much of a label each pair is."""
+        chosen = choice.selected
+        options = np.take_along_axis(self._options, self._order, axis=1)[chosen]
+        soft = choice.soft if choice.soft is not None else choice.captions[..., None] == np.arange(options.shape[1])
+        targets = soft[chosen].astype(np.float32)
+        images, captions = self._sides(self._choosing[chosen], options)
+        return TrainingPairs(images, captions, targets=targets.swapaxes(1, 2) if self._captions_choose else targets)
 
     def _sides(self, choosing: np.ndarray, options: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(images, captions) of what chooses and what it chooses from."""
@@ -285,12 +296,12 @@ def is_overfitted(is_global: bool, scores: Scores, fixed: np.ndarray, captions: 
     """Whether nothing is left to train: no group was selected, or each satisfies the group score of its label."""
     if not fixed.any():
         return True
-    return not is_global and _fits(scores.groups[fixed], captions[fixed])
+    return not is_global and all_fit(scores.groups[fixed], captions[fixed])
 
 
-def _fits(scores: np.ndarray, captions: np.ndarray) -> bool:
-    """Whether every group satisfies the group score if its pseudo-label were the truth."""
+def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:
+    """Whether every group [groups, images, captions] satisfies the group score if its pseudo-label were the truth."""
     scores = fewer_first(scores)
-    rest = np.array([np.setdiff1d(np.arange(scores.shape[2]), row) for row in captions]).reshape(len(captions), -1)
-    order = np.concatenate([captions, rest.astype(captions.dtype)], axis=1)
-    return bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())
+    order = all_captions(captions, scores.shape[2])
+    is_matching = np.array_equal(order[:, : captions.shape[1]], captions)  # a caption that is used twice fits nothing
+    return is_matching and bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())

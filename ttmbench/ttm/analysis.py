@@ -17,10 +17,9 @@ from ttmbench import stats
 from ttmbench.errors import DivergedError, UsageError
 from ttmbench.results.summary import metric_chance, metric_mean, metric_values
 from ttmbench.schedules import threshold_for_coverage
-from ttmbench.ttm.algorithm import Step
 from ttmbench.ttm.selection import PseudoLabels, Supervision, algorithm1_selection, candidates
 from ttmbench.ttm.selection import oracle as oracle_supervision
-from ttmbench.ttm.trainer import restored
+from ttmbench.ttm.trainer import Step, restored
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MetricSpec, Scores
 

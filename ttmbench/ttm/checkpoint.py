@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from ttmbench._util.console import warn
 from ttmbench._util.digests import SealError, load_sealed, save_sealed, separated, tensors_digest
 from ttmbench._util.files import write_atomically
 from ttmbench.errors import TtmbenchError
-from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.trainer import TrainingState
+from ttmbench.ttm.trainer import Step, TrainingState
 from ttmbench.types import Scores
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, Any]
 _TRAINING, _FINAL = "training.safetensors", "final.safetensors"
+_TEACHER = "teacher."
 _STEP_ARRAYS = ("captions", "selected", "tie")
 _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 
@@ -73,6 +73,7 @@ class SeedCheckpoint:
         about = {name: getattr(step, name) for name in _STEP_VALUES}
         self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, about)
         tensors = training_tensors(state.model, state.optimizer, state.random)
+        tensors |= {f"{_TEACHER}{name}": tensor for name, tensor in (state.teacher or {}).items()}
         self._write(_TRAINING, tensors, {"iteration": state.iteration})
 
     def finish(self, final: Scores, steps: int) -> None:
@@ -89,7 +90,7 @@ class SeedCheckpoint:
             return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors))
         tensors, about = self._load(folder / _TRAINING)
         steps = self._steps(folder, about["iteration"])
-        return SeedProgress(steps, _state_of(tensors, about["iteration"], steps[-1].scores))
+        return SeedProgress(steps, _state_of(tensors, steps))
 
     def _steps(self, folder: Path, count: int) -> tuple[Step, ...]:
         steps = []
@@ -251,6 +252,8 @@ def training_parts(tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, dict[i
     return model, optimizer, random
 
 
-def _state_of(tensors: Tensors, iteration: int, scores: Scores) -> TrainingState:
+def _state_of(tensors: Tensors, steps: Sequence[Step]) -> TrainingState:
+    teacher = {key.removeprefix(_TEACHER): tensors.pop(key) for key in list(tensors) if key.startswith(_TEACHER)}
     model, optimizer, random = training_parts(tensors)
-    return TrainingState(iteration, scores, model, optimizer or None, random)
+    last = steps[-1]
+    return TrainingState(last.iteration, last.scores, model, optimizer or None, random, teacher or None, steps)

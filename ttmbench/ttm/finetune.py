@@ -1,9 +1,9 @@
-"""Finetuning on pseudo-labels: AdamW, and a learning rate that falls along a cosine and restarts each iteration."""
+"""Finetuning on pseudo-labels; by default AdamW, and a learning rate that falls along a cosine in each iteration."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,13 +29,79 @@ class TrainingPairs:
     images: np.ndarray  # rows of distinct images, int
     captions: np.ndarray  # rows of distinct captions, int
     matched: np.ndarray | None = None  # whether each pair matches; None: all do, and no others are trained on
+    # Soft labels, float [units, images, captions], for a loss of its own: then these are all rows of each unit.
+    targets: np.ndarray | None = None
 
 
-def make_optimizer(adapter: Trainable | PairTrainable, config: TTMConfig) -> torch.optim.AdamW:
-    """AdamW over all parameters the adapter trains, fused where the device has it."""
-    parameters = list(adapter.parameters())
-    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
-    return torch.optim.AdamW(parameters, lr=1.0, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
+@dataclass(frozen=True)
+class LabelledBatch:
+    """A batch of groups as a loss of its own sees it; features carry gradients.
+
+    Attributes:
+        images: features [groups, images, d].
+        captions: features [groups, captions, d].
+        targets: float [groups, images, captions]: how much of each image's label a caption is. Rows sum to 1; with more
+            images than captions, which then choose, columns do. In the global variant a group is one matched pair.
+    """
+
+    images: torch.Tensor
+    captions: torch.Tensor
+    targets: torch.Tensor
+    adapter: TrainableInParts
+
+    def logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+        """Scores of every image with every caption: features [a, d] and [b, d] to [a, b]."""
+        scores: torch.Tensor = self.adapter.logits(images, captions)  # type: ignore[attr-defined]  # a dual encoder
+        return scores
+
+    def own_loss(self) -> torch.Tensor:
+        """The model's own loss on the pairs whose label is largest; a scalar."""
+        if self.images.shape[1] > self.captions.shape[1]:
+            images = _of_each(self.images, self.targets.argmax(1))
+            return self.adapter.loss_of(images.flatten(0, 1), self.captions.flatten(0, 1))
+        captions = _of_each(self.captions, self.targets.argmax(2))
+        return self.adapter.loss_of(self.images.flatten(0, 1), captions.flatten(0, 1))
+
+
+Loss = Callable[[LabelledBatch], torch.Tensor]
+"""A batch -> its loss, a scalar with a gradient."""
+
+NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
+MakeOptimizer = Callable[[NamedParameters, TTMConfig], torch.optim.Optimizer]
+"""Names and parameters to train, and TTM's settings -> an optimiser whose groups' ``lr`` are factors on TTM's."""
+
+
+def _of_each(features: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows [groups, chosen] of features [groups, rows, d]."""
+    return features.gather(1, rows[:, :, None].expand(-1, -1, features.shape[2]))
+
+
+def adamw(parameters: NamedParameters, settings: TTMConfig) -> torch.optim.Optimizer:
+    """AdamW with ``weight_decay`` and ``betas``, fused where the device has it."""
+    every = [parameter for _, parameter in parameters]
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in every)
+    return torch.optim.AdamW(every, lr=1.0, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused)
+
+
+def make_optimizer(
+    adapter: Trainable | PairTrainable, config: TTMConfig, make: MakeOptimizer = adamw
+) -> torch.optim.Optimizer:
+    """An optimiser, by default AdamW, over all parameters that the adapter trains."""
+    return make(named_parameters(adapter), config)
+
+
+def named_parameters(adapter: Trainable | PairTrainable) -> NamedParameters:
+    """The parameters that an adapter trains, by their names in its module; by numbers where it has none."""
+    module = module_of(adapter)
+    names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
+    given = enumerate(adapter.parameters())
+    return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in given]
+
+
+def module_of(adapter: object) -> torch.nn.Module | None:
+    """The module whose parameters an adapter trains: itself or its attribute ``model``."""
+    module = adapter if isinstance(adapter, torch.nn.Module) else getattr(adapter, "model", None)
+    return module if isinstance(module, torch.nn.Module) else None
 
 
 def cosine_within_iteration(step: int, steps: int, floor: float) -> float:
@@ -61,6 +127,8 @@ def finetune(
     epoch_done: Callable[[float], object] = lambda loss: None,
     part_size: int | BatchSizer = DEFAULT,
     factor: Callable[[int, int], float] | None = None,
+    loss: Loss | None = None,
+    updated: Callable[[], object] = lambda: None,
     option: str = "--ttm_args",
 ) -> tuple[float, ...]:
     """Trains on pairs for ``config.epochs`` epochs and returns the loss of every epoch.
@@ -82,6 +150,8 @@ def finetune(
         epoch_done: called with the loss of each epoch.
         part_size: what is in memory at a time; changes gradients by rounding at most.
         factor: (step, steps) -> factor on the learning rate; by default TTM's cosine.
+        loss: of pairs with targets, in place of the model's own.
+        updated: called after every step of the optimizer.
         option: that sets the learning rate, for messages.
 
     Returns:
@@ -106,14 +176,16 @@ def finetune(
             done = epoch * steps_per_epoch + step
             now = cosine_within_iteration(done, steps, config.lr_floor) if factor is None else factor(done, steps)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate * now
+                group["lr"] = group.setdefault("initial_lr", group["lr"]) * (learning_rate * now)
             images = _images(adapter, prepared, pairs, chosen, crop_rng)
             captions = take(prepared.captions, pairs.captions[chosen].reshape(-1))
             matched = None if pairs.matched is None else pairs.matched[chosen].reshape(-1)
-            loss = _gradient(adapter, images, captions, matched, optimizer, memory)
+            of_features = None if loss is None else _loss_of_features(adapter, loss, pairs, chosen)
+            value = _gradient(adapter, images, captions, matched, optimizer, memory, of_features)
             optimizer.step()
+            updated()
             step_done()
-            total = total + loss * len(chosen)  # stays on the device: one wait an epoch
+            total = total + value * len(chosen)  # stays on the device: one wait an epoch
         losses.append(float(total) / units)
         if not math.isfinite(losses[-1]):
             raise DivergedError(f"the loss became {losses[-1]} in epoch {epoch + 1}", learning_rate, option)
@@ -154,6 +226,7 @@ def _gradient(
     matched: np.ndarray | None,
     optimizer: torch.optim.Optimizer,
     memory: BatchSizer,
+    of_features: OfFeatures | None = None,
 ) -> torch.Tensor:
     """Leaves a batch's gradient in the parameters and returns its loss; in smaller parts once memory has run out."""
     size = n_rows(images)
@@ -163,12 +236,15 @@ def _gradient(
             assert isinstance(adapter, PairTrainable), "only such an adapter learns from pairs that do not match"
             part_size = memory.training or memory.rows
             done, loss = attempt(partial(_pairs_in_parts, adapter, images, captions, matched, part_size))
+        elif of_features is not None and (memory.training is None or memory.training >= size):
+            assert isinstance(adapter, TrainableInParts), "asked before anything is scored"
+            done, loss = attempt(lambda: _backward_through(adapter, images, captions, of_features))
         elif memory.training is None or memory.training >= size:
             assert isinstance(adapter, Trainable), "only such an adapter learns from matched pairs alone"
             done, loss = attempt(lambda: _backward(adapter.matching_loss(images, captions)))
         else:
             assert isinstance(adapter, TrainableInParts), "parts are asked for only where they can be"
-            done, loss = attempt(lambda: contrastive_in_parts(adapter, images, captions, memory.training))
+            done, loss = attempt(lambda: contrastive_in_parts(adapter, images, captions, memory.training, of_features))
         if done:
             return loss
         optimizer.zero_grad(set_to_none=True)
@@ -179,6 +255,31 @@ def _gradient(
                 "with --ttm_args batch_groups=N"
             )
         memory.smaller_training_parts(size if matched is None else min(size, memory.rows))
+
+
+OfFeatures = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Features [images, d] and [captions, d] of a batch -> its loss."""
+
+
+def _loss_of_features(
+    adapter: Trainable | PairTrainable, loss: Loss, pairs: TrainingPairs, chosen: np.ndarray
+) -> OfFeatures:
+    """A loss of its own as a function of all features of a batch."""
+    assert pairs.targets is not None and isinstance(adapter, TrainableInParts), "asked before anything is scored"
+    targets, parts = pairs.targets[chosen], adapter
+
+    def of_features(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+        units, m, k = targets.shape
+        labels = torch.from_numpy(targets).to(images.device, images.dtype)
+        return loss(LabelledBatch(images.reshape(units, m, -1), captions.reshape(units, k, -1), labels, parts))
+
+    return of_features
+
+
+def _backward_through(
+    adapter: TrainableInParts, images: Batch, captions: Batch, of_features: OfFeatures
+) -> torch.Tensor:
+    return _backward(of_features(adapter.train_images(images), adapter.train_captions(captions)))
 
 
 def _backward(loss: torch.Tensor) -> torch.Tensor:
@@ -199,26 +300,35 @@ def _pairs_in_parts(
 
 
 def contrastive_in_parts(
-    adapter: TrainableInParts, images: Batch, captions: Batch, part_size: int | None
+    adapter: TrainableInParts,
+    images: Batch,
+    captions: Batch,
+    part_size: int | None,
+    of_features: OfFeatures | None = None,
 ) -> torch.Tensor:
     """A contrastive loss over a whole batch, whose gradient is added with ``part_size`` rows in memory at a time.
 
     Features of all rows are computed without gradients; the loss's gradient with respect to them is taken; then the
     encoders are run again in parts, each with the gradient of its features (arXiv:2101.06983). Up to rounding this is
-    the gradient of ``matching_loss``.
+    the gradient of ``matching_loss``; with ``of_features`` of that loss instead.
     """
     assert part_size is not None, "asked for once memory has run out"
+    size, features = part_size, []
     sides = ((adapter.train_images, images), (adapter.train_captions, captions))
-    parts = [slice(start, start + part_size) for start in range(0, n_rows(images), part_size)]
-    features = []
+
+    def parts(rows: Batch) -> list[slice]:
+        return [slice(start, start + size) for start in range(0, n_rows(rows), size)]
+
     with torch.no_grad():
         for tower, rows in sides:
-            features.append(torch.cat([tower(take(rows, part)) for part in parts]).requires_grad_())
-    loss = _backward(adapter.loss_of(*features))
+            features.append(torch.cat([tower(take(rows, part)) for part in parts(rows)]).requires_grad_())
+    loss = _backward((of_features or adapter.loss_of)(*features))
     for (tower, rows), whole in zip(sides, features, strict=True):
-        assert whole.grad is not None, "the loss depends on both sides"
-        for part in parts:
-            tower(take(rows, part)).backward(whole.grad[part])  # type: ignore[no-untyped-call]
+        gradient = whole.grad
+        for part in parts(rows) if gradient is not None else ():
+            found = tower(take(rows, part))
+            if gradient is not None and found.requires_grad:  # a side may have no parameter that is trained
+                found.backward(gradient[part])  # type: ignore[no-untyped-call]
     return loss
 
 

@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from torch import nn
 
 from ttmbench.errors import UsageError
-from ttmbench.scoring.capabilities import TrainableDualEncoder
+from ttmbench.protocols import PairTrainable, Trainable
+from ttmbench.ttm.finetune import module_of, named_parameters
 
 NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
 """Normalisation layers, with their subclasses. By type: each library has names of its own for them."""
@@ -27,21 +28,21 @@ _PROJECTION = re.compile(
     r"(^|\.)(visual|vision|image|text)_proj(ection)?(\.|$)|^(visual|text)\.(proj|head)(\.|$)|^text_model\.head\."
 )
 _POOLING = re.compile(r"^vision_model\.head\.|^visual\.(.*\.)?attn_?pool\.")
-# Parts of BLIP, FLAVA and CoCa that no feature of an image or of a caption goes through.
-_NOT_RUN = re.compile(
+NOT_RUN = re.compile(
     r"^text_encoder\..*\.crossattention\.|(^|\.)(multimodal_model|text_decoder|(itm|mim|mlm|mmm)_\w+)\."
 )
+"""Names of parts of BLIP, FLAVA and CoCa that no feature of an image or of a caption goes through."""
 
 
-def select(adapter: TrainableDualEncoder, which: str) -> Mapping[str, nn.Parameter]:
+def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
     """The parameters of a set, by name.
 
     Raises:
         UsageError: the set is unknown, or this model has no such parameters.
     """
     if which not in SETS:
-        raise UsageError(f"train={which} is unknown; it must be one of {', '.join(SETS)}")
-    parameters = _named(adapter)
+        raise UsageError(f"train={which} is unknown here; it must be one of {', '.join(SETS)}")
+    parameters = dict(named_parameters(adapter))
     chosen = _chosen(adapter, which, parameters)
     if not chosen:
         others = [name for name in SETS if _chosen(adapter, name, parameters)]
@@ -56,12 +57,6 @@ def digest(names: Iterable[str]) -> str:
     True
     """
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
-
-
-def module_of(adapter: object) -> nn.Module | None:
-    """The module whose parameters an adapter trains: itself or its attribute ``model``."""
-    module = adapter if isinstance(adapter, nn.Module) else getattr(adapter, "model", None)
-    return module if isinstance(module, nn.Module) else None
 
 
 def is_of_images(name: str) -> bool:
@@ -92,19 +87,11 @@ def is_temperature(name: str) -> bool:
     return name.rpartition(".")[2] in ("logit_scale", "logit_bias")
 
 
-def _named(adapter: TrainableDualEncoder) -> dict[str, nn.Parameter]:
-    """The parameters that an adapter trains, by their names in its module."""
-    module = module_of(adapter)
-    names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
-    given = enumerate(adapter.parameters())
-    return {names.get(id(parameter), f"parameters.{number}"): parameter for number, parameter in given}
-
-
 def _chosen(adapter: object, which: str, parameters: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
     if which == "all":
         return dict(parameters)
     module = module_of(adapter)
-    names = set() if module is None else {name for name in SETS[which](module) if not _NOT_RUN.search(name)}
+    names = set() if module is None else {name for name in SETS[which](module) if not NOT_RUN.search(name)}
     return {name: parameter for name, parameter in parameters.items() if name in names}
 
 
@@ -123,7 +110,7 @@ def _last_block(module: nn.Module) -> Iterator[str]:
     for path, blocks in module.named_modules():
         children = dict(blocks.named_children())
         is_stack = isinstance(blocks, nn.ModuleList | nn.Sequential) and len(set(map(type, children.values()))) == 1
-        if is_stack and not _NOT_RUN.search(f"{path}."):
+        if is_stack and not NOT_RUN.search(f"{path}."):
             name, block = list(children.items())[-1]
             if any(isinstance(layer, NORM_LAYERS) for layer in block.modules()):
                 last[is_of_images(path), is_of_captions(path)] = f"{path}.{name}."

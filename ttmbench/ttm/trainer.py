@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
@@ -14,15 +14,12 @@ import torch
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PairTrainable, Trainable
+from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.finetune import (
-    TrainingPairs,
-    finetune,
-    make_optimizer,
-    restore,
-    snapshot,
-)
+from ttmbench.ttm.finetune import NamedParameters, TrainingPairs, finetune, named_parameters, restore, snapshot
+from ttmbench.ttm.parameters import select
+from ttmbench.ttm.parts import DEFAULT_PARTS, Parts
 from ttmbench.types import Scores
 
 if TYPE_CHECKING:
@@ -30,6 +27,34 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-4  # logits; what `check_adapter` allows for the same
 GROUPS = 16  # in the batch that is scored before and after
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration as TTM itself sees it: no label was read.
+
+    Attributes:
+        iteration: from 1.
+        threshold: tau_t.
+        captions: caption given to each image, in the task's own order (unshuffled), int [units, images of a unit]; with
+            more images than captions the image given to each caption, int [units, captions of a unit].
+        selected: bool [units].
+        tie: bool [units].
+        loss: mean loss of each epoch.
+        learning_rate: at the start of the iteration.
+        scores: of the finetuned model (of its teacher, if there is one), in the task's own order.
+        seconds: wall time.
+    """
+
+    iteration: int
+    threshold: float
+    captions: np.ndarray
+    selected: np.ndarray
+    tie: np.ndarray
+    loss: tuple[float, ...]
+    learning_rate: float
+    scores: Scores
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -41,17 +66,30 @@ class TrainingState:
     model: Mapping[str, torch.Tensor]  # what training changes, by name
     optimizer: Mapping[int, Mapping[str, torch.Tensor]] | None  # by parameter; None if it is new in every iteration
     random: Mapping[str, torch.Tensor]  # states of torch's generators, by device
+    teacher: Mapping[str, torch.Tensor] | None = None  # weights of the teacher, as ``model``
+    steps: Sequence[Step] = ()  # all iterations that are finished
 
 
 class Trainer:
-    """Optimiser, batch size and learning rate over the iterations of one run."""
+    """Optimiser, batch size, learning rate and teacher over the iterations of one run."""
 
-    def __init__(self, stage: PreparedTask, config: TTMConfig, learning_rate: float, seed: int, units: int) -> None:
+    def __init__(
+        self,
+        stage: PreparedTask,
+        config: TTMConfig,
+        learning_rate: float,
+        seed: int,
+        units: int,
+        parts: Parts = DEFAULT_PARTS,
+    ) -> None:
         self.stage, self.config, self._learning_rate, self._seed = stage, config, learning_rate, seed
+        self.parts = parts
         rows = stage.prepared.rows
         images = min(rows.images.shape[1], rows.captions.shape[1])
         self._batch = batch_of(config, units, images, stage.is_global)
-        self._optimizer = make_optimizer(stage.adapter, config)
+        self._trained = trained_parameters(stage.adapter, config.train)
+        self._optimizer = parts.optimizer(self._trained, config)
+        self._teacher = None if parts.teacher is None else snapshot(stage.adapter)
         torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
 
     def rate(self, iteration: int) -> float:
@@ -61,7 +99,8 @@ class Trainer:
     def state(self, iteration: int, scores: Scores) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copied."""
         optimizer = self._optimizer.state_dict()["state"] if self.config.keep_optimizer_state else None
-        return TrainingState(iteration, scores, self.stage.adapter.state_dict(), optimizer, random_state())
+        model = self.stage.adapter.state_dict()
+        return TrainingState(iteration, scores, model, optimizer, random_state(), self._teacher)
 
     def resume(self, state: TrainingState) -> None:
         """Goes on from a state."""
@@ -69,7 +108,29 @@ class Trainer:
         if state.optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": dict(state.optimizer), "param_groups": groups})
+        if self._teacher is not None:
+            assert state.teacher is not None, "a run with a teacher stores it"
+            self._teacher = {name: tensor.to(self._teacher[name].device) for name, tensor in state.teacher.items()}
         set_random_state(state.random)
+
+    def score(self) -> Scores:
+        """Scores of the model, or of its teacher if there is one; the model stays as it is."""
+        if self._teacher is None:
+            return self.stage.score()
+        model = snapshot(self.stage.adapter)
+        restore(self.stage.adapter, self._teacher)
+        scores = self.stage.score()
+        restore(self.stage.adapter, model)
+        return scores
+
+    def finish(self) -> None:
+        """The model becomes its teacher, if there is one: the run is over."""
+        if self._teacher is not None:
+            restore(self.stage.adapter, self._teacher)
+
+    def _updated(self) -> None:
+        if self._teacher is not None and self.parts.teacher is not None:
+            self.parts.teacher(self._teacher, self.stage.adapter.state_dict())
 
     def train(self, iteration: int, pairs: TrainingPairs, shown: tqdm[NoReturn]) -> tuple[float, ...]:
         """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
@@ -77,7 +138,7 @@ class Trainer:
             shown.update(self.config.epochs)
             return ()
         if not self.config.keep_optimizer_state and iteration > 1:
-            self._optimizer = make_optimizer(self.stage.adapter, self.config)
+            self._optimizer = self.parts.optimizer(self._trained, self.config)
 
         def epoch_done(loss: float) -> None:
             shown.set_postfix_str(f"iteration {iteration}/{self.config.iterations}, loss {loss:.3f}")
@@ -95,7 +156,23 @@ class Trainer:
             crop_rng=np.random.default_rng([self._seed, iteration, 1]),
             epoch_done=epoch_done,
             part_size=self.stage.batch_size,
+            factor=lambda step, steps: self.parts.lr_schedule(step, steps, self.config.lr_floor),
+            loss=self.parts.loss,
+            updated=self._updated,
         )
+
+
+def trained_parameters(adapter: Trained, which: str) -> NamedParameters:
+    """The parameters that ``train=`` names; all others are frozen. UsageError if there are none."""
+    every = named_parameters(adapter)
+    if which == "all":
+        return every
+    chosen = select(adapter, which)
+    for _, parameter in every:
+        parameter.requires_grad_(False)
+    for parameter in chosen.values():
+        parameter.requires_grad_(True)
+    return list(chosen.items())
 
 
 def random_state() -> dict[str, torch.Tensor]:
@@ -141,6 +218,7 @@ class Original:
 
     def __init__(self, stage: PreparedTask) -> None:
         self._adapter, self._weights = stage.adapter, snapshot(stage.adapter)
+        self._trained = [(parameter, parameter.requires_grad) for parameter in stage.adapter.parameters()]
         first = np.arange(min(GROUPS, len(stage.prepared.rows.images)))
         self._batch = replace(stage, prepared=subset(stage.prepared, first), is_global=False, all_pairs=False)
         self._scores: np.ndarray | None = None
@@ -156,13 +234,18 @@ class Original:
             self._restore(self._scores)
             raise
         except BaseException:  # interrupted: no time for the check, and nothing more is scored
-            restore(self._adapter, self._weights)
+            self._reset()
             raise
         else:
             self._restore(self._scores)
 
-    def _restore(self, before: np.ndarray) -> None:
+    def _reset(self) -> None:
         restore(self._adapter, self._weights)
+        for parameter, is_trained in self._trained:
+            parameter.requires_grad_(is_trained)
+
+    def _restore(self, before: np.ndarray) -> None:
+        self._reset()
         after = self._batch.score().groups
         if np.array_equal(before, after):
             return

@@ -21,11 +21,16 @@ from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, 
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.algorithm import Kept, Step, adapt, overfit
+from ttmbench.ttm.algorithm import Kept, adapt, overfit
 from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
+from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, load_parts
 from ttmbench.ttm.selection import CONTROLS, Supervision, algorithm1_selection, oracle
-from ttmbench.ttm.trainer import Original, TrainingState, restored
+from ttmbench.ttm.trainer import Original, Step, TrainingState, restored
 from ttmbench.types import IterationRecord, MetricSpec, Scores
+
+SELFTRAIN = "selftrain"
+SELFTRAIN_SETTINGS = {"pseudo_labels": "argmax"}
+"""What TTM's settings become for the control."""
 
 RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
 """Iterations of a seed: from the beginning or from where an earlier run stopped, each kept as it is finished."""
@@ -55,6 +60,11 @@ class Adaptation:
     def learning_rate(self) -> float:
         """The user's, the task's or the model's, or else the package's default."""
         return self.settings.lr or DEFAULT_LEARNING_RATE
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of TTM that the settings name."""
+        return load_parts(self.registry, self.settings) if self.settings.other_parts else DEFAULT_PARTS
 
     @property
     def truth(self) -> np.ndarray:
@@ -103,6 +113,14 @@ class Adaptation:
         record = {"seeds": list(self.seeds), "iterations": self._lines(runs)}
         return MethodScores(name, _final(runs), record, iterations=_before_the_last(runs))
 
+    def selftrain(self) -> MethodScores:
+        """TTM with each image's best caption by itself in place of the matching: what is the matching worth?"""
+        settings = self.settings.with_changes(SELFTRAIN_SETTINGS, SELFTRAIN)
+        part = replace(self, settings=settings)
+        runs = part._every_seed(SELFTRAIN, part._supervised(algorithm1_selection))
+        record = {"seeds": list(self.seeds), "iterations": part._lines(runs)}
+        return MethodScores(SELFTRAIN, _final(runs), record, iterations=_before_the_last(runs))
+
     def holdout(self, share: float) -> list[MethodScores]:
         """TTM on a part of the groups, scored on the others, before training and after it: does the gain carry over?
 
@@ -136,9 +154,15 @@ class Adaptation:
         """SimpleMatch's overfitting step (section 3.1) for every seed."""
 
         def variant(seed: int, resume: TrainingState | None, keep: Kept) -> Iterator[Step]:
-            settings, rate = self.settings, self.learning_rate
+            settings, rate, parts = self.settings, self.learning_rate, self.parts
             return overfit(
-                self.stage, self.raw, config=settings, learning_rate=rate, seed=seed, resume=resume, keep=keep
+                *(self.stage, self.raw),
+                config=settings,
+                learning_rate=rate,
+                seed=seed,
+                parts=parts,
+                resume=resume,
+                keep=keep,
             )
 
         runs = self._every_seed(SIMPLE_MATCH, variant, finished=finished)
@@ -162,6 +186,7 @@ class Adaptation:
             learning_rate=self.learning_rate,
             seed=seed,
             supervision=supervision,
+            parts=self.parts,
             resume=resume,
             keep=keep,
         )
@@ -235,10 +260,18 @@ class Adaptation:
             permuted = replace(self.stage.prepared, rows=again)
             stage = replace(self.stage, prepared=permuted)
             other_run = replace(self, stage=stage, raw=stage.score())
+            count = 0
             with restored(stage):
-                for step, permuted_step in zip(run.steps, other_run.steps(seed), strict=True):
+                for count, permuted_step in enumerate(other_run.steps(seed), start=1):
+                    step = run.steps[min(count, len(run.steps)) - 1]
                     _compare(self.spec, seed, step, permuted_step, self._unpermuted(permuted_step.captions, order))
-        return {"passed": True, "seeds": list(self.seeds), "iterations": self.settings.iterations}
+            if count != len(run.steps):
+                raise AssertionNotMet(
+                    f"task '{self.spec.task}', seed {seed}: with the captions of every group in another order, the run "
+                    f"stops after iteration {count} and not {len(run.steps)}: its stopping rule reads positions"
+                )
+        iterations = max((len(run.steps) for run in first.values()), default=self.settings.iterations)
+        return {"passed": True, "seeds": list(self.seeds), "iterations": iterations}
 
     def _unpermuted(self, captions_found: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Captions of a run on permuted groups by their positions in the task's own order."""

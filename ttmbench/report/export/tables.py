@@ -12,6 +12,7 @@ from ttmbench.report.table import NOTHING, number_text
 from ttmbench.report.terminal import gains, headline
 from ttmbench.report.text_table import TextTable, transfer_table
 from ttmbench.results.labels import (
+    BUILT_IN_FILTERS,
     ORACLE_COLUMN,
     OVERFITTED_COLUMN,
     RAW,
@@ -19,6 +20,7 @@ from ttmbench.results.labels import (
     SIMPLE_MATCH_COLUMN,
     TRACK_TITLES,
     TTM_COLUMN,
+    columns_in,
 )
 from ttmbench.results.numbers import DocumentFile, Number, newest
 from ttmbench.results.transfer_deltas import transfers_of
@@ -30,7 +32,7 @@ _COLUMNS = (
 )
 _NEVER_BEST = ("gain", "rel.", "err. red.", ORACLE_COLUMN.name, "groups")
 _ABOUT = (
-    "Percent. raw: group score (text score if there is none); SimpleMatch, TTM, oracle: group match (assignment\n"
+    "Percent. raw: group score (else text score); SimpleMatch, TTM, other methods, oracle: group match (assignment\n"
     "% accuracy for global tasks); overfitted: raw's metric. Gains are over SimpleMatch: points, relative, error\n"
     "% reduction. $\\pm$ is the standard deviation over seeds. Columns of different tracks are not to be ranked."
 )
@@ -88,8 +90,10 @@ def to_latex(
     summary, every_metric = _summary(ranked, runs), []
     for track, about in TRACK_TITLES.items():
         shown = [row for row in numbers if row.track == track]
-        for name in dict.fromkeys(row.filter for row in shown):
-            same = [row for row in shown if row.filter == name]
+        for column in dict.fromkeys(column.filter for column in columns_in(row.filter for row in shown)):
+            same = [row for row in shown if row.filter == column]
+            if not same:
+                continue
             every_metric.append(_every_metric(same, f"{about} ({same[0].method})"))
     tables = [*_chosen("columns", [summary] if summary.rows else [], columns)]
     tables += _chosen("metrics", every_metric, metrics)
@@ -104,16 +108,19 @@ def _summary(numbers: Sequence[Number], runs: Sequence[DocumentFile]) -> TextTab
     """A paper's main table: the raw model, matching, adaptation, and the gains."""
     by_key = {(row.model, row.task, row.metric, row.filter): row for row in numbers}
     matching = {(run.model, task): spec.get("matching") for run in runs for task, spec in run.document.configs.items()}
+    filters = dict.fromkeys(row.filter for row in numbers)
     adapted = [
         column
-        for column in (OVERFITTED_COLUMN, TTM_COLUMN, ORACLE_COLUMN)
-        if any(row.filter == column.filter for row in numbers)
+        for column in columns_in(filters)
+        if column.filter in filters
+        and (column in (OVERFITTED_COLUMN, TTM_COLUMN, ORACLE_COLUMN) or column.filter not in BUILT_IN_FILTERS)
     ]
     tracks, head = ["", "", "zero-shot", "matching"], ["model", "task", RAW_COLUMN.name, SIMPLE_MATCH_COLUMN.name]
     for column in adapted:
         gained = ["gain", "rel.", "err. red."] if column is TTM_COLUMN else []
         head += [column.name, *gained]
-        tracks += [str(column.track).replace("_", "-"), *([""] * len(gained))]
+        track = next(row.track for row in numbers if row.filter == column.filter)
+        tracks += [str(track).replace("_", "-"), *([""] * len(gained))]
     rows = []
     for model, task in dict.fromkeys((row.model, row.task) for row in numbers if row.filter == RAW):
         metrics = {m for (who, what, m, f) in by_key if (who, what, f) == (model, task, RAW)}

@@ -57,8 +57,11 @@ def marked(row: Number) -> str:
     return percent(row.value) + marks(row)
 
 
-def result_cell(row: Number | None, best: float | None = None) -> Markup:
-    """A cell with a number of a run, to sort by; bold if it is the best."""
+def result_cell(row: Number | None, best: float | None = None, chance: float | None = None) -> Markup:
+    """A cell with a number of a run, to sort by; bold if it is the best.
+
+    With ``chance``, the level that the head of the column states, it has the number's own where that differs.
+    """
     if row is None or row.value is None:
         return number_cell(None, NOTHING)
     interval = "" if row.interval is None else f", 95 % {percent(row.ci_low, 1)} to {percent(row.ci_high, 1)}"
@@ -66,8 +69,9 @@ def result_cell(row: Number | None, best: float | None = None) -> Markup:
     about += f"; but {row.disagrees}" if row.disagrees else ""
     kind = "number best" if row.value == best else "number"
     spread = "" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>'
-    cell = f'<td class="{kind}" data-value="{row.value}" title="{escape(about)}">{escape(marked(row))}{spread}</td>\n'
-    return Markup(cell)
+    own = "" if chance is None or row.chance in (None, chance) else f"<small>chance {percent(row.chance)}</small>"
+    text = f"{escape(marked(row))}{spread}{own}"
+    return Markup(f'<td class="{kind}" data-value="{row.value}" title="{escape(about)}">{text}</td>\n')
 
 
 @cache  # templates are compiled once per environment

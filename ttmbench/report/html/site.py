@@ -11,7 +11,7 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._version import __version__
 from ttmbench.errors import UsageError
 from ttmbench.report.html.render import render
-from ttmbench.report.html.site_rows import PUBLISHED, RUN, STORED, TaskFacts, best_of, lines_of
+from ttmbench.report.html.site_rows import PUBLISHED, RUN, STORED, TaskFacts, best_of, chance_levels, lines_of
 from ttmbench.report.leaderboard import (
     NOT_RUN,
     Leaderboard,
@@ -217,7 +217,7 @@ class SitePages:
                     "title": TRACK_TITLES[track],
                     "upper_bound": is_upper_bound,
                     "columns": columns,
-                    "chance": {row.metric: row.chance for row in rows if row.chance is not None},
+                    "chance": chance_levels(rows),
                     "lines": lines,
                     "best": best_of(lines),
                 }

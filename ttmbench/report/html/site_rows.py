@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ttmbench.report.leaderboard import extent_of_line
 from ttmbench.report.terminal import headline
-from ttmbench.results.labels import CHOICE, CHOICE_COLUMN, FROM_FILE, RAW_COLUMN
+from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE, CHOICE_COLUMN, FROM_FILE, RAW_COLUMN
 from ttmbench.results.numbers import Number
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
@@ -151,6 +151,15 @@ def lines_of(
         replace(line, rank=values.index(value(line)) + 1) if line.standing == RUN and value(line) is not None else line
         for line in lines
     ]
+
+
+def chance_levels(rows: Iterable[Number]) -> dict[str, float]:
+    """The chance level of each metric: that of random scores, else the most frequent one of test-time methods."""
+    levels: dict[str, Counter[tuple[bool, float]]] = {}
+    for row in rows:
+        if row.chance is not None:
+            levels.setdefault(row.metric, Counter())[row.filter in BUILT_IN_FILTERS, row.chance] += 1
+    return {metric: max(found, key=lambda one: (one[0], found[one]))[1] for metric, found in levels.items()}
 
 
 def best_of(lines: Sequence[BoardLine]) -> dict[str, float]:

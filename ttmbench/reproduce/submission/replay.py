@@ -23,10 +23,11 @@ from ttmbench.scoring.batches import BlockStore
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.algorithm import ShuffledTask, Step, fixed_selection, is_overfitted, selections
+from ttmbench.ttm.algorithm import ShuffledTask, fixed_selection, is_overfitted, selections, stop_of
 from ttmbench.ttm.checkpoint import SeedCheckpoint, SeedProgress, TaskCheckpoint
+from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, load_parts
 from ttmbench.ttm.selection import CONTROLS, algorithm1_selection, oracle
-from ttmbench.ttm.trainer import batch_of
+from ttmbench.ttm.trainer import Step, batch_of
 from ttmbench.ttm.variants import truth_of
 from ttmbench.types import Scores
 
@@ -144,8 +145,11 @@ class _Stated:
     def _iterations(
         self, blind: ShuffledTask, raw: Scores, after: Sequence[Scores], variant: str, seed: int, where: str
     ) -> tuple[Step, ...]:
-        config, lines = self.settings, self._lines(variant, seed)
-        if not len(lines) == len(after) == config.iterations:
+        config, lines, parts = self.settings, self._lines(variant, seed), self._parts
+        is_whole = len(lines) == config.iterations or (
+            parts.stopping is not None and 0 < len(lines) < config.iterations
+        )
+        if not len(lines) == len(after) or not is_whole:
             raise DataError(
                 f"{where}: has {len(lines)} iterations and scores of {len(after)}, its settings give "
                 f"{config.iterations} (--save_scores stores the scores of all)"
@@ -153,8 +157,8 @@ class _Stated:
         most = 20 + LOSS_PER_RANGE * max(float(np.ptp(scores.groups)) for scores in (raw, *after))
         truth = truth_of(raw, blind.is_global)
         supervision = oracle(truth) if variant == ORACLE else CONTROLS.get(variant, algorithm1_selection)
-        choose = selections(blind, raw, config, self.registry.schedule(config.schedule), seed, supervision)
-        scores, steps = raw, []
+        choose = selections(blind, raw, config, self.registry.schedule(config.schedule), seed, supervision, parts)
+        scores, steps = raw, list[Step]()
         for number, (line, found) in enumerate(zip(lines, after, strict=True), start=1):
             threshold, labels, chosen = choose(number, scores)
             selected = int(chosen.selected.sum())
@@ -171,7 +175,15 @@ class _Stated:
             loss, tie = tuple(line.loss), labels.tie
             rate = (config.lr or DEFAULT_LEARNING_RATE) * config.lr_restart ** (number - 1)
             steps.append(Step(number, threshold, captions, chosen.selected, tie, loss, rate, found, seconds))
+        stop = stop_of(blind, parts)
+        ends = [] if stop is None else [stop(steps[:count]) for count in range(1, len(steps) + 1)]
+        if True in ends[:-1] or (ends and not ends[-1] and len(steps) < config.iterations):
+            raise DataError(f"{where}: has {len(steps)} iterations, after which its stopping rule does not end it")
         return tuple(steps)
+
+    @property
+    def _parts(self) -> Parts:
+        return load_parts(self.registry, self.settings) if self.settings.other_parts else DEFAULT_PARTS
 
     def _overfitted(self, blind: ShuffledTask, raw: Scores, after: Sequence[Scores], where: str) -> tuple[Step, ...]:
         """SimpleMatch's step ends with the first restart after which nothing is left to train, or with the last."""

@@ -1,0 +1,194 @@
+"""The parts of TTM that can be replaced by name: what each kind is called with, and those that settings name.
+
+Every part is one function. What stands here are its arguments by position; its arguments by name are its settings
+(``--ttm_args KIND.KEY=VALUE``), checked against their annotations. No part sees a label: captions stand in an order
+drawn by seed inside each group.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, wraps
+from types import SimpleNamespace
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, ValidationError, create_model
+
+from ttmbench._util.third_party_errors import describe, foreign_errors
+from ttmbench.config import TTMConfig
+from ttmbench.errors import UsageError
+from ttmbench.plugins.registry import Registry, load_target
+from ttmbench.ttm.finetune import Loss, MakeOptimizer, adamw, cosine_within_iteration
+from ttmbench.ttm.selection import PseudoLabels, Ties, matching, select
+from ttmbench.types import GroupShape, PartKind
+
+PseudoLabelRule = Callable[[np.ndarray], PseudoLabels]
+"""Scores, logits [groups, images, captions] -> a pseudo-label of every group and the confidence in it.
+
+With more images than captions, rows are captions and choose among images. In the global variant scores are [images,
+captions], all pairs of the task, and every image is a unit.
+"""
+
+SelectionRule = Callable[[PseudoLabels, float, bool, Ties], np.ndarray]
+"""Pseudo-labels, tau_t, whether tau_t is a fraction, and whether ties may be used -> what is trained on, bool [units].
+
+Units with a tie are never selected unless ties are included, whatever the rule says.
+"""
+
+LearningRateSchedule = Callable[[int, int, float], float]
+"""Step of the iteration from 0, its number of steps, ``lr_floor`` -> factor on the iteration's learning rate."""
+
+Weights = Mapping[str, torch.Tensor]
+Teacher = Callable[[Weights, Weights], object]
+"""Weights of the teacher and of the model, by name -> nothing: changes the teacher's in place after every step."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """An iteration that is over, as a rule that stops sees it.
+
+    Attributes:
+        selected: units that were trained on, bool [units].
+        captions: pseudo-label of each unit, as in `PseudoLabels`.
+        loss: of each epoch; empty if nothing was selected.
+        scores: after it, as a `PseudoLabelRule` gets them.
+    """
+
+    selected: np.ndarray
+    captions: np.ndarray
+    loss: tuple[float, ...]
+    scores: np.ndarray
+
+
+StoppingRule = Callable[[Sequence[Round]], bool]
+"""All iterations so far, at least one -> whether the last of them was the last of the run."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that a run of TTM is made of; by default those of the paper."""
+
+    selection: SelectionRule = select
+    pseudo_labels: PseudoLabelRule = matching
+    loss: Loss | None = None  # None: the model's own, on matched pairs
+    optimizer: MakeOptimizer = adamw
+    lr_schedule: LearningRateSchedule = cosine_within_iteration
+    stopping: StoppingRule | None = None  # None: never before the last iteration
+    teacher: Teacher | None = None  # None: the model itself
+
+
+DEFAULT_PARTS = Parts()
+
+
+def load_parts(registry: Registry, settings: TTMConfig) -> Parts:
+    """The parts that settings name, with their arguments; UsageError for an unknown part or a wrong argument."""
+    return Parts(**{kind: _load(registry, settings, kind) for kind in settings.other_parts})
+
+
+def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_global: bool) -> None:
+    """UsageError unless the parts that settings name can be used together, and on groups of a shape."""
+    parts = load_parts(registry, settings)
+    fewer, more = sorted((shape.images, shape.captions))
+    size = (2 * shape.images, 2 * shape.captions) if is_global else (2, fewer, more)
+    labels = parts.pseudo_labels(np.random.default_rng(0).normal(size=size))
+    parts.selection(labels, 0.0, settings.by_share(is_global), settings.ties)
+    if labels.soft is not None and parts.loss is None:
+        raise UsageError(
+            f"pseudo_labels={settings.pseudo_labels} gives soft labels, and loss={settings.loss} takes one caption for "
+            "an image; add a loss for soft labels, such as loss=cross_entropy (--ttm_args)"
+        )
+
+
+def _load(registry: Registry, settings: TTMConfig, kind: PartKind) -> Callable[..., Any]:
+    name = getattr(settings, kind)
+    spec = registry.part(kind, name)
+    function = load_target(spec.target)
+    given = _arguments(function, settings.part_args.get(kind, {}), f"--ttm_args {kind}={name}")
+    return _checked(partial(function, **given), kind, f"{kind} '{name}' ({spec.target})")
+
+
+def _arguments(function: Callable[..., Any], given: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The given arguments by name, as the function's annotations have them; UsageError for an unknown or wrong one."""
+    named = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    written = SimpleNamespace(__annotations__={one.name: one.annotation for one in named})
+    hints = get_type_hints(written, getattr(inspect.unwrap(function), "__globals__", {}), include_extras=True)
+    fields: dict[str, Any] = {
+        one.name: (
+            Any if one.annotation is one.empty else hints[one.name],
+            ... if one.default is one.empty else one.default,
+        )
+        for one in named
+    }
+    form = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=())
+    model = create_model("Arguments", __config__=form, **fields)
+    try:
+        return dict(model.model_validate(dict(given)))
+    except ValidationError as error:
+        known = "" if fields else "; it takes none"
+        raise UsageError(f"{origin}: {describe(error, model)}{known}") from None
+
+
+def _checked(function: Callable[..., Any], kind: PartKind, whose: str) -> Callable[..., Any]:
+    """The function of a part, whose errors and wrong results name it."""
+
+    @wraps(function.func if isinstance(function, partial) else function)
+    def call(*given: Any) -> Any:
+        with foreign_errors(whose):
+            found = function(*given)
+            problem = _PROBLEMS[kind](found, *given)
+        if problem:
+            raise UsageError(f"{whose} {problem}")
+        return found
+
+    return call
+
+
+def _labels_problem(found: object, scores: np.ndarray) -> str | None:
+    if not isinstance(found, PseudoLabels):
+        return f"must give PseudoLabels, got {type(found).__name__}"
+    units, chosen = len(scores), (len(scores), 1) if scores.ndim == 2 else scores.shape[:2]
+    captions = found.captions
+    if captions.shape != chosen or captions.dtype.kind != "i" or not np.isin(captions, range(scores.shape[-1])).all():
+        return f"must give captions, int {list(chosen)} from 0 to {scores.shape[-1] - 1}"
+    if found.confidence.shape != (units,) or not np.isfinite(found.confidence).all():
+        return f"must give confidence, finite [{units}]"
+    if found.tie.shape != (units,) or found.tie.dtype != bool:
+        return f"must give tie, bool [{units}]"
+    soft = found.soft
+    if soft is not None and (
+        soft.shape != scores.shape or not np.allclose(soft.sum(-1), 1, atol=1e-3) or soft.min() < 0
+    ):
+        return f"must give soft labels {list(scores.shape)} whose rows sum to 1"
+    return None
+
+
+def _selection_problem(found: object, labels: PseudoLabels, *_: object) -> str | None:
+    units = len(labels.tie)
+    is_mask = isinstance(found, np.ndarray) and found.shape == (units,) and found.dtype == bool
+    return None if is_mask else f"must give a bool array [{units}]"
+
+
+def _loss_problem(found: object, *_: object) -> str | None:
+    is_loss = isinstance(found, torch.Tensor) and found.ndim == 0 and found.requires_grad
+    return None if is_loss else "must give a scalar tensor with a gradient"
+
+
+def _rate_problem(found: object, *_: object) -> str | None:
+    is_factor = isinstance(found, int | float) and np.isfinite(found) and found >= 0
+    return None if is_factor else f"must give a finite number of at least 0, got {found!r:.80}"
+
+
+_PROBLEMS: Mapping[str, Callable[..., str | None]] = {
+    "pseudo_labels": _labels_problem,
+    "selection": _selection_problem,
+    "loss": _loss_problem,
+    "optimizer": lambda found, *_: None if isinstance(found, torch.optim.Optimizer) else "must give a torch optimizer",
+    "lr_schedule": _rate_problem,
+    "stopping": lambda found, *_: None if isinstance(found, bool | np.bool_) else "must give True or False",
+    "teacher": lambda *_: None,
+}
+assert set(_PROBLEMS) == set(get_args(PartKind))
