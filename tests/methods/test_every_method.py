@@ -27,7 +27,12 @@ EPISODIC = [
 ]
 FUNCTIONS = [spec for spec in UNLABELLED if not spec.trains]
 TRAINING = [spec for spec in UNLABELLED if spec.trains]
-FEWER = {"views": 8, "k": 3, "images": 4}  # for every method that has such a setting; several batches, too
+FEWER = {
+    "views": 8,
+    "k": 3,
+    "images": 4,
+    "wrappers": ("{}", "a photo of {}"),
+}  # for every method that has such a setting; several batches, too
 
 SHAPES = [(4, 2, 2), (4, 2, 3)]
 

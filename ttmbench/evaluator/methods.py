@@ -19,6 +19,7 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.types import MethodSpec, Record
 
 
@@ -59,6 +60,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return "it needs the features of a dual encoder"
     if "views" in spec.needs and isinstance(adapter, StoredFeatures):
         return "it needs views of images, and the model reads stored features"
+    if "caption_texts" in spec.needs and isinstance(adapter, StoredFeatures):
+        return "it encodes captions in other words, and the model reads stored features"
     if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
     if "caption_embeddings" in spec.needs and Capabilities(adapter).caption_embeddings is None:
@@ -85,6 +88,7 @@ def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str,
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
         f"{run.key}:{scored.data.fingerprint}",
+        () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]

@@ -23,6 +23,7 @@ from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.cost import Cost
+from ttmbench.methods.low_rank import low_rank_removed
 from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
@@ -49,6 +50,7 @@ class MethodRun:
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
     folder: Path | None = None  # of checkpoints
     start: str = ""  # digest of what they start from
+    texts: Sequence[str] = ()  # of distinct captions in the order of rows; none where features are stored
     _features: dict[str, Features] = field(default_factory=dict)
 
     def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
@@ -188,7 +190,7 @@ class MethodRun:
         adapter, (images, captions) = cast("Any", self.stage.adapter), seen
         inputs = self.stage.prepared
         torch.manual_seed(seed)
-        with _frozen_again(adapter), Original(self.stage).adapted():
+        with _frozen_again(adapter), Original(self.stage).adapted(), low_rank_removed(adapter):
             training = TrainingTask(
                 task,
                 seed,
@@ -199,6 +201,7 @@ class MethodRun:
                 select=select,
                 resets=spec.reset in ("group", "batch"),
                 resume=progress.state,
+                texts=captions.texts(self.texts) if self.texts else (),
             )
             progress.resume(training)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
