@@ -92,6 +92,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return "it needs views of images, and the model reads stored features"
     if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
+    if "caption_embeddings" in spec.needs and Capabilities(adapter).caption_embeddings is None:
+        return "it shifts the token embeddings of captions, and the model's cannot be shifted"
     return None
 
 
