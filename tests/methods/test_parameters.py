@@ -202,7 +202,7 @@ def test_what_a_model_lacks_is_refused_with_what_it_has():
     with pytest.raises(UsageError, match=r"train=norm: this model has no such parameters; it has all$"):
         select(embeddings(), "norm")
     assert set(select(embeddings(), "all")) == {"image.weight", "caption.weight"}
-    with pytest.raises(UsageError, match="train=norms is unknown; it must be one of all, norm, norm_images,"):
+    with pytest.raises(UsageError, match="train=norms is unknown here; it must be one of all, norm, norm_images,"):
         select(embeddings(), "norms")
     assert set(select(Towers(), "bias")) == {"image.bias", "caption.bias"}, "an adapter that is a module itself"
 

@@ -39,6 +39,12 @@ def scores_of(folder):
     return {name: per_seed[0].groups for name, per_seed in read_scores(file, GroupShape(2, 2)).scores.items()}
 
 
+def costs_of(folder, method):
+    (file,) = folder.rglob("results_*.json")
+    costs = json.loads(file.read_text())["methods"][TASK][method]["cost"]
+    return [{name: value for name, value in cost.items() if "seconds" not in name} for cost in costs]
+
+
 def numbers(results, name, task=TASK):
     document = results.typed.to_dict()
     return {key: value for key, value in document["results"][task].items() if key.endswith(f",{name}")}
@@ -68,11 +74,12 @@ def test_the_command_line_and_python_give_the_same(tmp_path, capsys):
     assert told["methods"][TASK]["dn"]["settings"] == python["methods"][TASK]["dn"]["settings"]
 
 
-def test_a_method_cannot_know_which_caption_is_true():
+@pytest.mark.parametrize("guess", ["first_is_best", "row_is_best"])
+def test_a_method_cannot_know_which_caption_is_true(guess):
     order = np.random.default_rng([0, 0]).permuted(np.broadcast_to(np.arange(2), (12, 2)), axis=1)
     unmoved = float((order == np.arange(2)).all(axis=1).mean())
     assert 0 < unmoved < 1
-    assert numbers(evaluate("first_is_best"), "first_is_best")["group_score,first_is_best"] == unmoved
+    assert numbers(evaluate(guess), guess)[f"group_score,{guess}"] == unmoved
 
 
 @pytest.mark.parametrize(
@@ -144,6 +151,7 @@ def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
     assert list(expected) == ["none", "drift"]
     for column in expected:
         np.testing.assert_array_equal(found[column], expected[column])
+    assert costs_of(stopped, "drift") == costs_of(whole, "drift")
 
 
 def test_an_episodic_method_scores_a_group_as_if_it_were_alone(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+import ttmbench
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods import views as views_module
 from ttmbench.methods.cost import Cost
@@ -236,6 +237,7 @@ def test_each_image_is_opened_once_and_views_are_shared_and_counted_by_each_meth
     assert second(6, 0.5, False) is features and first(6, 0.5, False) is features
     assert len(images.opened) == 3 and [cost.views for cost in costs] == [15, 15]
     assert [cost.image_rows for cost in costs] == [15, 15]  # the plain images are counted with the task
+    assert costs[0].shared_seconds == 0 < costs[0].view_seconds == costs[1].view_seconds == costs[1].shared_seconds
     second(6, 0.5, True), second(7, 0.5, False), views(1, costs[1])(6, 0.5, False)
     assert len(images.opened) == 12 and costs[1].views == 15 + 15 + 18 + 15
 
@@ -245,8 +247,8 @@ def test_the_oldest_views_are_dropped_where_all_of_them_are_too_many(images, mon
     features = views(6, 0.5, False)
     monkeypatch.setattr(views_module, "KEPT_BYTES", 2 * features.nbytes)
     views(6, 0.6, False), views(6, 0.7, False)
-    assert len(views.features) == 2
-    assert views(6, 0.7, False) is views.features[0, 6, 0.7, False] and len(images.opened) == 6
+    assert len(views.made) == 2
+    assert views(6, 0.7, False) is views.made[0, 6, 0.7, False][0] and len(images.opened) == 6
     again = views(6, 0.5, False)
     assert again is not features and torch.equal(again, features) and len(images.opened) == 8
 
@@ -273,6 +275,26 @@ def test_few_images_are_prepared_at_a_time(in_threads, monkeypatch):
     made([Group(f"g{number}", (images.image(number),), ("a", "b")) for number in range(30)], Watching())
     assert sorted(images.opened) == sorted(f"{number}.png" for number in range(30))
     assert len(alive) == 30 and max(alive) <= 5 * 6  # four that were begun, and the one that is encoded
+
+
+def test_methods_of_a_run_share_views_and_each_is_charged_for_them(monkeypatch):
+    encoded, made = [], Views._encoded
+    monkeypatch.setattr(Views, "_encoded", lambda self, *settings: encoded.append(settings) or made(self, *settings))
+    few = {"zero": {"views": 8}, "vte": {"views": 8}, "mta": {"views": 9}}
+    document = ttmbench.simple_evaluate(
+        *("tiny-clip", "shapes_color"),
+        methods="zero,vte,mta",
+        method_args=few,
+        limit=6,
+        device="cpu",
+        bootstrap_iters=0,
+    ).typed.to_dict()
+    assert encoded == [(8, 0.5, False), (9, 0.5, False)]
+    costs = {name: record["cost"][0] for name, record in document["methods"]["shapes_color"].items()}
+    assert [cost["views"] for cost in costs.values()] == [12 * 7, 12 * 7, 12 * 8]
+    assert [cost["image_rows"] for cost in costs.values()] == [12 * 8, 12 * 8, 12 * 9]
+    assert costs["zero"]["view_seconds"] == costs["vte"]["view_seconds"] > 0
+    assert all(cost["seconds"] >= cost["view_seconds"] for cost in costs.values())
 
 
 def test_an_image_that_cannot_be_read_is_named_with_its_group(images):

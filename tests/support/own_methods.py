@@ -23,6 +23,12 @@ def first_is_best(task):
     return torch.eye(task.scores.shape[1], task.scores.shape[2]).expand(task.scores.shape)
 
 
+def row_is_best(task):
+    """As `first_is_best`, with captions in the order of their numbers among the task's: these are not its own."""
+    order = task.caption_rows.argsort(dim=1).argsort(dim=1)
+    return -(order[:, None] - torch.arange(task.scores.shape[1])[:, None]).abs().float()
+
+
 def centred(task, *, strength: float = 0.5):
     """Features without a part of their mean."""
     images, captions = (side - strength * side.mean(0) for side in (task.all_images, task.all_captions))
@@ -87,6 +93,7 @@ def ttmbench_register_methods():
     return [
         *(MethodSpec(name, f"{HERE}:{name}") for name in ("doubled", "first_is_best", "not_a_number", "wrong_shape")),
         MethodSpec("centred", f"{HERE}:centred", **FEATURES),
+        MethodSpec("row_is_best", f"{HERE}:row_is_best", needs=("features",)),
         MethodSpec("drift", f"{HERE}:drift", **TRAINS, order_dependent=True),
         MethodSpec("episode", f"{HERE}:episode", needs=("gradients",), reset="group"),
         MethodSpec("returns_a_list", f"{HERE}:returns_a_list", **TRAINS),

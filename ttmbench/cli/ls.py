@@ -44,7 +44,7 @@ def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False,
             )
             for name in names
         ]
-        print_table(columns, [[_cell(row[name]) for name in names] for row in rows])
+        print_table(columns, [[_text(row, name) for name in names] for row in rows])
     return 0
 
 
@@ -144,6 +144,14 @@ _LONG = {
 }
 """Columns that only ``--long`` shows."""
 _KINDS = {"groups": "number", "size": "number"}
+
+
+def _text(row: Row, name: str) -> str:
+    """A cell of the table. That a method needs gradients too is said by the column ``trains``."""
+    value = row[name]
+    if name == "needs" and isinstance(value, list):
+        value = [need for need in value if need != "gradients"] or value
+    return _cell(value)
 
 
 def _cell(value: object) -> str:

@@ -11,6 +11,7 @@ from pydantic import Field
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
 from ttmbench.methods.losses import column_entropy, marginal_entropy, row_entropy
+from ttmbench.methods.low_rank import Train
 from ttmbench.methods.task import MethodStep, TrainingTask
 
 Labels = Literal["argmax", "matching"]
@@ -24,7 +25,7 @@ def cliptta(
     as_published_columns: bool = False,
     beta_reg: Annotated[float, Field(ge=0)] = 1.0,
     steps: Annotated[int, Field(ge=1)] = 10,
-    train: str = "norm_images",
+    train: Train = "norm_images",
     lr: Annotated[float, Field(gt=0)] = 1e-4,
     images: Annotated[int, Field(ge=1)] = 128,
 ) -> Iterator[MethodStep]:

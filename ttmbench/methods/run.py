@@ -23,12 +23,15 @@ from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.cost import Cost
+from ttmbench.methods.low_rank import low_rank_removed
+from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
 from ttmbench.plugins.registry import load_target
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.dual_encoder import Features, encode
+from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.parameters import select
 from ttmbench.ttm.trainer import Original
@@ -92,9 +95,10 @@ class MethodRun:
             task = ScoreTask(shuffled, seed)
             given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         else:
-            task = self._feature_task(shuffled, seed, order, cost)
+            seen = self._seen(order)
+            task = self._feature_task(shuffled, seed, seen, cost)
             if spec.trains:
-                given, progress, task = self._trained(spec, target, settings, seed, plugin, task)
+                given, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen)
             else:
                 given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         found = checked_scores(given, tuple(shuffled.shape), spec, plugin)
@@ -106,7 +110,7 @@ class MethodRun:
         return _SeedRun(
             Scores(groups, caption_pairs=self.raw.caption_pairs),
             progress,
-            cost,
+            task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
             positions.tolist(),
             list(task.notes),
             getattr(task, "trained", {}),
@@ -138,29 +142,42 @@ class MethodRun:
         one[0, 0] = 1
         return images @ captions.T * (self.stage.adapter.logits(one, one).detach().cpu() - bias) + bias
 
-    def _feature_task(self, scores: torch.Tensor, seed: int, order: np.ndarray, cost: Cost) -> FeatureTask:
+    def _seen(self, order: np.ndarray) -> tuple[SeenRows, SeenRows]:
+        """Images and captions after the shuffle."""
         encoded = self._encoded()
         images, captions = encoded.images.rows, encoded.captions.rows
         if self.shape.more_images:
-            images = np.take_along_axis(images, order[:, :, 0], axis=1)
-        else:
-            captions = np.take_along_axis(captions, order[:, 0], axis=1)
+            return SeenRows.of(np.take_along_axis(images, order[:, :, 0], axis=1)), SeenRows.of(captions)
+        return SeenRows.of(images), SeenRows.of(np.take_along_axis(captions, order[:, 0], axis=1))
+
+    def _feature_task(
+        self, scores: torch.Tensor, seed: int, seen: tuple[SeenRows, SeenRows], cost: Cost
+    ) -> FeatureTask:
+        encoded, (images, captions) = self._encoded(), seen
+        views = None if self.views is None else self.views(seed, cost)
         cost.count(image_rows=len(encoded.images.features), caption_rows=len(encoded.captions.features))
         assert self.stage is not None, "features are of a prepared task"
         return FeatureTask(
             scores,
             seed,
             model=cast("DualEncoder", self.stage.adapter).logits,
-            images=encoded.images.features,
-            captions=encoded.captions.features,
-            image_rows=torch.from_numpy(images),
-            caption_rows=torch.from_numpy(captions),
-            views=None if self.views is None else self.views(seed, cost),
+            images=images.features(encoded.images.features),
+            captions=captions.features(encoded.captions.features),
+            image_rows=torch.from_numpy(images.rows),
+            caption_rows=torch.from_numpy(captions.rows),
+            views=None if views is None else lambda *settings: images.features(views(*settings)),
             cost=cost,
         )
 
     def _trained(
-        self, spec: MethodSpec, target: Callable[..., Any], settings: Record, seed: int, plugin: str, task: FeatureTask
+        self,
+        spec: MethodSpec,
+        target: Callable[..., Any],
+        settings: Record,
+        seed: int,
+        plugin: str,
+        task: FeatureTask,
+        seen: tuple[SeenRows, SeenRows],
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
@@ -169,14 +186,17 @@ class MethodRun:
         if progress.is_finished:
             task.cost, task.notes = progress.cost, [*progress.notes]
             return progress.scores, progress, task
-        adapter = cast("Any", self.stage.adapter)
+        adapter, (images, captions) = cast("Any", self.stage.adapter), seen
+        inputs = self.stage.prepared
         torch.manual_seed(seed)
-        with _frozen_again(adapter), Original(self.stage).adapted():
+        with _frozen_again(adapter), Original(self.stage).adapted(), low_rank_removed(adapter):
             training = TrainingTask(
                 task,
                 seed,
                 adapter=adapter,
-                prepared=self.stage.prepared,
+                prepared=Prepared(
+                    images.prepared(inputs.images), captions.prepared(inputs.captions), Rows(images.rows, captions.rows)
+                ),
                 select=select,
                 resets=spec.reset in ("group", "batch"),
                 resume=progress.state,
@@ -211,20 +231,20 @@ class MethodRun:
             "settings": settings,
             "reference": spec.reference,
             "needs": list(spec.needs),
-            **{name: getattr(spec, name) for name in _DECLARED},
+            **{name: getattr(spec, name) for name in DECLARED},
             "seeds": list(seeds),
             "turns": runs[0].progress.turns,
             "updates": runs[0].progress.updates,
             "loss": [run.progress.mean_loss for run in runs],
             "trained": trained if names else None,
-            "cost": [{**run.cost.record(images, captions), "seconds": run.seconds} for run in runs],
+            "cost": [run.cost.record(images, captions, run.seconds) for run in runs],
             "chance": None if chance is None else {"distribution": chance.distribution, "draws": chance.draws},
             "positions": np.mean([run.positions for run in runs], axis=0).tolist(),
             "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
         }
 
 
-_DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
+DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.cost import Cost
+from ttmbench.methods.low_rank import add_low_rank, rank_of
 from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
@@ -182,8 +183,10 @@ class TrainingTask(FeatureTask):
             parameter.requires_grad_(False)
 
     def train(self, which: str) -> list[torch.nn.Parameter]:
-        """The parameters that ``train=`` names (`ttmbench.ttm.parameters`); all others are frozen."""
-        self.trained = dict(self._select(self.adapter, which))
+        """The parameters that ``train=`` names (`ttmbench.methods.low_rank.Train`); all others are frozen."""
+        rank = rank_of(which)
+        found = self._select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
+        self.trained = dict(found)
         for parameter in self.adapter.parameters():
             parameter.requires_grad_(False)
         for parameter in self.trained.values():

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 
 from ttmbench.methods.losses import Direction, entropies
+from ttmbench.methods.low_rank import Train
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.ttm.parameters import is_temperature
 
@@ -27,7 +28,7 @@ def tent(
     *,
     filter: Literal["none", "eta", "sar"] = "none",
     direction: Direction = "both",
-    train: str = "norm_images",
+    train: Train = "norm_images",
     lr: Annotated[float, Field(gt=0)] = 1e-3,
     images: Annotated[int, Field(ge=1)] = 64,
 ) -> Iterator[MethodStep]:

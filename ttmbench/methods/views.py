@@ -7,6 +7,7 @@ says otherwise, are mirrored only on request (left would be right), and colours 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
@@ -58,7 +59,7 @@ class Views:
         seed: of the crops.
         batch_size: views that the model takes at a time.
         cost: counts what the views of a method cost, also where they were made for another method.
-        features: finished views, by their settings; shared by several objects.
+        made: finished views by their settings, and the seconds that they took; shared by several objects.
     """
 
     adapter: DualEncoder
@@ -66,7 +67,7 @@ class Views:
     seed: int
     batch_size: int | BatchSizer
     cost: Cost = field(default_factory=Cost)
-    features: dict[ViewSettings, torch.Tensor] = field(default_factory=dict)
+    made: dict[ViewSettings, tuple[torch.Tensor, float]] = field(default_factory=dict)
     _counted: set[ViewSettings] = field(default_factory=set)
 
     def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
@@ -82,15 +83,18 @@ class Views:
                 f"views: at least one, of more than 0 and at most all of the area, not {count} and {crop_scale}"
             )
         key = (self.seed, count, crop_scale, flip)
+        is_here = key in self.made
+        if not is_here:
+            clock = time.perf_counter()
+            self.made[key] = self._encoded(count, crop_scale, flip), time.perf_counter() - clock
+            while len(self.made) > 1 and sum(features.nbytes for features, _ in self.made.values()) > KEPT_BYTES:
+                del self.made[next(iter(self.made))]
+        features, seconds = self.made[key]
         if key not in self._counted:
             self._counted.add(key)
-            made = len(self.images) * (count - 1)  # the plain images are counted with the task
-            self.cost.count(views=made, image_rows=made)
-        if key not in self.features:
-            self.features[key] = self._encoded(count, crop_scale, flip)
-            while len(self.features) > 1 and sum(tensor.nbytes for tensor in self.features.values()) > KEPT_BYTES:
-                del self.features[next(iter(self.features))]
-        return self.features[key]
+            rows = len(self.images) * (count - 1)  # the plain images are counted with the task
+            self.cost.count(views=rows, image_rows=rows, view_seconds=seconds, shared_seconds=seconds * is_here)
+        return features
 
     def _encoded(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         fingerprint, sizer = Fingerprint(()), BatchSizer.of(self.batch_size)
@@ -185,5 +189,5 @@ def views_of(
     adapter: DualEncoder, groups: Sequence[Group], batch_size: int | BatchSizer
 ) -> Callable[[int, Cost], Views]:
     """Makes the views of a task's images for a seed and a method's cost; methods share what was encoded for one."""
-    images, features = list(distinct_images(groups)), dict[ViewSettings, torch.Tensor]()
-    return lambda seed, cost: Views(adapter, images, seed, batch_size, cost, features)
+    images, made = list(distinct_images(groups)), dict[ViewSettings, tuple[torch.Tensor, float]]()
+    return lambda seed, cost: Views(adapter, images, seed, batch_size, cost, made)

@@ -35,7 +35,10 @@ class MethodCost(Part):
     tower_passes: Recorded[NotNegative] = Field(
         description="In units of encoding every image, or every caption, once; a backward pass counts twice."
     )
-    seconds: Recorded[NotNegative]
+    view_seconds: Recorded[NotNegative] = Field(
+        description="Of making and encoding views, also where an earlier method of the run had made them."
+    )
+    seconds: Recorded[NotNegative] = Field(description="Wall time, with that of all of its views.")
 
 
 class MethodChance(Part):

@@ -28,10 +28,10 @@ _PROJECTION = re.compile(
     r"(^|\.)(visual|vision|image|text)_proj(ection)?(\.|$)|^(visual|text)\.(proj|head)(\.|$)|^text_model\.head\."
 )
 _POOLING = re.compile(r"^vision_model\.head\.|^visual\.(.*\.)?attn_?pool\.")
-# Parts of BLIP, FLAVA and CoCa that no feature of an image or of a caption goes through.
-_NOT_RUN = re.compile(
+NOT_RUN = re.compile(
     r"^text_encoder\..*\.crossattention\.|(^|\.)(multimodal_model|text_decoder|(itm|mim|mlm|mmm)_\w+)\."
 )
+"""Names of parts of BLIP, FLAVA and CoCa that no feature of an image or of a caption goes through."""
 
 
 def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
@@ -41,7 +41,7 @@ def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Pa
         UsageError: the set is unknown, or this model has no such parameters.
     """
     if which not in SETS:
-        raise UsageError(f"train={which} is unknown; it must be one of {', '.join(SETS)}")
+        raise UsageError(f"train={which} is unknown here; it must be one of {', '.join(SETS)}")
     parameters = dict(named_parameters(adapter))
     chosen = _chosen(adapter, which, parameters)
     if not chosen:
@@ -91,7 +91,7 @@ def _chosen(adapter: object, which: str, parameters: Mapping[str, nn.Parameter])
     if which == "all":
         return dict(parameters)
     module = module_of(adapter)
-    names = set() if module is None else {name for name in SETS[which](module) if not _NOT_RUN.search(name)}
+    names = set() if module is None else {name for name in SETS[which](module) if not NOT_RUN.search(name)}
     return {name: parameter for name, parameter in parameters.items() if name in names}
 
 
@@ -110,7 +110,7 @@ def _last_block(module: nn.Module) -> Iterator[str]:
     for path, blocks in module.named_modules():
         children = dict(blocks.named_children())
         is_stack = isinstance(blocks, nn.ModuleList | nn.Sequential) and len(set(map(type, children.values()))) == 1
-        if is_stack and not _NOT_RUN.search(f"{path}."):
+        if is_stack and not NOT_RUN.search(f"{path}."):
             name, block = list(children.items())[-1]
             if any(isinstance(layer, NORM_LAYERS) for layer in block.modules()):
                 last[is_of_images(path), is_of_captions(path)] = f"{path}.{name}."

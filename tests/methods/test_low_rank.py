@@ -1,0 +1,127 @@
+"""Low-rank updates: no effect at first, only they are trained, and the model is as before afterwards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from support import tiny_models
+from support.norm_towers import NormTowers, vector_task
+from support.training_tasks import load, scores_of, training_task
+
+from ttmbench.errors import UsageError
+from ttmbench.methods import low_rank
+from ttmbench.methods.low_rank import Train, add_low_rank, remove_low_rank
+from ttmbench.methods.task import is_of_captions, is_of_images
+from ttmbench.methods.tent import tent
+from ttmbench.model_adapters import itc
+
+
+@pytest.fixture
+def adapter(tiny_hf_clip):
+    return load(tiny_hf_clip)
+
+
+def encoded(adapter):
+    task = training_task(adapter)
+    return adapter.encode_images(task._prepared.images), adapter.encode_captions(task._prepared.captions)
+
+
+def test_queries_and_values_of_both_towers(adapter):
+    state, before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}, encoded(adapter)
+    parameters = add_low_rank(adapter, 3)
+    towers = [f"{side}_model.encoder.layers.{block}.self_attn" for side in ("text", "vision") for block in range(2)]
+    names = {f"{one}.{layer}_proj.lora_{part}" for one in towers for layer in "qv" for part in "ab"}
+    assert set(parameters) == names and all(is_of_images(name) != is_of_captions(name) for name in names)
+    assert {tuple(one.shape) for one in parameters.values()} == {(3, 32), (32, 3)}
+    assert all(map(torch.equal, encoded(adapter), before)), "no effect at first"
+    layer = adapter.model.vision_model.encoder.layers[1].self_attn.q_proj
+    up, down = (parameters[f"vision_model.encoder.layers.1.self_attn.q_proj.lora_{part}"] for part in "ba")
+    with torch.no_grad():
+        up.normal_()
+        x = torch.randn(5, 32)
+        expected = x @ (layer.weight + 2 * up @ down).T + layer.bias
+        torch.testing.assert_close(layer(x), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(encoded(adapter)[0], before[0], atol=1e-4)
+    assert adapter.state_dict().keys() == state.keys(), "names stay as they are while updates are there"
+    remove_low_rank(adapter)
+    assert all(map(torch.equal, encoded(adapter), before))
+    assert all(torch.equal(value, state[name]) for name, value in adapter.state_dict().items())
+
+
+def test_the_first_draw_is_the_same_in_every_run_and_another_for_each_layer(adapter):
+    first, second = add_low_rank(adapter, 2), add_low_rank(adapter, 2)
+    assert all(torch.equal(first[name], second[name]) and first[name] is not second[name] for name in first)
+    drawn = [tuple(value.flatten().tolist()) for name, value in first.items() if name.endswith("lora_a")]
+    assert len(set(drawn)) == len(drawn) == 8
+    hooks = [len(module._forward_hooks) for module in adapter.model.modules()]
+    assert max(hooks) == 1, "updates are replaced, not added up"
+
+
+def test_a_method_trains_them_alone(adapter):
+    state = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
+    task = training_task(adapter, 4, resets=False)
+    with low_rank.low_rank_removed(adapter):
+        scores = scores_of(task, tent(task, train="lora:2", lr=0.05, images=4))
+        assert all("lora_" in name for name in task.trained)
+        changed = {name for name, value in task.trained.items() if not torch.equal(value, task._original[name])}
+        assert changed == set(task.trained)
+    assert not torch.allclose(scores, task.scores, atol=1e-4)
+    assert all(torch.equal(value, state[name]) for name, value in adapter.state_dict().items())
+    assert not any(module._forward_hooks for module in adapter.model.modules())
+
+
+def test_a_reset_takes_the_first_draw_back(adapter):
+    task = training_task(adapter)
+    task.train("lora:2")
+    for parameter in task.trained.values():
+        parameter.data.add_(1)
+    task.reset()
+    assert all(torch.equal(value, task._original[name]) for name, value in task.trained.items())
+    remove_low_rank(adapter)
+
+
+def test_a_stopped_run_resumes(adapter):
+    settings = {"train": "lora:2", "lr": 0.05, "images": 2}
+    whole = scores_of(task := training_task(adapter, 4, resets=False), tent(task, **settings))
+    task = training_task(adapter, 4, resets=False)
+    turns = tent(task, **settings)
+    first = [next(turns), next(turns)]
+    resumed = training_task(adapter, 4, resets=False)
+    resumed._resume = task.snapshot()
+    resumed._turns = resumed._resume.turns
+    assert torch.equal(scores_of(task, [*first, *tent(resumed, **settings)]), whole)
+
+
+def test_what_bert_calls_its_layers(tmp_path):
+    model = itc.load(pretrained=str(tiny_models.flava(tmp_path / "flava")), device="cpu", dtype="fp32")
+    names = set(add_low_rank(model, 2))
+    assert len(names) == 2 * 2 * 2 * 2 and not any("multimodal" in name for name in names)
+
+
+def test_layers_that_are_missing_or_fused_are_refused_in_one_line():
+    import open_clip
+
+    text = {"width": 32, "layers": 2, "heads": 2, "context_length": 20, "vocab_size": 60}
+    fused = open_clip.CLIP(24, tiny_models.OPEN_CLIP["vision_cfg"], text)
+    with pytest.raises(UsageError, match=r"train=lora:4 needs .* fused with the keys in one matrix$"):
+        add_low_rank(fused, 4)
+    with pytest.raises(UsageError, match=r"train=lora:4 needs .* it has no attention$"):
+        vector_task(NormTowers()).train("lora:4")
+
+
+def test_a_compiled_model_is_refused(adapter):
+    adapter._declared["compiled"] = True
+    with pytest.raises(UsageError, match="cannot change a compiled model; run without --compile"):
+        add_low_rank(adapter, 2)
+
+
+@pytest.mark.parametrize("which", ["lora", "lora:0", "lora:x", "lora:2.5", "norms", "", "Norm"])
+def test_an_unknown_set_is_refused_before_anything_runs(which):
+    with pytest.raises(ValidationError, match=r"must be all, norm, norm_images, .* or lora:RANK"):
+        TypeAdapter(Train).validate_python(which)
+
+
+def test_known_sets():
+    for which in ("norm", "all", "temperature", "lora:1", "lora:16"):
+        assert TypeAdapter(Train).validate_python(which) == which
