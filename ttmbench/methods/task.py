@@ -17,7 +17,7 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.low_rank import add_low_rank, rank_of
 from ttmbench.protocols import Batch as PreparedBatch
-from ttmbench.protocols import CaptionEmbeddings, LimitedVocabulary, TrainableInParts
+from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
@@ -268,12 +268,6 @@ class TrainingTask(FeatureTask):
     def encode_texts(self, texts: Sequence[str]) -> torch.Tensor:
         """Features of any texts as the model is now, [texts, d]; with gradients where they are enabled."""
         return self._features("captions", self.adapter.prepare_captions(texts))
-
-    def with_unknown_words(self, texts: Sequence[str]) -> Sequence[bool]:
-        """Whether each text has a word that the model does not know."""
-        if isinstance(self.adapter, LimitedVocabulary):
-            return self.adapter.has_unknown_words(texts)
-        return [False] * len(texts)
 
     def snapshot(self) -> MethodState:
         """Everything that the next turn depends on; the tensors are copies."""

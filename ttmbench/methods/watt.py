@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 from ttmbench.errors import UsageError
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.protocols import Truncating
+from ttmbench.scoring.capabilities import unknown_wrappers
 from ttmbench.ttm.parameters import is_of_images, is_temperature
 
 WRAPPERS = (
@@ -125,10 +126,9 @@ def check_wrappers(task: TrainingTask, wrappers: Sequence[str]) -> None:
     for wrapper in wrappers:
         if wrapper.count("{}") != 1:
             raise UsageError(f"wrappers must have one {{}} each, for the caption, not {wrapper!r}")
-    unknown = task.with_unknown_words([wrapper.replace("{}", "") for wrapper in wrappers])
-    if any(unknown):
-        listed = ", ".join(repr(wrapper) for wrapper, lacks in zip(wrappers, unknown, strict=True) if lacks)
-        raise UsageError(f"watt is not applicable to this model: its vocabulary lacks words of the wrappers {listed}")
+    unknown = unknown_wrappers(task.adapter, wrappers)
+    if unknown:
+        raise UsageError(f"watt is not applicable to this model: {unknown}")
     longest = max(wrappers, key=len)
     if isinstance(task.adapter, Truncating):
         cut = sum(task.adapter.truncated([longest.replace("{}", text) for text in task.caption_texts]))
