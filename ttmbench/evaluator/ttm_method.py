@@ -53,10 +53,9 @@ def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgres
             "names_sha256": hashlib.sha256("\n".join(sorted(parameters)).encode()).hexdigest(),
         },
         "cost": [
-            {
-                **cost_of(stage, run.steps, list(parameters)).record(*distinct),
-                "seconds": sum(step.seconds for step in run.steps),
-            }
+            cost_of(stage, run.steps, list(parameters)).record(
+                *distinct, seconds=sum(step.seconds for step in run.steps)
+            )
             for run in seeds.values()
         ],
         "chance": None,
