@@ -54,7 +54,7 @@ def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgres
         },
         "cost": [
             cost_of(stage, run.steps, list(parameters)).record(
-                *distinct, seconds=sum(step.seconds for step in run.steps)
+                images, captions, sum(step.seconds for step in run.steps)
             )
             for run in seeds.values()
         ],
