@@ -1,8 +1,8 @@
-"""The contract of an adapter as a test: `check_adapter`, for this package and for third parties."""
+"""The contracts of adapters and test-time methods as tests, for this package and for third parties."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import numpy as np
@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 
 from ttmbench.config import TTMConfig
+from ttmbench.methods.contract import BrokenMethodError, outcomes
+from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
 from ttmbench.scoring.capabilities import Capabilities, Model, TrainableDualEncoder, TrainablePairScorer, Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
@@ -20,13 +22,13 @@ from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.finetune import TrainingPairs as _TrainingPairs
 from ttmbench.ttm.finetune import finetune, make_optimizer, restore, snapshot
 from ttmbench.ttm.trainer import TOLERANCE
-from ttmbench.types import Group, ImageRef
+from ttmbench.types import Group, ImageRef, MethodSpec
 
 CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two dogs", "a photo of a yellow star")
 
 
 class ContractError(AssertionError):
-    """An adapter breaks its contract; the message names the check and the difference."""
+    """An adapter or a method breaks its contract; the message names the check and the difference."""
 
 
 def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
@@ -65,6 +67,43 @@ def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> 
         prepared = _check_dual_encoder(can.dual_encoder, images, check)
         if can.trainable is not None:
             _check_trainable(cast(TrainableDualEncoder, adapter), prepared, check)
+    return made
+
+
+def check_method(
+    method: MethodSpec | str,
+    *,
+    settings: Mapping[str, object] | None = None,
+    adapter: TrainableDualEncoder | None = None,
+) -> list[str]:
+    """Checks that a test-time method keeps its contract, on small tasks of random images; returns the checks' names.
+
+    Its settings can be read. Scores have the task's shape, are finite, and are the same for the same seed. No label is
+    used: captions in another order give the scores in that order, and a constant scorer has no image right. Nothing but
+    the parameters of ``task.train`` is changed. A run that is stopped after a turn and resumed ends with the scores of
+    an uninterrupted one. Episodic methods give a group the same bits alone and after others; of what is declared
+    independent of the order of groups, the order changes nothing. Groups of other shapes are scored, or refused in one
+    line.
+
+    Args:
+        method: its specification, or a registered name.
+        settings: arguments of the method; few views or steps make the check faster.
+        adapter: a model that can be trained; the built-in one by default.
+
+    Raises:
+        ContractError: for the first check that fails.
+    """
+    spec = build_registry(quiet=True).method(method) if isinstance(method, str) else method
+    if adapter is None:
+        adapter = load_target("ttmbench.model_adapters.tiny_clip:load")(device="cpu")
+    made: list[str] = []
+    try:
+        for name, holds, otherwise in outcomes(spec, adapter, settings or {}):
+            if not holds:
+                raise ContractError(f"{spec.name}: {name}: {otherwise}")
+            made.append(name)
+    except BrokenMethodError as error:
+        raise ContractError(f"{spec.name}: {error.check}: {error.why}") from error
     return made
 
 

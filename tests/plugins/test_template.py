@@ -1,4 +1,4 @@
-"""``ttmbench new adapter`` and ``new plugin``: packages that work as they are written."""
+"""``ttmbench new adapter``, ``new method`` and ``new plugin``: packages that work as they are written."""
 
 from __future__ import annotations
 
@@ -49,6 +49,15 @@ def test_a_plugin(made, capsys):
     done = simple_evaluate("tiny-clip", "invented_colors", limit=4, plugins=[("mine", plugin)], use_cache="off")
     assert done.results["invented_colors"]["invented_clear_match,none"] is not None
     assert capsys.readouterr().out == "invented: done None\n"
+
+
+def test_a_method(made, capsys):
+    plugin, commands = made("method", "invented-method")
+    assert commands[-1] == "ttmbench --model tiny-clip --tasks shapes_color --methods invented_method"
+    options = {"limit": 8, "plugins": [("mine", plugin)], "use_cache": "off", "methods": ["invented_method"]}
+    done = simple_evaluate("tiny-clip", "shapes_color", method_args={"invented_method.images": 4}, **options)
+    assert done.results["shapes_color"]["group_score,invented_method"] is not None
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("name", ["1st", "my.model", "class", "numpy", "../up"])

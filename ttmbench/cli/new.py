@@ -1,4 +1,4 @@
-"""``ttmbench new task|adapter|plugin NAME``: a working template in a new directory."""
+"""``ttmbench new task|adapter|method|plugin NAME``: a working template in a new directory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _NEXT = {
     "task": "a task of three rendered groups. Put your images into {0}/images, write one line per group\n"
     "into {0}/groups.jsonl, and set n_groups in {0}/{1}.yaml. Then:",
     "adapter": "a package with a model adapter. Put your model into {0}/{2}/adapter.py. Then:",
+    "method": "a package with a test-time method. Put your loss into {0}/{2}/method.py. Then:",
     "plugin": "a package with a task, a metric, a schedule and a hook. They are in {0}/{2}. Then:",
 }
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench new``."""
-    parser.add_argument("what", choices=tuple(_NEXT), metavar="task|adapter|plugin", help="Kind of template")
+    parser.add_argument("what", choices=tuple(_NEXT), metavar="|".join(_NEXT), help="Kind of template")
     parser.add_argument("name", metavar="NAME", help="Letters, digits, '_', '.' and '-'; no '.' in a package name")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="New directory (default: NAME)")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ttmbench.config import RunConfig
+from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.plan import Run
+from ttmbench.evaluator.plan import Run, check_training
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
@@ -22,6 +22,7 @@ from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.inputs import rows_of
+from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 
 
@@ -35,11 +36,36 @@ def check_methods(
             raise UsageError(f"--method_args {key}: settings are named METHOD.KEY, and the run's methods are {asked}")
     for name in config.methods:
         spec = registry.method(name)
-        checked_settings(spec, settings_for(config, name))
+        settings = checked_settings(spec, settings_for(config, name))
+        if is_ttm(spec):
+            _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
         why = [refusal(spec, task.spec, adapter) for task in tasks.values()]
         if None not in why:  # where another task allows it, this one has a note
             model = "" if adapter is None else f" with model {config.model}"
             raise UsageError(f"method '{name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
+
+
+def _check_ttm(
+    registry: Registry,
+    config: RunConfig,
+    method: str,
+    settings: TTMConfig,
+    tasks: Mapping[str, TaskFile],
+    adapter: Model | None,
+) -> None:
+    """UsageError for parts that cannot be used together, with a task, or with the model."""
+    for key in ("augment", "augment_scale"):
+        if key in settings_for(config, method):
+            raise UsageError(f"--method_args {method}.{key}: images are prepared once for a run; use --ttm_args {key}")
+    for spec in (task.spec for task in tasks.values() if task.spec.kind == "groups"):
+        check_parts(registry, settings, spec.shape, spec.is_global)
+    if adapter is not None:
+        check_training(Capabilities(adapter), config, settings)
+
+
+def is_ttm(spec: MethodSpec) -> bool:
+    """Whether a method is TTM with settings of its own."""
+    return spec.target.startswith("ttmbench.ttm.")
 
 
 def settings_for(config: RunConfig, method: str) -> Record:
@@ -52,12 +78,17 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
     """Why a method cannot be run on a task, and with a model if one is given; None if it can."""
     if task.kind != "groups":
         return "it works on groups, and the task has none"
-    if task.is_global:
+    if task.is_global and not is_ttm(spec):
         return "it works inside groups, and the task is matched globally"
     if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
     if adapter is None:
         return None
+    if is_ttm(spec):
+        loss = Capabilities(adapter).loss
+        if loss == "matching" and task.is_global:
+            return "the model learns which pairs inside a group match, and the task is matched globally"
+        return None if loss else "the model cannot be adapted (it has no matching_loss or pair_loss)"
     if spec.takes_features and not isinstance(adapter, DualEncoder):
         return "it needs the features of a dual encoder"
     if "views" in spec.needs and isinstance(adapter, StoredFeatures):
@@ -75,8 +106,13 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
     return [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
 
 
-def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
-    """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints."""
+def columns(
+    run: Run, scored: Scored, state: Path | None, by_ttm: Callable[[MethodSpec, Record], MethodScores]
+) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
+    """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints.
+
+    ``by_ttm`` runs a method that is TTM with settings of its own.
+    """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
     rows = rows_of(scored.data.groups) if stage is None else stage.prepared.rows
@@ -93,5 +129,9 @@ def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str,
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]
-        if refusal(spec, scored.spec, run.adapter) is None:
+        if refusal(spec, scored.spec, run.adapter) is not None:
+            continue
+        if is_ttm(spec):
+            yield name, partial(by_ttm, spec, settings_for(config, name))
+        else:
             yield name, partial(shared.column, spec, settings_for(config, name), "" if plugin == BUILTIN else plugin)

@@ -30,7 +30,7 @@ from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import GroupShape, MetricSpec, Record
+from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record
 
 
 def run_task(
@@ -101,7 +101,7 @@ class Methods:
             others = self._seeds_ahead(scored, settings, state, seconds) if plan.adapts else ()
             checkpoint = self._checkpoint(scored, state)
             trained = self.columns(scored, settings, checkpoint, transfers, others) if plan.adapts else ()
-            for column in itertools.chain(trained, self._named(scored, state)):
+            for column in itertools.chain(trained, self._named(scored, settings, state)):
                 if column.name == TTM and transfers is not None:
                     elsewhere = transfers.outcomes(run.config.run_seeds)
                     gains = gains_of(scored, column.scores, run.config)
@@ -117,7 +117,7 @@ class Methods:
         """Runs the methods for the process that runs the task later, and leaves their checkpoints."""
         checkpoint = self._checkpoint(scored, state)
         trained = self.columns(scored, settings, checkpoint, self._transfers(scored, state))
-        for _ in itertools.chain(trained, self._named(scored, state)):
+        for _ in itertools.chain(trained, self._named(scored, settings, state)):
             pass
 
     def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
@@ -171,14 +171,19 @@ class Methods:
             yield from before
             yield replace(column, seconds=time.perf_counter() - clock)
 
-    def _named(self, scored: Scored, state: Path | None) -> Iterator[MethodScores]:
+    def _named(self, scored: Scored, settings: TTMConfig, state: Path | None) -> Iterator[MethodScores]:
         """The methods of ``--methods``; a failure does not stop the others: the first one is raised last."""
         if not self._run.config.methods:
             return
         from ttmbench.evaluator.methods import columns
+        from ttmbench.evaluator.ttm_method import run_ttm_method
+
+        def by_ttm(spec: MethodSpec, given: Record) -> MethodScores:
+            stage = replace(adaptation(scored, self._run, settings), checkpoint=self._checkpoint(scored, state))
+            return run_ttm_method(stage, spec, given)
 
         failures = []
-        for name, method in columns(self._run, scored, state):
+        for name, method in columns(self._run, scored, state, by_ttm):
             clock = time.perf_counter()
             try:
                 with phase(name):

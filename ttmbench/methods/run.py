@@ -229,7 +229,7 @@ class MethodRun:
             "settings": settings,
             "reference": spec.reference,
             "needs": list(spec.needs),
-            **{name: getattr(spec, name) for name in _DECLARED},
+            **{name: getattr(spec, name) for name in DECLARED},
             "seeds": list(seeds),
             "turns": runs[0].progress.turns,
             "updates": runs[0].progress.updates,
@@ -242,7 +242,7 @@ class MethodRun:
         }
 
 
-_DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
+DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
 
 
 @dataclass(frozen=True)

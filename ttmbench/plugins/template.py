@@ -1,4 +1,4 @@
-"""Writes a new package to start from: a working adapter or plugin, and its test."""
+"""Writes a new package to start from: a working adapter, test-time method or plugin, and its test."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ _FILES = {  # what is new -> path in the package -> template
         "${module}/adapter.py": "adapter_adapter.py",
         "test_${module}.py": "adapter_test.py",
     },
+    "method": {
+        "${module}/plugin.py": "method_plugin.py",
+        "${module}/method.py": "method_method.py",
+        "test_${module}.py": "method_test.py",
+    },
     "plugin": {
         "${module}/plugin.py": "plugin_plugin.py",
         "${module}/tasks/${module}_colors.yaml": "plugin_colors.yaml",
@@ -29,7 +34,7 @@ _FILES = {  # what is new -> path in the package -> template
 
 
 def new_package(what: str, name: str, folder: Path) -> list[str]:
-    """Writes a folder with an ``adapter`` or a ``plugin`` that works once it is installed; returns the next commands.
+    """Writes a folder with an ``adapter``, ``method`` or ``plugin``, and returns the commands to go on with.
 
     UsageError if the name is not a valid package name or is taken, or the folder is not empty or cannot be written.
     """
@@ -53,9 +58,11 @@ def new_package(what: str, name: str, folder: Path) -> list[str]:
             target.write_text(text.substitute(name=name, module=module), encoding="utf-8")
 
     new_folder(folder, write)
-    run = ["--model", name, "--tasks", "shapes_replace"]
-    if what == "plugin":
-        run = ["--model", "tiny-clip", "--tasks", f"{module}_colors"]
+    run = {
+        "adapter": ["--model", name, "--tasks", "shapes_replace"],
+        "method": ["--model", "tiny-clip", "--tasks", "shapes_color", "--methods", module],
+        "plugin": ["--model", "tiny-clip", "--tasks", f"{module}_colors"],
+    }[what]
     return [
         shlex.join(["pip", "install", "-e", str(folder)]),
         shlex.join(["python", "-m", "pytest", str(folder)]),

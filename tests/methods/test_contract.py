@@ -1,0 +1,296 @@
+"""`check_method` passes what keeps the contract, and names what a method does wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from ttmbench.errors import UsageError
+from ttmbench.methods.losses import entropy
+from ttmbench.plugins.methods import METHODS
+from ttmbench.testing import ContractError, check_method
+from ttmbench.types import MethodSpec
+
+FEWER = {"views": 8, "steps": 2, "iterations": 2, "epochs": 1}
+SHIPPED = [one for one in METHODS if not one.target.startswith("ttmbench.ttm.")]
+TRAINS = {"needs": ("gradients",), "reset": "never", "scope": "stream", "order_dependent": True}
+
+
+@pytest.fixture(scope="module")
+def adapter():
+    from ttmbench.model_adapters import tiny_clip
+
+    return tiny_clip.load(device="cpu")
+
+
+@pytest.fixture
+def check(adapter):
+    """Checks a function as a method."""
+
+    def checked(function: Any, given: dict[str, Any] | None = None, **more: Any) -> list[str]:
+        module = ModuleType("made_methods")
+        module.method = function  # type: ignore[attr-defined]
+        sys.modules["made_methods"] = module
+        before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
+        try:
+            return check_method(MethodSpec("made", "made_methods:method", **more), settings=given, adapter=adapter)
+        finally:
+            after = adapter.state_dict()
+            assert all(torch.equal(before[name], after[name]) for name in before), "the model is as it was"
+            assert all(parameter.requires_grad for parameter in adapter.parameters())
+
+    yield checked
+    adapter.model.get_submodule("visual_projection")._forward_hooks.clear()
+    sys.modules.pop("made_methods", None)
+
+
+@pytest.mark.parametrize("spec", SHIPPED, ids=[spec.name for spec in SHIPPED])
+def test_what_ships_keeps_the_contract(spec, adapter):
+    from ttmbench.methods.settings import arguments
+
+    known = [one.name for one in arguments(spec)]
+    made = check_method(spec, settings={k: v for k, v in FEWER.items() if k in known}, adapter=adapter)
+    assert "a constant scorer has no image right" in made
+    assert spec.trains == ("a resumed run ends with the scores of an uninterrupted one" in made)
+
+
+def test_a_registered_name_will_do():
+    assert check_method("dual_softmax")[0] == "settings can be read"
+    with pytest.raises(UsageError, match="unknown method 'dual_softmin'"):
+        check_method("dual_softmin")
+
+
+# Methods of scores and features
+
+
+def halved(task, *, by: float = 2.0):
+    return task.scores / by
+
+
+def diagonal(task):
+    return task.scores + torch.eye(*task.scores.shape[1:])
+
+
+def first_wins(task):
+    return task.scores - 1e-4 * torch.arange(task.scores.shape[2])
+
+
+def by_number(task):
+    """Captions are numbered as the task has them: the first number is the first image's caption."""
+    order = task.caption_rows.argsort(dim=1)
+    bonus = torch.zeros_like(task.scores)
+    return bonus.scatter(2, order[:, None, : task.scores.shape[1]].transpose(1, 2), 1.0) + task.scores
+
+
+def of_ties(task):
+    ties = (task.scores == task.scores[:, :1, :1]).flatten(1).all(dim=1)
+    return task.scores + ties[:, None, None] * torch.eye(*task.scores.shape[1:])
+
+
+def from_the_clock(task):
+    return task.scores + torch.rand_like(task.scores)
+
+
+def centred(task):
+    return task.scores - task.scores.mean()
+
+
+def ranked(task):
+    return task.scores + torch.linspace(0, 1, len(task.scores))[:, None, None]
+
+
+def in_place(task):
+    return task.scores.mul_(2)
+
+
+def nan(task):
+    return task.scores.log()
+
+
+def one_group(task):
+    return task.scores[:1]
+
+
+def listed(task):
+    return task.scores.tolist()
+
+
+def failing(task):
+    return task.scores[:, 7]
+
+
+def greedy(task):
+    return task.scores * task.images.sum()
+
+
+def squares_only(task):
+    if task.scores.shape[1] != task.scores.shape[2]:
+        raise UsageError("squares only, thank you")
+    return task.scores
+
+
+def refusing(task):
+    raise UsageError("groups of 17 only")
+
+
+def talkative(task):
+    if task.scores.shape[1] != task.scores.shape[2]:
+        raise UsageError("squares only\nplease")
+    return task.scores
+
+
+def test_functions_that_keep_the_contract(check):
+    assert len(check(halved)) == len(check(halved, {"by": 3})) > 7
+    assert check(squares_only) and check(centred, scope="task")
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "says"),
+    [
+        (diagonal, {}, r"captions in another order give the scores in that order \(seed 1\): it uses positions"),
+        (by_number, {"needs": ("features",)}, r"another order .* \(seed 1\): it uses positions or numbers of captions"),
+        (of_ties, {}, "a constant scorer has no image right: its group score rises from 0 to 100%"),
+        (first_wins, {}, "a constant scorer has no image right: its individual match rises from 0 to 50%"),
+        (from_the_clock, {}, "the same seed gives the same scores: scores differ by up to"),
+        (centred, {}, "a group alone has the scores that it has among others: group 0 differs from itself after"),
+        (ranked, {"scope": "task"}, "the order of the groups changes no score: say order_dependent=True"),
+        (in_place, {}, "the task is not changed in place: its scores or features were written to"),
+        (nan, {}, r"scores are finite and of every group: NaN or infinite in groups \["),
+        (one_group, {}, r"scores have the shape of the task: shape is \[1, 2, 2\] in place of \[4, 2, 2\]"),
+        (listed, {}, "a method without gradients returns a tensor: it returns list"),
+        (failing, {}, r"runs: IndexError: index 7 is out of bounds .* \(test_contract\.py, line \d+\)"),
+        (greedy, {}, "runs: AttributeError: 'ScoreTask' object has no attribute 'images'"),
+        (refusing, {}, "is defined for 2x2 groups: groups of 17 only"),
+        (talkative, {}, "groups of another shape are refused in one line"),
+        (lambda task, lr=1: task.scores, {}, "settings can be read: .* is not a setting that can be read"),
+        (halved, {"settings": {"to": 1}}, "settings can be read: method 'made' states a setting 'to', which"),
+    ],
+)
+def test_functions_that_break_it(function, more, says, check):
+    with pytest.raises(ContractError, match=f"^made: .*({says})"):
+        check(function, **more)
+
+
+# Methods that train
+
+
+def tented(task, *, lr: float = 1e-2, images: int = 4) -> Iterator[Any]:
+    optimizer = task.optimizer(torch.optim.Adam(task.train("norm_images"), lr=lr))
+    for batch in task.stream(images=images):
+        scores = batch.logits()
+        loss = entropy(scores, "both")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield batch.step(scores, loss)
+
+
+def own_optimizer(task, *, lr: float = 1e-2) -> Iterator[Any]:
+    """Its optimizer is unknown to the task, so its moments are lost in a resumed run."""
+    optimizer = torch.optim.Adam(task.train("norm_images"), lr=lr)
+    for batch in task.stream(images=2):
+        scores = batch.logits()
+        optimizer.zero_grad()
+        entropy(scores, "both").backward()
+        optimizer.step()
+        yield batch.step(scores)
+
+
+def local_state(task) -> Iterator[Any]:
+    mean = torch.zeros(())
+    for batch in task.stream(images=2):
+        mean = 0.9 * mean + 0.1 * task.scores[batch.groups].mean()
+        yield batch.step(task.scores[batch.groups] - mean)
+
+
+def kept_state(task) -> Iterator[Any]:
+    for batch in task.stream(images=2):
+        mean = task.state.get("mean", torch.zeros(()))
+        task.state["mean"] = 0.9 * mean + 0.1 * task.scores[batch.groups].mean()
+        yield batch.step(task.scores[batch.groups] - task.state["mean"])
+
+
+def numbers_in_state(task) -> Iterator[Any]:
+    for batch in task.stream(images=2):
+        task.state["turns"] = task.state.get("turns", 0) + 1
+        yield batch.step(task.scores[batch.groups])
+
+
+def behind_the_back(task) -> Iterator[Any]:
+    task.train("norm_images")
+    for batch in task.stream(images=4):
+        with torch.no_grad():
+            next(p for name, p in task.adapter.model.named_parameters() if "projection" in name).mul_(1.5)
+        yield batch.step(batch.logits())
+
+
+def hooked(task) -> Iterator[Any]:
+    layer = task.adapter.model.get_submodule("visual_projection")
+    if not layer._forward_hooks:
+        layer.register_forward_hook(lambda module, given, found: found + 0.1)
+    for batch in task.stream(images=4):
+        yield batch.step(task.scores[batch.groups])
+
+
+def leaving_out(task) -> Iterator[Any]:
+    for batch in task.stream(images=4):
+        if 0 not in batch.groups:
+            yield batch.step(task.scores[batch.groups])
+
+
+def of_others(task) -> Iterator[Any]:
+    for batch in task.stream(images=4):
+        yield batch.step(task.scores)
+
+
+def plain_tensors(task) -> Iterator[Any]:
+    for batch in task.stream(images=4):
+        yield task.scores[batch.groups]
+
+
+def low_rank(task, *, lr: float = 1e-2) -> Iterator[Any]:
+    optimizer = task.optimizer(torch.optim.SGD(task.train("lora:2"), lr=lr))
+    for batch in task.stream(images=4):
+        loss = entropy(batch.logits(), "both")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            scores = batch.logits()
+        yield batch.step(scores, loss)
+
+
+def test_training_that_keeps_the_contract(check):
+    assert check(low_rank, **TRAINS)
+    assert check(tented, **TRAINS) and check(kept_state, **TRAINS)
+    assert check(tented, {"images": 2}, **{**TRAINS, "reset": "group", "scope": "group"})
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "says"),
+    [
+        (own_optimizer, {}, "a resumed run ends with the scores of an uninterrupted one: stopped after turn 1 of 4"),
+        (local_state, {}, "a resumed run ends .*: keep what changes from turn to turn in task.state"),
+        (numbers_in_state, {}, "task.state has tensors: 'turns' is of type int"),
+        (behind_the_back, {}, r"only parameters of task\.train are changed: .*projection.* changed \(1 in all\)"),
+        (hooked, {}, "nothing stays in the model: it encodes otherwise than before: a hook, or dropout"),
+        (leaving_out, {}, r"scores are finite and of every group: NaN or infinite in groups \[0"),
+        (of_others, {}, r"a step's scores have shape \[4, 2, 2\] in place of \[2, 2, 2\]"),
+        (plain_tensors, {}, r"steps are of batch\.step\(scores, loss\): it yields Tensor"),
+        (halved, {}, "a method with gradients yields steps: it returns Tensor"),
+        (tented, {"reset": "group", "scope": "group"}, "a group alone has the scores that it has among others: group"),
+    ],
+)
+def test_training_that_breaks_it(function, more, says, check):
+    with pytest.raises(ContractError, match=f"^made: .*({says})"):
+        check(function, **{**TRAINS, **more})
+
+
+def test_a_generator_says_that_it_needs_gradients(check):
+    with pytest.raises(ContractError, match="returns generator; a method that yields steps has 'gradients' in its nee"):
+        check(tented)

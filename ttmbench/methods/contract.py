@@ -1,0 +1,357 @@
+"""The contract of a test-time method, tried out on small tasks; `ttmbench.testing.check_method` raises what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ttmbench._util.third_party_errors import error_with_place
+from ttmbench.errors import UsageError
+from ttmbench.methods.low_rank import remove_low_rank
+from ttmbench.methods.settings import arguments, checked_settings
+from ttmbench.methods.task import Batch, FeatureTask, MethodState, MethodStep, ScoreTask, TrainingTask
+from ttmbench.metrics import group_match, group_score, individual_match
+from ttmbench.plugins.registry import load_target
+from ttmbench.scoring.capabilities import TrainableDualEncoder
+from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.ttm.parameters import select
+from ttmbench.types import MethodSpec
+
+_Inputs = tuple[Prepared, torch.Tensor, torch.Tensor]  # and the features of images and captions
+Outcome = tuple[str, bool, str]
+"""Name of a check, whether it holds, and what was found otherwise."""
+
+GROUPS = 4
+OTHER_SHAPES = ((1, 4), (2, 3), (3, 3), (3, 2))  # images, captions
+TOLERANCE = 1e-3  # logits; of sums in another order, after training
+_TEXTS = [f"a {color} {shape}" for color, shape in product(("red", "green", "blue"), ("circle", "square", "star"))]
+_CAPTIONS = [*_TEXTS, *(f"{text} on the left" for text in _TEXTS)]
+
+
+class BrokenMethodError(Exception):
+    """A method that cannot be run at all: which check it fails, and why."""
+
+    def __init__(self, check: str, why: str) -> None:
+        super().__init__(check, why)
+        self.check, self.why = check, why
+
+
+def outcomes(spec: MethodSpec, adapter: TrainableDualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
+    """Every check of a method with a model, one by one; BrokenMethodError for one after which no other can be made."""
+    try:
+        for one in arguments(spec):
+            _ = one.allowed
+        trial = Trial(spec, adapter, checked_settings(spec, settings))
+    except UsageError as error:
+        raise BrokenMethodError("settings can be read", str(error)) from error
+    yield "settings can be read", True, ""
+    first = trial.scores()
+    turns = trial.turns
+    yield "scores have the shape of the task, are finite, and are of every group", True, ""
+    yield "nothing stays in the model", trial.is_restored(), "it encodes otherwise than before: a hook, or dropout"
+    again = trial.scores()
+    yield "the same seed gives the same scores", torch.equal(first, again), _difference(first, again)
+    yield from _labels(trial, first)
+    yield from _independence(trial, first)
+    if spec.trains:
+        yield from _resumes(trial, first, turns)
+    for shape in OTHER_SHAPES:
+        trial.scores(shape, may_refuse=True)
+    yield "groups of another shape are scored, or refused in one line", True, ""
+
+
+def _labels(trial: Trial, first: torch.Tensor) -> Iterator[Outcome]:
+    for seed in (1, 2):
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.stack([torch.randperm(2, generator=generator) for _ in range(GROUPS)])
+        order[0] = torch.tensor([1, 0])
+        there = order[:, None].expand(-1, 2, -1)
+        turned, expected = trial.scores(order=order), first.gather(2, there)
+        yield (
+            f"captions in another order give the scores in that order (seed {seed})",
+            _close(turned, expected),
+            f"it uses positions or numbers of captions, which may be the labels; {_difference(turned, expected)}",
+        )
+    constant = trial.scores(constant=True)
+    rates = {"group score": group_score, "group match": group_match, "individual match": individual_match}
+    found = {name: float(metric(constant.numpy()).mean()) for name, metric in rates.items()}
+    name, rate = max(found.items(), key=lambda one: one[1])
+    yield "a constant scorer has no image right", rate == 0, f"its {name} rises from 0 to {rate:.0%}"
+
+
+def _independence(trial: Trial, first: torch.Tensor) -> Iterator[Outcome]:
+    spec = trial.spec
+    if spec.reset == "group" or (not spec.trains and spec.scope in ("row", "group")):
+        for group in range(GROUPS):
+            alone, together = trial.scores(only=[group])[0], first[group]
+            same = torch.equal(alone, together) if spec.trains else _close(alone, together)
+            why = f"group {group} differs from itself after the groups before it; {_difference(alone, together)}"
+            yield "a group alone has the scores that it has among others", same, why
+    if not spec.trains and not spec.order_dependent:
+        backwards = list(range(GROUPS))[::-1]
+        turned, expected = trial.scores(only=backwards), first[backwards]
+        why = f"say order_dependent=True, or leave the order of groups alone; {_difference(turned, expected)}"
+        yield "the order of the groups changes no score", _close(turned, expected), why
+
+
+def _resumes(trial: Trial, first: torch.Tensor, turns: int) -> Iterator[Outcome]:
+    for turn in sorted({1, turns // 2, turns - 1} - {0, turns}):
+        resumed = trial.scores(stop_after=turn)
+        why = (
+            f"stopped after turn {turn} of {turns} it ends with other scores: keep what changes from turn to turn in "
+            f"task.state, and train with task.train and task.optimizer; {_difference(resumed, first)}"
+        )
+        yield "a resumed run ends with the scores of an uninterrupted one", torch.equal(resumed, first), why
+
+
+@dataclass
+class Trial:
+    """Runs a method on small tasks of random images, each time from the same model.
+
+    Attributes:
+        turns: of the last run; 0 for a method that does not train.
+    """
+
+    spec: MethodSpec
+    adapter: TrainableDualEncoder
+    settings: Mapping[str, object]
+    turns: int = 0
+    _inputs: dict[tuple[tuple[int, int], bool], tuple[Prepared, torch.Tensor, torch.Tensor]] = field(
+        default_factory=dict
+    )
+
+    def scores(
+        self,
+        shape: tuple[int, int] = (2, 2),
+        *,
+        order: torch.Tensor | None = None,
+        only: Sequence[int] | None = None,
+        constant: bool = False,
+        stop_after: int | None = None,
+        may_refuse: bool = False,
+    ) -> torch.Tensor:
+        """The method's scores [groups, images, captions] of a small task.
+
+        Args:
+            shape: images and captions of a group.
+            order: of the captions in each group, which then have other numbers too.
+            only: positions of the groups that there are, in this order.
+            constant: whether the model gives every pair the same score.
+            stop_after: the turn after which the run is stopped, and goes on from its state.
+            may_refuse: whether the method may raise a UsageError; it has no scores then.
+
+        Raises:
+            BrokenMethodError: the method fails, or what it returns are no scores of the task.
+        """
+        before = {name: tensor.clone() for name, tensor in self.adapter.state_dict().items()}
+        trainable = [(parameter, parameter.requires_grad) for parameter in self.adapter.parameters()]
+        task = self._task(shape, order, only, constant)
+        given = [tensor.clone() for tensor in _tensors(task)]
+        try:
+            if not self.spec.trains:
+                with torch.no_grad():
+                    found = _checked(self._called(task), task.scores.shape)
+            else:
+                found = self._trained(task, lambda state: self._task(shape, order, only, constant, state), stop_after)
+            self._check_untouched(task, given, before)
+        except UsageError as error:
+            if may_refuse and "\n" not in str(error):
+                return torch.empty(0)
+            name = "groups of another shape are refused in one line" if may_refuse else "is defined for 2x2 groups"
+            raise BrokenMethodError(name, str(error)) from error
+        except BrokenMethodError:
+            raise
+        except Exception as error:
+            raise BrokenMethodError("runs", error_with_place(error)) from error
+        finally:
+            remove_low_rank(self.adapter)
+            self.adapter.load_state_dict(before)
+            for parameter, flag in trainable:
+                parameter.requires_grad_(flag)
+        return found
+
+    def is_restored(self) -> bool:
+        """Whether the model encodes an image and a caption as before the runs."""
+        _, images, captions = self._inputs[(2, 2), False]
+        with torch.no_grad():
+            image = self.adapter.encode_images(self.adapter.prepare_images(_images(1)))
+            caption = self.adapter.encode_captions(self.adapter.prepare_captions(_CAPTIONS[:1]))
+        return torch.equal(image, images[:1]) and torch.equal(caption, captions[:1])
+
+    def _called(self, task: ScoreTask) -> Any:
+        return load_target(self.spec.target)(task, **self.settings)
+
+    def _trained(
+        self, task: ScoreTask, resumed: Callable[[MethodState], ScoreTask], stop_after: int | None
+    ) -> torch.Tensor:
+        """The scores after the last turn; with ``stop_after`` in two runs."""
+        assert isinstance(task, TrainingTask), "a method that trains"
+        original = {name: tensor.clone() for name, tensor in self.adapter.state_dict().items()}
+        scores = torch.full_like(task.scores, torch.nan)
+        steps = self._called(task)
+        if not isinstance(steps, Iterator):
+            raise BrokenMethodError("a method with gradients yields steps", f"it returns {type(steps).__name__}")
+        self.turns = 0
+        for step in steps:
+            self.turns += 1
+            _put(step, scores)
+            if self.turns == stop_after:
+                _check_state(task.state)
+                state = task.snapshot()
+                steps.close()  # type: ignore[attr-defined]
+                self.adapter.load_state_dict(original)
+                for step_after in self._called(resumed(state)):
+                    _put(step_after, scores)
+                break
+        return _checked(scores, task.scores.shape)
+
+    def _check_untouched(
+        self, task: ScoreTask, given: Sequence[torch.Tensor], before: Mapping[str, torch.Tensor]
+    ) -> None:
+        if not all(map(torch.equal, given, _tensors(task))):
+            raise BrokenMethodError("the task is not changed in place", "its scores or features were written to")
+        trained = set(task.trained) if isinstance(task, TrainingTask) else set()
+        after = self.adapter.state_dict()
+        changed = [name for name in before if name not in trained and not torch.equal(before[name], after[name])]
+        if changed:
+            why = f"{changed[0]} changed ({len(changed)} in all): the model is restored by what task.train gave"
+            raise BrokenMethodError("only parameters of task.train are changed", why)
+
+    def _task(
+        self,
+        shape: tuple[int, int],
+        order: torch.Tensor | None,
+        only: Sequence[int] | None,
+        constant: bool,
+        resume: MethodState | None = None,
+    ) -> ScoreTask:
+        """The task as the method gets it: without what it does not say that it needs."""
+        key = (shape, order is not None)
+        if key not in self._inputs:
+            self._inputs[key] = self._encoded(shape, renumbered=order is not None)
+        prepared, *features_of = self._inputs[key]
+        images, captions = (features.clone() for features in features_of)
+        image_rows, caption_rows = (torch.from_numpy(rows) for rows in (prepared.rows.images, prepared.rows.captions))
+        if order is not None:
+            caption_rows = caption_rows.gather(1, order)
+        if only is not None:
+            image_rows, caption_rows = image_rows[list(only)], caption_rows[list(only)]
+        model = _constant if constant else self.adapter.logits
+        with torch.no_grad():
+            pairs = [model(images[i], captions[j]) for i, j in zip(image_rows, caption_rows, strict=True)]
+        scores = torch.stack(pairs).float()
+        if not self.spec.takes_features:
+            return ScoreTask(scores, 0)
+        features = FeatureTask(
+            scores,
+            0,
+            model=model,
+            images=images,
+            captions=captions,
+            image_rows=image_rows,
+            caption_rows=caption_rows,
+            views=_Views(images) if "views" in self.spec.needs else None,
+        )
+        if not self.spec.trains:
+            return features
+        resets = self.spec.reset in ("group", "batch")
+        return _SmallTask(
+            features, 0, adapter=self.adapter, prepared=prepared, select=select, resets=resets, resume=resume
+        )
+
+    def _encoded(self, shape: tuple[int, int], renumbered: bool) -> _Inputs:
+        """Inputs and features; each image and caption is encoded alone, so that equal ones have equal bits.
+
+        ``renumbered`` gives the distinct captions other numbers, so that a number says nothing.
+        """
+        m, n = shape
+        numbers = np.random.default_rng(1).permutation(GROUPS * n) if renumbered else np.arange(GROUPS * n)
+        texts = [_CAPTIONS[row] for row in numbers]
+        inputs = self.adapter.prepare_images(_images(GROUPS * m)), self.adapter.prepare_captions(texts)
+        rows = Rows(np.arange(GROUPS * m).reshape(GROUPS, m), np.argsort(numbers).reshape(GROUPS, n))
+        with torch.no_grad():
+            images = [self.adapter.encode_images(self.adapter.prepare_images([one])) for one in _images(GROUPS * m)]
+            captions = [self.adapter.encode_captions(self.adapter.prepare_captions([text])) for text in texts]
+        return Prepared(*inputs, rows), torch.cat(images), torch.cat(captions)
+
+
+class _SmallTask(TrainingTask):
+    """Batches have at most half of the groups, so that there are several turns."""
+
+    def stream(self, *, images: int) -> Iterator[Batch]:
+        yield from super().stream(images=min(images, len(self.scores) * self.scores.shape[1] // 2))
+
+
+class _Views:
+    """Views of each image: the plain one, and noise around it."""
+
+    def __init__(self, features: torch.Tensor) -> None:
+        self.features = features
+
+    def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
+        shape = (len(self.features), count, *self.features.shape[1:])
+        noise = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+        views = self.features[:, None] + (0.5 + crop_scale + flip) * noise / noise.norm(dim=-1, keepdim=True)
+        views[:, 0] = self.features
+        return views / views.norm(dim=-1, keepdim=True)
+
+
+def _constant(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+    """The same score for every pair, with gradients of 0."""
+    return 0 * (images @ captions.T) + 3
+
+
+def _images(count: int) -> list[Image.Image]:
+    drawn = np.random.default_rng(5).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    return [Image.fromarray(pixels) for pixels in drawn]
+
+
+def _tensors(task: ScoreTask) -> list[torch.Tensor]:
+    if not isinstance(task, FeatureTask):
+        return [task.scores]
+    return [task.scores, task.all_images, task.all_captions, task.image_rows, task.caption_rows]
+
+
+def _put(step: object, scores: torch.Tensor) -> None:
+    """Writes the scores of a step to their groups."""
+    if not isinstance(step, MethodStep):
+        raise BrokenMethodError("steps are of batch.step(scores, loss)", f"it yields {type(step).__name__}")
+    expected = (len(step.groups), *scores.shape[1:])
+    if tuple(step.scores.shape) != expected:
+        why = f"a step's scores have shape {list(step.scores.shape)} in place of {list(expected)}"
+        raise BrokenMethodError("scores have the shape of the task", why)
+    scores[step.groups] = step.scores.to(scores.dtype)
+
+
+def _checked(found: object, shape: torch.Size) -> torch.Tensor:
+    """A method's scores; BrokenMethodError unless they are a tensor of the task's shape, and finite."""
+    if not isinstance(found, torch.Tensor):
+        why = f"it returns {type(found).__name__}; a method that yields steps has 'gradients' in its needs"
+        raise BrokenMethodError("a method without gradients returns a tensor", why)
+    if found.shape != shape:
+        why = f"shape is {list(found.shape)} in place of {list(shape)}"
+        raise BrokenMethodError("scores have the shape of the task", why)
+    if not found.isfinite().all():
+        bad = found.isfinite().flatten(1).all(dim=1).logical_not().nonzero().flatten().tolist()
+        raise BrokenMethodError("scores are finite and of every group", f"NaN or infinite in groups {bad}")
+    return found.detach().float()
+
+
+def _check_state(state: Mapping[str, object]) -> None:
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise BrokenMethodError("task.state has tensors", f"'{name}' is of type {type(value).__name__}")
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-4, atol=TOLERANCE)
+
+
+def _difference(one: torch.Tensor, other: torch.Tensor) -> str:
+    return f"scores differ by up to {float((one - other).abs().max()):.3g}"
