@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
@@ -20,6 +22,7 @@ from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.fingerprint import distinct_captions
+from ttmbench.scoring.inputs import rows_of
 from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 
@@ -37,8 +40,8 @@ def check_methods(
         settings = checked_settings(spec, settings_for(config, name))
         if is_ttm(spec):
             _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
-        unknown = unknown_wrappers(adapter, settings["wrappers"]) if "wrappers" in settings else ""
-        if unknown:
+        wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
+        if isinstance(wrappers, tuple) and (unknown := unknown_wrappers(adapter, wrappers)):
             raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
         why = [refusal(spec, task.spec, adapter) for task in tasks.values()]
         if None not in why:  # where another task allows it, this one has a note
@@ -118,11 +121,13 @@ def columns(
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
+    rows = rows_of(scored.data.groups) if stage is None else stage.prepared.rows
     shared = MethodRun(
         scored.raw,
         scored.spec.shape,
         scored.metrics,
         config.run_seeds,
+        (len(np.unique(rows.images)), len(np.unique(rows.captions))),
         stage,
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
