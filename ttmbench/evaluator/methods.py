@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
@@ -19,6 +21,7 @@ from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.scoring.inputs import rows_of
 from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 
@@ -112,11 +115,13 @@ def columns(
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
+    rows = rows_of(scored.data.groups) if stage is None else stage.prepared.rows
     shared = MethodRun(
         scored.raw,
         scored.spec.shape,
         scored.metrics,
         config.run_seeds,
+        (len(np.unique(rows.images)), len(np.unique(rows.captions))),
         stage,
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
