@@ -51,6 +51,7 @@ class MethodRun:
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
     folder: Path | None = None  # of checkpoints
     start: str = ""  # digest of what they start from
+    texts: Sequence[str] = ()  # of distinct captions in the order of rows; none where features are stored
     _features: dict[str, Features] = field(default_factory=dict)
 
     def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
@@ -201,6 +202,7 @@ class MethodRun:
                 select=select,
                 resets=spec.reset in ("group", "batch"),
                 resume=progress.state,
+                texts=captions.texts(self.texts) if self.texts else (),
             )
             progress.resume(training)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
