@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from ttmbench._util.digests import tensors_digest
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
@@ -19,7 +21,9 @@ from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
+from ttmbench.scoring.fingerprint import distinct_captions
+from ttmbench.scoring.inputs import rows_of
 from ttmbench.ttm.checkpoint import score_tensors
 from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
@@ -38,6 +42,9 @@ def check_methods(
         settings = checked_settings(spec, settings_for(config, name))
         if is_ttm(spec):
             _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
+        wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
+        if isinstance(wrappers, tuple) and (unknown := unknown_wrappers(adapter, wrappers)):
+            raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
         why = [refusal(spec, task.spec, adapter) for task in tasks.values()]
         if None not in why:  # where another task allows it, this one has a note
             model = "" if adapter is None else f" with model {config.model}"
@@ -92,6 +99,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return "it needs the features of a dual encoder"
     if "views" in spec.needs and isinstance(adapter, StoredFeatures):
         return "it needs views of images, and the model reads stored features"
+    if "caption_texts" in spec.needs and isinstance(adapter, StoredFeatures):
+        return "it encodes captions in other words, and the model reads stored features"
     if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
     if "caption_embeddings" in spec.needs and Capabilities(adapter).caption_embeddings is None:
@@ -118,15 +127,18 @@ def columns(
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
+    rows = rows_of(scored.data.groups) if stage is None else stage.prepared.rows
     shared = MethodRun(
         scored.raw,
         scored.spec.shape,
         scored.metrics,
         config.run_seeds,
+        (len(np.unique(rows.images)), len(np.unique(rows.captions))),
         stage,
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
         "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
+        () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]
