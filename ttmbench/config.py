@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -42,6 +41,7 @@ _WITHOUT_A_SOURCE = (
 NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"the paper's value is legible in no copy at hand; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
+SELFTRAIN = "selftrain"  # the method that is TTM with another rule for pseudo-labels
 PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
 _UNSAID = ("train", "part_args", *PART_KINDS)  # in records, where they are the defaults
 Settings = Mapping[str, Any]
@@ -320,8 +320,8 @@ class RunConfig(BaseModel):
 
     @property
     def adapts(self) -> bool:
-        """Whether the run adapts the model."""
-        return self.ttm or self.simple_match or self.oracle
+        """Whether the run adapts the model by TTM or a variant of it."""
+        return self.ttm or self.simple_match or self.oracle or SELFTRAIN in self.methods
 
     @property
     def run_seeds(self) -> list[int]:
@@ -376,22 +376,6 @@ def parse_pairs(text: str) -> Arguments:
             raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
         pairs[key.strip()] = _read_value(value.strip())
     return pairs
-
-
-def read_config_file(path: Path) -> Arguments:
-    """Settings of a YAML file for ``--config``; UsageError if it is not a mapping."""
-    from ttmbench._util.text import Unreadable, read_yaml
-
-    try:
-        content = read_yaml(path)
-    except Unreadable as error:
-        raise UsageError(f"--config {path}: {error}") from None
-    if not isinstance(content, dict):
-        raise UsageError(f"--config {path}: must be a mapping of options")
-    settings = {str(key).replace("-", "_"): value for key, value in content.items()}
-    if len(settings) < len(content):
-        raise UsageError(f"--config {path}: an option is given twice, with dashes and with underscores")
-    return settings
 
 
 def _read_value(text: str) -> object:

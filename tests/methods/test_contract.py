@@ -45,6 +45,7 @@ def check(adapter):
             assert all(parameter.requires_grad for parameter in adapter.parameters())
 
     yield checked
+    adapter.model.get_submodule("visual_projection")._forward_hooks.clear()
     sys.modules.pop("made_methods", None)
 
 
@@ -228,6 +229,14 @@ def behind_the_back(task) -> Iterator[Any]:
         yield batch.step(batch.logits())
 
 
+def hooked(task) -> Iterator[Any]:
+    layer = task.adapter.model.get_submodule("visual_projection")
+    if not layer._forward_hooks:
+        layer.register_forward_hook(lambda module, given, found: found + 0.1)
+    for batch in task.stream(images=4):
+        yield batch.step(task.scores[batch.groups])
+
+
 def leaving_out(task) -> Iterator[Any]:
     for batch in task.stream(images=4):
         if 0 not in batch.groups:
@@ -244,7 +253,20 @@ def plain_tensors(task) -> Iterator[Any]:
         yield task.scores[batch.groups]
 
 
+def low_rank(task, *, lr: float = 1e-2) -> Iterator[Any]:
+    optimizer = task.optimizer(torch.optim.SGD(task.train("lora:2"), lr=lr))
+    for batch in task.stream(images=4):
+        loss = entropy(batch.logits(), "both")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            scores = batch.logits()
+        yield batch.step(scores, loss)
+
+
 def test_training_that_keeps_the_contract(check):
+    assert check(low_rank, **TRAINS)
     assert check(tented, **TRAINS) and check(kept_state, **TRAINS)
     assert check(tented, {"images": 2}, **{**TRAINS, "reset": "group", "scope": "group"})
 
@@ -256,6 +278,7 @@ def test_training_that_keeps_the_contract(check):
         (local_state, {}, "a resumed run ends .*: keep what changes from turn to turn in task.state"),
         (numbers_in_state, {}, "task.state has tensors: 'turns' is of type int"),
         (behind_the_back, {}, r"only parameters of task\.train are changed: .*projection.* changed \(1 in all\)"),
+        (hooked, {}, "nothing stays in the model: it encodes otherwise than before: a hook, or dropout"),
         (leaving_out, {}, r"scores are finite and of every group: NaN or infinite in groups \[0"),
         (of_others, {}, r"a step's scores have shape \[4, 2, 2\] in place of \[2, 2, 2\]"),
         (plain_tensors, {}, r"steps are of batch\.step\(scores, loss\): it yields Tensor"),

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 from collections.abc import Mapping
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from support.method_tasks import orders
-from support.training_tasks import load, scores_of, training_task
+from support.stand_in_gpu import stand_in_gpu
+from support.training_tasks import WORDS, GivenViews, images, load
 
+import ttmbench
 from ttmbench.errors import UsageError
+from ttmbench.methods import chance
+from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import arguments, checked_settings
-from ttmbench.methods.task import FeatureTask, ScoreTask, TrainingTask
 from ttmbench.metrics import group_match, group_score
 from ttmbench.plugins.methods import METHODS
-from ttmbench.plugins.registry import load_target
-from ttmbench.types import MethodSpec
+from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.types import GroupShape, MethodSpec
 
 LABELS = {"labels", "random_labels"}
 # TTM has its own protocol, and tests/ttm.
@@ -27,8 +32,14 @@ EPISODIC = [
 ]
 FUNCTIONS = [spec for spec in UNLABELLED if not spec.trains]
 TRAINING = [spec for spec in UNLABELLED if spec.trains]
-FEWER = {"views": 8, "k": 3, "images": 4}  # for every method that has such a setting; several batches, too
+FEWER = {
+    "views": 8,
+    "k": 3,
+    "images": 4,
+    "wrappers": ("{}", "a photo of {}"),
+}  # for every method that has such a setting; several batches, too
 
+SEED = 1
 SHAPES = [(4, 2, 2), (4, 2, 3)]
 
 
@@ -41,42 +52,43 @@ def adapter(tiny_hf_clip):
     return load(tiny_hf_clip)
 
 
-def needed(spec: MethodSpec, task: TrainingTask) -> ScoreTask:
-    """The task as this method gets it: without what it does not say it needs."""
-    if "views" not in spec.needs:
-        task._views = None
-    if spec.trains:
-        return task
-    if not spec.takes_features:
-        return ScoreTask(task.scores, 0)
-    return FeatureTask(
-        task.scores,
-        0,
-        model=task._logits,
-        images=task.all_images,
-        captions=task.all_captions,
-        image_rows=task.image_rows,
-        caption_rows=task.caption_rows,
-        views=task._views,
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    """Chance levels are run along, and are tested elsewhere."""
+    for kind in chance.DRAWS:
+        monkeypatch.setitem(chance.DRAWS, kind, 4)
+
+
+def staged(adapter, shape, order=None, only=None) -> PreparedTask:
+    """Random images and captions; ``order`` is the captions' in each group, ``only`` are the groups that there are."""
+    groups, m, n = shape
+    image_rows, caption_rows = np.arange(groups * m).reshape(groups, m), np.arange(groups * n).reshape(groups, n)
+    if order is not None:
+        caption_rows = np.take_along_axis(caption_rows, order.numpy(), axis=1)
+    given = slice(None) if only is None else only
+    prepared = Prepared(
+        adapter.prepare_images(images(groups * m)),
+        adapter.prepare_captions(WORDS[: groups * n]),
+        Rows(image_rows[given], caption_rows[given]),
     )
+    return PreparedTask(adapter, prepared, 1, is_global=False, all_pairs=False)
 
 
 def run(spec: MethodSpec, adapter, shape, order=None, only=None, settings: Mapping[str, Any] | None = None):
-    """Scores by the method; ``order`` is that of the captions of each group, ``only`` are the groups that there are."""
-    before = copy.deepcopy(adapter.model.state_dict())
-    task = training_task(adapter, *shape, only=only, resets=spec.reset in ("group", "batch"))
-    if order is not None:
-        task.caption_rows = task.caption_rows.gather(1, order)
-        task.scores = task.scores.gather(2, order[:, None].expand(-1, shape[1], -1))
+    """Scores by the method, float32 [groups, images, captions]; it gets views where it says that it needs them."""
+    stage = staged(adapter, shape, order, only)
+    views = (lambda seed, cost: GivenViews(task._encoded().images.features)) if "views" in spec.needs else None
+    texts = WORDS[: shape[0] * shape[2]]
+    task = MethodRun(stage.score(), GroupShape(*shape[1:]), (), [SEED], stage=stage, views=views, texts=texts)
     few = {argument.name: FEWER[argument.name] for argument in arguments(spec) if argument.name in FEWER}
-    given = checked_settings(spec, {**few, **(settings or {})})
-    try:
-        found = load_target(spec.target)(needed(spec, task), **given)
-        scores = scores_of(task, found) if spec.trains else found
-    finally:
-        adapter.model.load_state_dict(before)
-    assert scores.shape == task.scores.shape and scores.dtype == torch.float32 and scores.isfinite().all()
-    return scores
+    (scores,) = task.column(spec, {**few, **(settings or {})}).scores
+    return torch.from_numpy(scores.groups)
+
+
+@functools.cache
+def usual(name: str, adapter, shape):
+    """`run` with the settings that are tested, once for all tests."""
+    return run(next(spec for spec in METHODS if spec.name == name), adapter, shape)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -84,7 +96,7 @@ def run(spec: MethodSpec, adapter, shape, order=None, only=None, settings: Mappi
 @named(UNLABELLED)
 def test_captions_in_another_order_give_the_scores_in_that_order(spec, seed, shape, adapter):
     order = orders(shape[0], shape[2], seed)
-    expected = run(spec, adapter, shape).gather(2, order[:, None].expand(-1, shape[1], -1))
+    expected = usual(spec.name, adapter, shape).gather(2, order[:, None].expand(-1, shape[1], -1))
     torch.testing.assert_close(run(spec, adapter, shape, order), expected, atol=1e-4, rtol=1e-4)
 
 
@@ -97,24 +109,38 @@ def test_a_constant_scorer_is_never_correct(spec, shape, adapter, monkeypatch):
     assert not group_score(scores).any() and not group_match(scores).any()
 
 
+@pytest.mark.parametrize("shape", [(4, 3, 2), (4, 1, 3), (4, 2, 1)], ids=str)
+@named(UNLABELLED)
+def test_other_shapes_are_scored_or_refused_in_one_line(spec, shape, adapter):
+    order = orders(shape[0], shape[2], 1)
+    try:
+        expected = run(spec, adapter, shape).gather(2, order[:, None].expand(-1, shape[1], -1))
+    except UsageError as refused:
+        assert "\n" not in str(refused)
+        return
+    torch.testing.assert_close(run(spec, adapter, shape, order), expected, atol=1e-4, rtol=1e-4)
+
+
 @named(EPISODIC)
 def test_an_episodic_method_gives_equal_bits_alone_and_after_another_group(spec, adapter):
-    together = run(spec, adapter, (4, 2, 2))
-    for group in range(4):
-        assert torch.equal(run(spec, adapter, (4, 2, 2), only=[group])[0], together[group])
+    """The first group of the task, whose captions are shuffled alike; it is not the first that is trained on."""
+    assert torch.randperm(4, generator=torch.Generator().manual_seed(SEED))[0] != 0
+    for first in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        together = run(spec, adapter, (4, 2, 2), only=first)
+        assert torch.equal(run(spec, adapter, (4, 2, 2), only=first[:1])[0], together[0])
 
 
 @named([spec for spec in UNLABELLED if not spec.order_dependent])
 def test_groups_in_another_order_give_the_scores_in_that_order(spec, adapter):
     order = [2, 0, 3, 1]
-    expected = run(spec, adapter, (4, 2, 2))[order]
+    expected = usual(spec.name, adapter, (4, 2, 2))[order]
     torch.testing.assert_close(run(spec, adapter, (4, 2, 2), only=order), expected, atol=1e-4, rtol=1e-4)
 
 
 @named(TRAINING)
 def test_the_first_scores_are_the_models_own_exactly_where_a_method_says_so(spec, adapter):
     """Two groups are one batch of the smallest size, which is scored before or after the model is trained on it."""
-    own = training_task(adapter, 2, 2, 2).scores
+    own = torch.from_numpy(staged(adapter, (2, 2, 2)).score().groups)
     unchanged = torch.allclose(run(spec, adapter, (2, 2, 2)), own, atol=1e-5, rtol=1e-5)
     assert unchanged == spec.scores_before_update
 
@@ -123,7 +149,7 @@ def test_the_first_scores_are_the_models_own_exactly_where_a_method_says_so(spec
 def test_stated_settings_are_arguments(spec):
     known = [argument.name for argument in arguments(spec)]  # refuses others
     assert {*spec.settings, *spec.sources} <= set(known)
-    assert checked_settings(spec, {}).keys() == set(known)
+    assert checked_settings(spec, {}).keys() <= set(known)
 
 
 def other_values(argument) -> list[Any]:
@@ -144,12 +170,22 @@ OPTIONS = [(spec, argument) for spec in FUNCTIONS for argument in arguments(spec
 
 @pytest.mark.parametrize(("spec", "argument"), OPTIONS, ids=[f"{spec.name}.{one.name}" for spec, one in OPTIONS])
 def test_every_option_of_a_function_changes_its_scores(spec, argument, adapter):
-    usual = run(spec, adapter, (4, 2, 2))
+    expected = usual(spec.name, adapter, (4, 2, 2))
 
     def changes(value) -> bool:
         try:
-            return not torch.equal(run(spec, adapter, (4, 2, 2), settings={argument.name: value}), usual)
+            return not torch.equal(run(spec, adapter, (4, 2, 2), settings={argument.name: value}), expected)
         except UsageError:  # not allowed, alone or with the other settings
             return False
 
     assert any(map(changes, other_values(argument)))
+
+
+def test_functions_compute_where_the_model_is(tiny_hf_clip):
+    """The stand-in multiplies no vector by a matrix, as ``mta`` does."""
+    names = [spec.name for spec in FUNCTIONS if spec.name != "mta"]
+    settings = {"methods": names, "model_args": {"pretrained": str(tiny_hf_clip)}, "limit": 4, "bootstrap_iters": 0}
+    here = ttmbench.simple_evaluate("hf", "shapes_color", device="cpu", **settings).document
+    with stand_in_gpu():
+        there = ttmbench.simple_evaluate("hf", "shapes_color", device="cuda", **settings).document
+    assert there["results"] == here["results"] and list(there["methods"]["shapes_color"]) == names

@@ -18,7 +18,7 @@ from ttmbench.cli.analyze import KNOWN
 from ttmbench.config import AUTHORS_LEARNING_RATE, DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.analyze import TRANSFER
+from ttmbench.evaluator.analyze import METHODS, TRANSFER
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report import plots
 from ttmbench.ttm import analysis
@@ -264,4 +264,4 @@ def test_a_figure_of_learning_rates_that_all_diverge_is_drawn(tmp_path, png_alon
 
 
 def test_the_command_knows_every_analysis_before_it_imports_them():
-    assert {*analysis.ANALYSES, analysis.ALPHA, TRANSFER} == set(KNOWN)
+    assert {*analysis.ANALYSES, analysis.ALPHA, TRANSFER, METHODS} == set(KNOWN)

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo
+from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_how, add_ttm_settings, add_verbosity, add_what, numbers
 from ttmbench.cli.run import settings_of
 from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.report.table import NOTHING, TableColumn, percent, print_table, signed_interval, spread
+from ttmbench.results.labels import RAW
 
 if TYPE_CHECKING:
     from ttmbench.types import Record
 
-KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha", "transfer")
+LEVEL = 0.05  # of tests, after Holm's correction
+KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha", "transfer", "methods")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +36,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--taus", metavar="X,Y", type=numbers, help=thresholds)
     rates = "Learning rates for `lr` (default: six around the usual one)"
     parser.add_argument("--lrs", metavar="X,Y", type=numbers, help=rates)
+    names = "Methods for `methods`: names from `ttmbench ls methods`"
+    parser.add_argument("--methods", metavar="A,B", type=split_names, help=names)
+    each = "Settings for methods, such as tent.lr=1e-3,zero.share=0.3"
+    parser.add_argument("--method_args", metavar="NAME.K=V,...", help=each)
     add_how(parser, more)
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: analysis)")
     add_verbosity(more)
@@ -47,13 +54,17 @@ def analyze(options: argparse.Namespace) -> int:
             raise UsageError(f"--{option} is for the analysis '{analysis}', got '{options.analysis}'")
     if options.lrs is not None and not all(math.isfinite(rate) and rate > 0 for rate in options.lrs):
         raise UsageError(f"--lrs must be learning rates above 0, got {', '.join(map(str, options.lrs))}")
-    config = make_run_config({"output_path": "analysis", **settings_of(options), "ttm": True}, "options")
+    compares = options.analysis == "methods"
+    settings = {"output_path": "analysis", **settings_of(options), **({} if compares else {"ttm": True})}
+    if bool(settings.get("methods")) is not compares:
+        raise UsageError("'analyze methods' needs --methods A,B, and other analyses take none")
+    config = make_run_config(settings, "options")
     if config.output_path is not None and config.output_path.endswith(".json"):
         raise UsageError(f"--output_path must be a directory for analyze, got {config.output_path}")
     from ttmbench.evaluator.settings import choose
 
     choose(config)  # reports a wrong name before torch is imported, which takes seconds
-    from ttmbench.evaluator.analyze import TRANSFER, analyze_tasks, transfer_document
+    from ttmbench.evaluator.analyze import TRANSFER, analyze_tasks, methods_documents, transfer_document
     from ttmbench.report.plots import write_analysis
 
     started = datetime.now().astimezone()
@@ -61,15 +72,17 @@ def analyze(options: argparse.Namespace) -> int:
     documents: Iterable[Record]
     if options.analysis == TRANSFER:
         documents = [transfer_document(config, started, command)]
+    elif compares:
+        documents = methods_documents(config, started, command)
     else:
         documents = analyze_tasks(options.analysis, config, started, command, taus=options.taus, lrs=options.lrs)
     for document in documents:
         task = document.get("task") or f"{len(document['tasks'])} tasks"
         echo(f"{document['model_name']} on {task}: {document['analysis']}")
         heads, rows, caption = _TABLES.get(document["analysis"], _curves)(document)
-        print_table(
-            [TableColumn(name, "number" if at else "key") for at, name in enumerate(heads)], rows, caption=caption
-        )
+        keys = ("heading", "key") if compares else ("key",)
+        columns = zip(heads, (*keys, *["number"] * (len(heads) - len(keys))), strict=True)
+        print_table([TableColumn(name, kind) for name, kind in columns], rows, caption=caption)
         for file in write_analysis(Path(config.output_path or "."), document, started):
             echo(f"  {file}")
     return 0
@@ -147,6 +160,35 @@ def _matrix(document: Record) -> Table:
     return ("adapted to, measured on", *data["measured_on"]), rows, caption
 
 
+def _methods(document: Record) -> Table:
+    """Methods in the order of the run; those that differ from their baseline after Holm's correction are marked."""
+    about, rows = document["data"]["methods"], []
+    for row in document["data"]["rows"]:
+        is_raw, more = row["method"] == RAW, about[row["method"]]
+        gain, p = (NOTHING, NOTHING) if is_raw else (f"{100 * row['gain']:+.2f}", f"{row['p_holm']:.2g}")
+        mark = " *" if not is_raw and row["p_holm"] < LEVEL else ""
+        value, ends = spread(row["value"], row["seed_std"]), signed_interval(row.get("ci"))
+        name = "raw" if is_raw else row["method"]
+        rows.append([row["metric"] if is_raw else "", name, value, gain + mark, ends, p, *_cost(more)])
+    caption = (
+        "gain over the raw metric, or over SimpleMatch for scores that assume a matching; * differs at "
+        f"{LEVEL:g} after Holm's correction over the methods (paired permutation test)\n"
+        "passes: of images and captions through the towers; scoring the task once is 2\n"
+        "ECE: calibration error of each image's answer, for scores that are logits"
+    )
+    heads = ("metric", "method", "value", "gain", "95 % interval", "p", "passes", "s", "ECE")
+    return heads, rows, "\n".join([caption, *(f"failed: {error}" for error in document["errors"])])
+
+
+def _cost(about: Record) -> list[str]:
+    passes, seconds = about["tower_passes"], about["seconds"]
+    return [
+        NOTHING if passes is None else f"{passes:.1f}",
+        NOTHING if seconds is None else f"{seconds:.1f}",
+        percent(about["calibration_error"], 1),
+    ]
+
+
 def _difference(cell: Record) -> str:
     if cell["difference"] is None:
         return NOTHING
@@ -165,4 +207,5 @@ _TABLES = {
     "alpha": _alphas,
     "lr": _rates,
     "transfer": _matrix,
+    "methods": _methods,
 }

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.option_values import split_names
+from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what
-from ttmbench.config import RunConfig, make_run_config, parse_pairs, read_config_file
+from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def show(results: EvalResults | None) -> None:
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """The settings given on the command line or else in ``--config``."""
-    settings = read_config_file(Path(options.config)) if options.config else {}
+    settings = _read_config_file(Path(options.config)) if options.config else {}
     if not set(settings) <= set(RunConfig.model_fields):
         make_run_config(settings, f"--config {options.config}")  # names the unknown key, which explains what is missing
     for key in _PAIRS:
@@ -205,3 +206,17 @@ def _not_lost_in_finalizers() -> Iterator[None]:
         sys.unraisablehook = before
         for timer in again:
             timer.cancel()
+
+
+def _read_config_file(path: Path) -> dict[str, Any]:
+    """Settings of a YAML file for ``--config``; UsageError if it is not a mapping."""
+    try:
+        content = read_yaml(path)
+    except Unreadable as error:
+        raise UsageError(f"--config {path}: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"--config {path}: must be a mapping of options")
+    settings = {str(key).replace("-", "_"): value for key, value in content.items()}
+    if len(settings) < len(content):
+        raise UsageError(f"--config {path}: an option is given twice, with dashes and with underscores")
+    return settings

@@ -28,7 +28,7 @@ from ttmbench.ttm.analysis import ALPHA, ANALYSES, TRAINS, Question
 from ttmbench.types import Record
 
 SCHEMA_VERSION = "1.0"
-TRANSFER = "transfer"
+TRANSFER, METHODS = "transfer", "methods"
 _READS = {"lr": "to report 'baseline', 'metric' and 'final'; the rest of the data reads none"}
 _SUPERVISION = ("group_score", "individual_match", "global_assignment_accuracy", "group_match")
 
@@ -59,6 +59,14 @@ def analyze_tasks(
         for task in tasks.values():
             numbers = _analysis(analysis, run, task, {"taus": taus, "lrs": lrs})
             yield _document(analysis, config, started, command, {**numbers, "model_info": info})
+
+
+def methods_documents(config: RunConfig, started: datetime, command: Sequence[str] = ()) -> Iterator[Record]:
+    """The comparison of test-time methods on each task (`ttmbench.evaluator.methods_analysis`)."""
+    from ttmbench.evaluator.methods_analysis import comparisons
+
+    for compared in comparisons(config, command):
+        yield _document(METHODS, config, started, command, compared)
 
 
 def _analysis(analysis: str, run: Run, task: TaskFile, grids: Record) -> Record:

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from ttmbench.config import RunConfig
+import numpy as np
+
+from ttmbench._util.digests import tensors_digest
+from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.plan import Run
+from ttmbench.evaluator.plan import Run, check_training
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
@@ -18,7 +21,11 @@ from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
+from ttmbench.scoring.fingerprint import distinct_captions
+from ttmbench.scoring.inputs import rows_of
+from ttmbench.ttm.checkpoint import score_tensors
+from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 
 
@@ -32,11 +39,39 @@ def check_methods(
             raise UsageError(f"--method_args {key}: settings are named METHOD.KEY, and the run's methods are {asked}")
     for name in config.methods:
         spec = registry.method(name)
-        checked_settings(spec, settings_for(config, name))
+        settings = checked_settings(spec, settings_for(config, name))
+        if is_ttm(spec):
+            _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
+        wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
+        if isinstance(wrappers, tuple) and (unknown := unknown_wrappers(adapter, wrappers)):
+            raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
         why = [refusal(spec, task.spec, adapter) for task in tasks.values()]
         if None not in why:  # where another task allows it, this one has a note
             model = "" if adapter is None else f" with model {config.model}"
             raise UsageError(f"method '{name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
+
+
+def _check_ttm(
+    registry: Registry,
+    config: RunConfig,
+    method: str,
+    settings: TTMConfig,
+    tasks: Mapping[str, TaskFile],
+    adapter: Model | None,
+) -> None:
+    """UsageError for parts that cannot be used together, with a task, or with the model."""
+    for key in ("augment", "augment_scale"):
+        if key in settings_for(config, method):
+            raise UsageError(f"--method_args {method}.{key}: images are prepared once for a run; use --ttm_args {key}")
+    for spec in (task.spec for task in tasks.values() if task.spec.kind == "groups"):
+        check_parts(registry, settings, spec.shape, spec.is_global)
+    if adapter is not None:
+        check_training(Capabilities(adapter), config, settings)
+
+
+def is_ttm(spec: MethodSpec) -> bool:
+    """Whether a method is TTM with settings of its own."""
+    return spec.target.startswith("ttmbench.ttm.")
 
 
 def settings_for(config: RunConfig, method: str) -> Record:
@@ -49,16 +84,23 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
     """Why a method cannot be run on a task, and with a model if one is given; None if it can."""
     if task.kind != "groups":
         return "it works on groups, and the task has none"
-    if task.is_global:
+    if task.is_global and not is_ttm(spec):
         return "it works inside groups, and the task is matched globally"
     if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
     if adapter is None:
         return None
+    if is_ttm(spec):
+        loss = Capabilities(adapter).loss
+        if loss == "matching" and task.is_global:
+            return "the model learns which pairs inside a group match, and the task is matched globally"
+        return None if loss else "the model cannot be adapted (it has no matching_loss or pair_loss)"
     if spec.takes_features and not isinstance(adapter, DualEncoder):
         return "it needs the features of a dual encoder"
     if "views" in spec.needs and isinstance(adapter, StoredFeatures):
         return "it needs views of images, and the model reads stored features"
+    if "caption_texts" in spec.needs and isinstance(adapter, StoredFeatures):
+        return "it encodes captions in other words, and the model reads stored features"
     if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
     if "caption_embeddings" in spec.needs and Capabilities(adapter).caption_embeddings is None:
@@ -72,21 +114,37 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
     return [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
 
 
-def columns(run: Run, scored: Scored, state: Path | None) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
-    """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints."""
+def columns(
+    run: Run,
+    scored: Scored,
+    state: Path | None,
+    by_ttm: Callable[[MethodSpec, Record], MethodScores],
+    trained_alone: bool = False,
+) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
+    """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints.
+
+    ``by_ttm`` runs a method that is TTM with settings of its own; ``trained_alone`` leaves the others out.
+    """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
+    rows = rows_of(scored.data.groups) if stage is None else stage.prepared.rows
     shared = MethodRun(
         scored.raw,
         scored.spec.shape,
         scored.metrics,
         config.run_seeds,
+        (len(np.unique(rows.images)), len(np.unique(rows.captions))),
         stage,
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
-        f"{run.key}:{scored.data.fingerprint}",
+        "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
+        () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]
-        if refusal(spec, scored.spec, run.adapter) is None:
+        if refusal(spec, scored.spec, run.adapter) is not None or (trained_alone and not spec.trains):
+            continue
+        if is_ttm(spec):
+            yield name, partial(by_ttm, spec, settings_for(config, name))
+        else:
             yield name, partial(shared.column, spec, settings_for(config, name), "" if plugin == BUILTIN else plugin)

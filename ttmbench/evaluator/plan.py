@@ -105,7 +105,7 @@ def plan_task(
             "globally, without groups; use a task inside groups, or leave the test-time stage out"
         )
     if adapts and settings is not None:
-        _check_training(can, config, settings)
+        check_training(can, config, settings)
     way = way_of(can, adapts)
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(
@@ -125,7 +125,7 @@ def plan_task(
     )
 
 
-def _check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) -> None:
+def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) -> None:
     """UsageError if TTM cannot train what the settings name, or not by their loss."""
     if settings.train != "all" and model.trained is not None:
         from ttmbench.ttm.parameters import select  # used for this alone

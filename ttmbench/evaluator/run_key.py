@@ -159,6 +159,8 @@ def code_of(
     if config.adapts:
         names += [(registry.schedules, one.schedule) for one in settings.values()]
         names += [(registry.parts, f"{kind}={getattr(one, kind)}") for one in settings.values() for kind in PART_KINDS]
+    parts = {key.partition(".")[2]: value for key, value in config.method_args.items()}
+    names += [(registry.parts, f"{kind}={name}") for kind, name in parts.items() if kind in PART_KINDS]
     modules = {module for table, name in names for module in registry.modules_of(table, name)}
     objects = {} if adapter is None else digests_of_object(adapter)
     return dict(sorted({**digests_of_modules({OWN, *modules}), **objects}.items()))

@@ -187,7 +187,7 @@ def tasks_of(registry: Registry, config: RunConfig, in_memory: Sequence[Task] = 
 
 def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
     """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
-    if config.adapts and spec.kind != "groups":
+    if (config.ttm or config.simple_match or config.oracle) and spec.kind != "groups":
         raise UsageError(
             f"task '{spec.task}' is of kind {spec.kind}: it has no groups in which captions compete, so there is no "
             "test-time matching; leave --ttm, --simple_match and --oracle out, or run it by itself"
@@ -210,7 +210,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
         settings = settings.with_changes(with_rate_note(preset), f"task {spec.task}: ttm.{name}")
     settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
     registry.schedule(settings.schedule)
-    if config.adapts:
+    if config.adapts and spec.kind == "groups":
         settings.by_share(spec.is_global)
         if settings.other_parts:
             from ttmbench.ttm.parts import check_parts  # imports torch, which the defaults need later

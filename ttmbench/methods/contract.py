@@ -13,6 +13,7 @@ from PIL import Image
 
 from ttmbench._util.third_party_errors import error_with_place
 from ttmbench.errors import UsageError
+from ttmbench.methods.low_rank import remove_low_rank
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.task import Batch, FeatureTask, MethodState, MethodStep, ScoreTask, TrainingTask
 from ttmbench.metrics import group_match, group_score, individual_match
@@ -53,6 +54,7 @@ def outcomes(spec: MethodSpec, adapter: TrainableDualEncoder, settings: Mapping[
     first = trial.scores()
     turns = trial.turns
     yield "scores have the shape of the task, are finite, and are of every group", True, ""
+    yield "nothing stays in the model", trial.is_restored(), "it encodes otherwise than before: a hook, or dropout"
     again = trial.scores()
     yield "the same seed gives the same scores", torch.equal(first, again), _difference(first, again)
     yield from _labels(trial, first)
@@ -168,10 +170,19 @@ class Trial:
         except Exception as error:
             raise BrokenMethodError("runs", error_with_place(error)) from error
         finally:
+            remove_low_rank(self.adapter)
             self.adapter.load_state_dict(before)
             for parameter, flag in trainable:
                 parameter.requires_grad_(flag)
         return found
+
+    def is_restored(self) -> bool:
+        """Whether the model encodes an image and a caption as before the runs."""
+        _, images, captions = self._inputs[(2, 2), False]
+        with torch.no_grad():
+            image = self.adapter.encode_images(self.adapter.prepare_images(_images(1)))
+            caption = self.adapter.encode_captions(self.adapter.prepare_captions(_CAPTIONS[:1]))
+        return torch.equal(image, images[:1]) and torch.equal(caption, captions[:1])
 
     def _called(self, task: ScoreTask) -> Any:
         return load_target(self.spec.target)(task, **self.settings)

@@ -55,7 +55,7 @@ def subtract_biases(
     rows, columns = directions(direction, *task.scores.shape[1:])
     if direction == "both" and not (rows and columns):
         task.notes.append(f"direction {'t2i' if rows else 'i2t'} is dropped: there is one item to choose from")
-    scores = task.scores.double()
+    scores = task.scores.to(task.all_images.device).double()
     if rows:
         scores = scores - task.scale.double() * _biases(task, "captions", bias, references)[:, None, :]
     if columns:
@@ -89,7 +89,7 @@ def _features(task: FeatureTask, side: Side) -> tuple[torch.Tensor, torch.Tensor
     features, rows = (task.all_images, task.image_rows) if side == "images" else (task.all_captions, task.caption_rows)
     if features.ndim != 2:
         raise UsageError(f"references need one vector for each item, and this model has several for its {side}")
-    return features.double(), rows
+    return features.double(), rows.to(features.device)
 
 
 def _side(task: FeatureTask, side: Side, references: References) -> tuple[torch.Tensor, torch.Tensor]:

@@ -46,10 +46,12 @@ class MethodRun:
     shape: GroupShape
     metrics: Sequence[MetricSpec]
     seeds: Sequence[int]
+    items: tuple[int, int] = (1, 1)  # distinct images and captions
     stage: PreparedTask | None = None  # model and prepared inputs; None for methods that need scores alone
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
     folder: Path | None = None  # of checkpoints
     start: str = ""  # digest of what they start from
+    texts: Sequence[str] = ()  # of distinct captions in the order of rows; none where features are stored
     _features: dict[str, Features] = field(default_factory=dict)
 
     def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
@@ -102,6 +104,7 @@ class MethodRun:
         exchanged = is_turned and not spec.takes_features
         shuffled = torch.from_numpy(scores.transpose(0, 2, 1).copy() if exchanged else scores)
         cost, target = Cost(), load_target(spec.target)
+        cost.count(image_rows=self.items[0], caption_rows=self.items[1])  # scores and features of the model as it is
         if not spec.takes_features:
             task = ScoreTask(shuffled, seed)
             given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
@@ -165,7 +168,6 @@ class MethodRun:
     ) -> FeatureTask:
         encoded, (images, captions) = self._encoded(), seen
         views = None if self.views is None else self.views(seed, cost)
-        cost.count(image_rows=len(encoded.images.features), caption_rows=len(encoded.captions.features))
         assert self.stage is not None, "features are of a prepared task"
         return FeatureTask(
             scores,
@@ -210,6 +212,7 @@ class MethodRun:
                 select=select,
                 resets=spec.reset in ("group", "batch"),
                 resume=progress.state,
+                texts=captions.texts(self.texts) if self.texts else (),
             )
             progress.resume(training)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
@@ -228,9 +231,6 @@ class MethodRun:
         self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[_SeedRun], chance: Chance | None
     ) -> Record:
         """What results say of the method and of each seed's run."""
-        images = captions = 1
-        if self.stage is not None:
-            images, captions = (len(np.unique(rows)) for rows in vars(self.stage.prepared.rows).values())
         names = sorted(runs[0].trained)
         trained = {
             "train": settings.get("train"),
@@ -241,20 +241,20 @@ class MethodRun:
             "settings": settings,
             "reference": spec.reference,
             "needs": list(spec.needs),
-            **{name: getattr(spec, name) for name in _DECLARED},
+            **{name: getattr(spec, name) for name in DECLARED},
             "seeds": list(seeds),
             "turns": runs[0].progress.turns,
             "updates": runs[0].progress.updates,
             "loss": [run.progress.mean_loss for run in runs],
             "trained": trained if names else None,
-            "cost": [run.cost.record(images, captions, run.seconds) for run in runs],
+            "cost": [run.cost.record(*self.items, run.seconds) for run in runs],
             "chance": None if chance is None else {"distribution": chance.distribution, "draws": chance.draws},
             "positions": np.mean([run.positions for run in runs], axis=0).tolist(),
             "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
         }
 
 
-_DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
+DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
 
 
 @dataclass(frozen=True)

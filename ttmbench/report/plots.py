@@ -236,6 +236,26 @@ def _matrix(axes: Axes, document: Analysis) -> None:
     axes.tick_params(length=0)
 
 
+def _methods(axes: Axes, document: Analysis) -> None:
+    """Gain in group match against cost, one point a method, with its interval over groups."""
+    about = document["data"]["methods"]
+    rows = [row for row in document["data"]["rows"] if row["metric"] == "group_match" and "gain" in row]
+    axes.axhline(0, color=GREY, ls="--", lw=1.5)
+    for index, row in enumerate(row for row in rows if about[row["method"]]["tower_passes"] is not None):
+        gain, ends = 100 * row["gain"], row["ci"]
+        error = None if ends is None else [[gain - 100 * ends[0]], [100 * ends[1] - gain]]
+        color, marker = LINES[index % len(LINES)], MARKERS[index // len(LINES) % len(MARKERS)]
+        passes = about[row["method"]]["tower_passes"] * 1.03 ** (
+            index % 5 - 2
+        )  # methods of one cost stand side by side
+        axes.errorbar(passes, gain, error, fmt=marker, color=color, capsize=2, lw=1, ms=6, label=row["method"])
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+    axes.set_xlabel("cost (passes through both towers; scoring the task once is 2)")
+    axes.set_ylabel("group match, gain over SimpleMatch (points)")
+    legend_below(axes, 4)
+
+
 def _size(document: Analysis) -> tuple[float, float]:
     """The size in inches; a matrix grows with its tasks."""
     if "tasks" not in document:
@@ -253,4 +273,5 @@ _DRAW: Mapping[str, Callable[[Axes, Analysis], None]] = {
     "lr": _rates,
     "alpha": _alpha,
     "transfer": _matrix,
+    "methods": _methods,
 }

@@ -16,6 +16,7 @@ from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, 
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry
+from ttmbench.protocols import Trainable
 from ttmbench.results.clusters import held_out
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.results.summary import MethodScores, metric_mean
@@ -27,10 +28,6 @@ from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, load_parts
 from ttmbench.ttm.selection import CONTROLS, Supervision, algorithm1_selection, oracle
 from ttmbench.ttm.trainer import Original, Step, TrainingState, restored
 from ttmbench.types import IterationRecord, MetricSpec, Scores
-
-SELFTRAIN = "selftrain"
-SELFTRAIN_SETTINGS = {"pseudo_labels": "argmax"}
-"""What TTM's settings become for the control."""
 
 RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
 """Iterations of a seed: from the beginning or from where an earlier run stopped, each kept as it is finished."""
@@ -60,6 +57,11 @@ class Adaptation:
     def learning_rate(self) -> float:
         """The user's, the task's or the model's, or else the package's default."""
         return self.settings.lr or DEFAULT_LEARNING_RATE
+
+    @property
+    def learns_pairs(self) -> bool:
+        """Whether the model learns from all pairs of a group, which match or not; else from matched ones."""
+        return not isinstance(self.stage.adapter, Trainable)
 
     @property
     def parts(self) -> Parts:
@@ -113,13 +115,9 @@ class Adaptation:
         record = {"seeds": list(self.seeds), "iterations": self._lines(runs)}
         return MethodScores(name, _final(runs), record, iterations=_before_the_last(runs))
 
-    def selftrain(self) -> MethodScores:
-        """TTM with each image's best caption by itself in place of the matching: what is the matching worth?"""
-        settings = self.settings.with_changes(SELFTRAIN_SETTINGS, SELFTRAIN)
-        part = replace(self, settings=settings)
-        runs = part._every_seed(SELFTRAIN, part._supervised(algorithm1_selection))
-        record = {"seeds": list(self.seeds), "iterations": part._lines(runs)}
-        return MethodScores(SELFTRAIN, _final(runs), record, iterations=_before_the_last(runs))
+    def runs(self, name: str) -> Mapping[int, SeedProgress]:
+        """TTM for every seed, with the checkpoints of another name."""
+        return self._every_seed(name, self._supervised(algorithm1_selection))
 
     def holdout(self, share: float) -> list[MethodScores]:
         """TTM on a part of the groups, scored on the others, before training and after it: does the gain carry over?
