@@ -117,7 +117,7 @@ def test_a_wrong_request_is_refused(settings, message):
 def test_methods_with_views_are_refused_where_groups_have_one_caption(folder_task):
     one = {"shape": [2, 1], "n_groups": 6, "id": "id", "images": ["image_0", "image_1"], "captions": ["caption_0"]}
     task = str(folder_task(group=one, metrics=["image_score"]) / "mine.yaml")
-    with pytest.raises(UsageError, match="'vte' cannot be run on task 'mine': .* a 2x1 group has one caption"):
+    with pytest.raises(UsageError, match=r"'vte' cannot be run on task 'mine': .* a 2x1 group has one caption"):
         evaluate("vte", tasks=task, limit=3)
 
 
