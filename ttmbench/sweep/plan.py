@@ -200,7 +200,7 @@ def _settings(plan: SweepPlan, origin: str) -> list[tuple[str, Record]]:
     settings: list[tuple[str, Record]] = []
     for (name, options), values in product(named or [("", {})], product(*plan.grid.values())):
         chosen = dict(zip(plan.grid, values, strict=True))
-        of_ttm = {key: value for key, value in chosen.items() if key in TTMConfig.model_fields}
+        of_ttm = {key: value for key, value in chosen.items() if TTMConfig.takes(key)}
         given = _options({key: value for key, value in chosen.items() if key not in of_ttm}, f"{origin}: grid")
         stages = ("ttm", "simple_match", "oracle")
         if of_ttm and not any(stage in each for each in (plan.options, options, given) for stage in stages):
