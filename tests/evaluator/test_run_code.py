@@ -89,8 +89,12 @@ class Long:
     def score_pairs(self, images, captions):
         return score(captions)
 """
+METHODS = """
+def scaled(task, *, factor: float = 2.0):
+    return task.scores * factor
+"""
 PLUGIN = """
-from ttmbench import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
+from ttmbench import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl
 from my_adapter import parts
 
 @hookimpl
@@ -108,6 +112,10 @@ def ttmbench_register_sources():
 @hookimpl
 def ttmbench_register_schedules():
     return [ScheduleSpec("gentle", parts.gentle)]
+
+@hookimpl
+def ttmbench_register_methods():
+    return [MethodSpec("scaled", "my_adapter.methods:scaled")]
 """
 RUN = ["--limit", "6", "--bootstrap_iters", "0", "--device", "cpu"]
 TTM = ["--ttm", "--ttm_args", "iterations=1,epochs=1,lr=1e-4"]
@@ -121,7 +129,7 @@ class Installed:
         self.folder = folder / PACKAGE
         self.folder.mkdir(parents=True)
         files = {"__init__.py": "", "model.py": MODEL, "parts.py": PARTS, "plugin.py": PLUGIN, "scorer.py": SCORER}
-        files["long.py"] = LONG
+        files |= {"long.py": LONG, "methods.py": METHODS}
         for name, content in files.items():
             (self.folder / name).write_text(content)
         about = folder / f"{PACKAGE}-0.1.dist-info"
@@ -209,8 +217,9 @@ def test_with_one_file_the_edited_run_is_named_before_it_is_moved_aside(tmp_path
         ("parts.py", "argmax", "argmin", "tiny-clip", []),
         ("parts.py", "TURN = 0", "TURN = 90", "tiny-clip", []),
         ("parts.py", "(1, 0, iterations)", "(1, 0.5, iterations)", "tiny-clip", GENTLE),
+        ("methods.py", "factor: float = 2.0", "factor: float = 3.0", "tiny-clip", ["--methods", "scaled"]),
     ],
-    ids=["metric", "source", "schedule"],
+    ids=["metric", "source", "schedule", "method"],
 )
 def test_other_parts_of_a_plugin_count_where_a_run_uses_them(
     tmp_path, plugin, task, capsys, file, old, new, model, more

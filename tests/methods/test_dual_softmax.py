@@ -35,7 +35,8 @@ def test_published_steps(shape):
 def test_with_one_item_to_choose_from_the_other_softmax_stays(shape, axis):
     task = score_task(*shape)
     torch.testing.assert_close(dual_softmax(task), task.scores.log_softmax(axis), atol=1e-6, rtol=0)
-    assert task.notes == ["a softmax in one direction alone: there is one item to choose from in the other"]
+    dropped = "t2i" if axis == 2 else "i2t"
+    assert task.notes == [f"direction {dropped} is dropped: there is one item to choose from"]
 
 
 def test_one_image_with_one_caption_is_refused():

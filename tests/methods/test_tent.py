@@ -218,6 +218,15 @@ def test_a_trained_temperature_is_noted():
     assert "temperature" in run(NormTowers(), train="all")[2].notes[0] and not run(NormTowers())[2].notes
 
 
+def test_a_single_batch_is_scored_as_by_the_model_and_that_is_noted():
+    scores, steps, task = run(NormTowers(), images=18)
+    assert len(steps) == 1 and steps[0].updated and torch.equal(scores, task.scores)
+    assert task.notes == [
+        "all groups are in one batch, which is scored before the only update: the scores are the model's"
+    ]
+    assert not run(NormTowers(), images=17)[2].notes
+
+
 @pytest.mark.parametrize("filter", ["none", "eta", "sar"])
 def test_a_stopped_run_resumes_bit_for_bit(filter):
     settings = {"filter": filter, "lr": 0.5, **SMALL}

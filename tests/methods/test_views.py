@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods import views as views_module
 from ttmbench.methods.cost import Cost
+from ttmbench.methods.mta import mta
+from ttmbench.methods.task import FeatureTask
 from ttmbench.methods.views import Views, crop_box, input_size, random_crop, views_of
+from ttmbench.methods.vte import vte
+from ttmbench.methods.zero import zero
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.scoring.dual_encoder import encode
 from ttmbench.scoring.prepare import prepare
@@ -295,6 +300,33 @@ def test_methods_of_a_run_share_views_and_each_is_charged_for_them(monkeypatch):
     assert [cost["image_rows"] for cost in costs.values()] == [12 * 8, 12 * 8, 12 * 9]
     assert costs["zero"]["view_seconds"] == costs["vte"]["view_seconds"] > 0
     assert all(cost["seconds"] >= cost["view_seconds"] for cost in costs.values())
+
+
+def scores_on(device, groups) -> list[torch.Tensor]:
+    """By every method with views, from an adapter on a device; rows of images and captions are on the processor."""
+    adapter = tiny_clip.load(device=device, dtype="fp32")
+    features = encode(adapter, prepare(adapter, groups, 64)[0], 64)
+    task = FeatureTask(
+        torch.zeros(len(groups), 2, 2),
+        0,
+        model=adapter.logits,
+        images=features.images.features,
+        captions=features.captions.features,
+        image_rows=torch.from_numpy(features.images.rows),
+        caption_rows=torch.from_numpy(features.captions.rows),
+        views=views_of(adapter, groups, 64)(0, Cost()),
+    )
+    with torch.no_grad():
+        return [method(task, views=6).cpu() for method in (zero, vte, mta)]
+
+
+def test_on_a_gpu_methods_with_views_run_and_give_the_same(images):
+    groups = [images.group(0, 1), images.group(2, 0)]
+    expected = scores_on("cpu", groups)
+    with stand_in_gpu():
+        found = scores_on("cuda", groups)
+    for here, there in zip(expected, found, strict=True):  # the towers are other code on a GPU
+        torch.testing.assert_close(there, here, atol=1e-4, rtol=1e-4)
 
 
 def test_an_image_that_cannot_be_read_is_named_with_its_group(images):

@@ -37,7 +37,7 @@ def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgres
     parameters = select(task.adapter, settings.train)
     losses = [[value for step in run.steps for value in step.loss] for run in seeds.values()]
     first = next(iter(seeds.values())).steps
-    distinct = [len(np.unique(rows)) for rows in vars(task.prepared.rows).values()]
+    images, captions = (len(np.unique(rows)) for rows in vars(task.prepared.rows).values())
     return {
         "settings": {**settings.model_dump(mode="json"), "lr": stage.learning_rate},
         "reference": spec.reference,
@@ -53,10 +53,9 @@ def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgres
             "names_sha256": hashlib.sha256("\n".join(sorted(parameters)).encode()).hexdigest(),
         },
         "cost": [
-            {
-                **cost_of(stage, run.steps, list(parameters)).record(*distinct),
-                "seconds": sum(step.seconds for step in run.steps),
-            }
+            cost_of(stage, run.steps, list(parameters)).record(
+                images, captions, sum(step.seconds for step in run.steps)
+            )
             for run in seeds.values()
         ],
         "chance": None,

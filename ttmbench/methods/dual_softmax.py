@@ -19,5 +19,6 @@ def dual_softmax(task: ScoreTask) -> torch.Tensor:
     if not answers:
         raise UsageError("dual_softmax needs groups of at least two images or two captions, not 1x1")
     if len(answers) == 1:
-        task.notes.append("a softmax in one direction alone: there is one item to choose from in the other")
+        dropped = "t2i" if logits.shape[2] > 1 else "i2t"
+        task.notes.append(f"direction {dropped} is dropped: there is one item to choose from")
     return torch.stack(answers).mean(dim=0).float()

@@ -105,7 +105,7 @@ def mode(
         for _ in range(steps):
             # In logs, because every density may be too small for a number; the length of the sum does not matter.
             weights = (y.log() - (features - f).square().sum(dim=1) / widths).softmax(dim=0)
-            before, f = f, torch.nn.functional.normalize(weights @ features, dim=0)
+            before, f = f, torch.nn.functional.normalize(features.T @ weights, dim=0)
             if torch.linalg.vector_norm(f - before) < _SMALL_CHANGE:
                 break
     return f, y

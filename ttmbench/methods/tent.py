@@ -42,6 +42,10 @@ def tent(
     parameters = task.train(train)
     if any(map(is_temperature, task.trained)):
         task.notes.append("the temperature is trained: raising it lowers every entropy and changes no answer")
+    if len(task.scores) <= max(1, images // task.scores.shape[1]):
+        task.notes.append(
+            "all groups are in one batch, which is scored before the only update: the scores are the model's"
+        )
     sgd = filter == "sar"
     optimizer = torch.optim.SGD(parameters, lr * images / 64, momentum=0.9) if sgd else torch.optim.Adam(parameters, lr)
     task.optimizer(optimizer)
