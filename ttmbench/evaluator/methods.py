@@ -126,6 +126,10 @@ def columns(
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
         f"{run.key}:{scored.data.fingerprint}",
+        config.audit_labels,
+        config.ttm_holdout,
+        None if scored.data.clusters is None else scored.data.clusters.groups,
+        config.seed,
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]

@@ -22,6 +22,7 @@ from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
+from ttmbench.methods.checks import audit_labels, hold_out
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.low_rank import low_rank_removed
 from ttmbench.methods.seen_rows import SeenRows
@@ -51,7 +52,11 @@ class MethodRun:
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
     folder: Path | None = None  # of checkpoints
     start: str = ""  # digest of what they start from
-    _features: dict[str, Features] = field(default_factory=dict)
+    audit: bool = False  # run every seed again with captions in another order
+    holdout: float | None = None  # also train on a part of the groups, and score this share of them
+    clusters: np.ndarray | None = None  # of the groups, int [groups]; equal where they share an image
+    seed: int = 0  # of what all seeds share: which groups are held out
+    encoded: dict[str, Features] = field(default_factory=dict)  # once for all methods
 
     def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
         """The method's scores for every seed, with its chance levels and the record of the run.
@@ -68,7 +73,7 @@ class MethodRun:
         settings = checked_settings(spec, given)
         # Without random draws every seed gives the same scores.
         seeds = self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
-        runs = [self._seed(spec, settings, seed, plugin) for seed in seeds]
+        runs = [self.seed_run(spec, settings, seed, plugin) for seed in seeds]
         chance = None
         if not spec.trains:
             with _named(spec, plugin), torch.no_grad():
@@ -78,14 +83,35 @@ class MethodRun:
         return MethodScores(
             spec.name,
             [run.scores for run in runs],
-            self._record(spec, settings, seeds, runs, chance),
+            {
+                **self._record(spec, settings, seeds, runs, chance),
+                **self._checks(spec, settings, plugin, dict(zip(seeds, runs, strict=True))),
+            },
             chance=None if chance is None else chance.values,
             track=track_of(spec),
         )
 
-    def _seed(self, spec: MethodSpec, settings: Record, seed: int, plugin: str) -> _SeedRun:
-        clock = time.perf_counter()
-        order, is_turned = self._order(seed), self.shape.more_images
+    def seed_run(
+        self,
+        spec: MethodSpec,
+        settings: Record,
+        seed: int,
+        plugin: str = "",
+        order: np.ndarray | None = None,
+        trained: Callable[[], object] = lambda: None,
+    ) -> SeedRun:
+        """One seed of a method.
+
+        Args:
+            spec: the method.
+            settings: all of its settings.
+            seed: of the shuffle, the views and the stream.
+            plugin: that registered it, for messages.
+            order: of the shuffle (`order`), in place of that of the seed.
+            trained: called when training is over, before the model is restored.
+        """
+        clock, is_turned = time.perf_counter(), self.shape.more_images
+        order = self.order(seed) if order is None else order
         scores = np.take_along_axis(self.raw.groups, order, axis=1 if is_turned else 2)
         # Where there are more images than captions, captions choose: a method of scores gets images and captions
         # exchanged.
@@ -100,7 +126,7 @@ class MethodRun:
             seen = self._seen(order)
             task = self._feature_task(shuffled, seed, seen, cost)
             if spec.trains:
-                given, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen)
+                given, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, trained)
             else:
                 given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         found = checked_scores(given, tuple(shuffled.shape), spec, plugin)
@@ -109,32 +135,31 @@ class MethodRun:
             found = found.transpose(0, 2, 1)
         back = np.argsort(order, axis=1 if is_turned else 2)
         groups = np.ascontiguousarray(np.take_along_axis(found, back, axis=1 if is_turned else 2))
-        return _SeedRun(
+        return SeedRun(
             Scores(groups, caption_pairs=self.raw.caption_pairs),
             progress,
             task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
             positions.tolist(),
             list(task.notes),
-            getattr(task, "trained", {}),
             time.perf_counter() - clock,
         )
 
-    def _order(self, seed: int) -> np.ndarray:
+    def order(self, seed: int, draw: int = 0) -> np.ndarray:
         """The caption at each shuffled position of every group; with more images than captions, the image."""
         groups, images, captions = self.raw.groups.shape
         axis = np.arange(images if self.shape.more_images else captions)
-        order = np.random.default_rng([seed, 0]).permuted(np.broadcast_to(axis, (groups, len(axis))), axis=1)
+        order = np.random.default_rng([seed, draw]).permuted(np.broadcast_to(axis, (groups, len(axis))), axis=1)
         return order[:, :, None] if self.shape.more_images else order[:, None, :]
 
     def _encoded(self) -> Features:
         """Features of the model as it is, computed once for all methods."""
-        if "raw" not in self._features:
+        if "raw" not in self.encoded:
             assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
             with torch.no_grad():
                 encoded = encode(self.stage.adapter, self.stage.prepared, self.stage.batch_size)
             plain = [replace(side, features=side.features.clone()) for side in (encoded.images, encoded.captions)]
-            self._features["raw"] = Features(*plain)
-        return self._features["raw"]
+            self.encoded["raw"] = Features(*plain)
+        return self.encoded["raw"]
 
     def _logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
         """Scores of features by the model's temperature and bias, whatever their dimension."""
@@ -179,6 +204,7 @@ class MethodRun:
         plugin: str,
         task: FeatureTask,
         seen: tuple[SeenRows, SeenRows],
+        trained: Callable[[], object],
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
@@ -205,8 +231,10 @@ class MethodRun:
             progress.resume(training)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
             for step in _each(turns, spec, plugin):
+                progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
                 progress.add(step)
                 kept.keep(progress, training)
+            trained()
         kept.finish(progress, training)
         task.notes, task.cost = training.notes, training.cost
         return progress.scores, progress, training
@@ -216,13 +244,13 @@ class MethodRun:
             return call()
 
     def _record(
-        self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[_SeedRun], chance: Chance | None
+        self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[SeedRun], chance: Chance | None
     ) -> Record:
         """What results say of the method and of each seed's run."""
-        names = sorted(runs[0].trained)
+        names = sorted(runs[0].progress.trained)
         trained = {
             "train": settings.get("train"),
-            "parameters": sum(parameter.numel() for parameter in runs[0].trained.values()),
+            "parameters": sum(runs[0].progress.trained.values()),
             "names_sha256": hashlib.sha256("\n".join(names).encode()).hexdigest(),
         }
         return {
@@ -241,12 +269,22 @@ class MethodRun:
             "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
         }
 
+    def _checks(self, spec: MethodSpec, settings: Record, plugin: str, runs: Mapping[int, SeedRun]) -> Record:
+        """The label audit and the held-out groups, where they are asked for and the method leaves a trained model."""
+        checks: Record = {}
+        if self.audit:
+            scores = {seed: run.scores for seed, run in runs.items()}
+            checks["audit_labels"] = audit_labels(self, spec, settings, plugin, scores)
+        if self.holdout is not None and spec.reset == "never":
+            checks["holdout"] = hold_out(self, spec, settings, plugin, list(runs))
+        return checks
+
 
 DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
 
 
 @dataclass(frozen=True)
-class _SeedRun:
+class SeedRun:
     """What a method gave for one seed."""
 
     scores: Scores
@@ -254,7 +292,6 @@ class _SeedRun:
     cost: Cost
     positions: list[float]  # share of rows that choose each shuffled position
     notes: list[str]
-    trained: Mapping[str, torch.nn.Parameter]
     seconds: float
 
 
