@@ -12,13 +12,15 @@ Need = Literal[
     "references",
     "views",
     "gradients",
+    "caption_texts",
     "caption_embeddings",
     "reward_model",
     "labels",
     "random_labels",
 ]
 """What a test-time method uses: the model's scores; features of a dual encoder; other items' features; views of images;
-gradients; those of a caption's token embeddings; a second model; labels, or random ones, which only built-ins may."""
+gradients; the texts of captions; gradients of their token embeddings; a second model; labels, or random ones, which
+only built-ins may."""
 
 
 @dataclass(frozen=True)

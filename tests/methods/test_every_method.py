@@ -32,7 +32,12 @@ EPISODIC = [
 ]
 FUNCTIONS = [spec for spec in UNLABELLED if not spec.trains]
 TRAINING = [spec for spec in UNLABELLED if spec.trains]
-FEWER = {"views": 8, "k": 3, "images": 4}  # for every method that has such a setting; several batches, too
+FEWER = {
+    "views": 8,
+    "k": 3,
+    "images": 4,
+    "wrappers": ("{}", "a photo of {}"),
+}  # for every method that has such a setting; several batches, too
 
 SEED = 1
 SHAPES = [(4, 2, 2), (4, 2, 3)]
@@ -73,7 +78,8 @@ def run(spec: MethodSpec, adapter, shape, order=None, only=None, settings: Mappi
     """Scores by the method, float32 [groups, images, captions]; it gets views where it says that it needs them."""
     stage = staged(adapter, shape, order, only)
     views = (lambda seed, cost: GivenViews(task._encoded().images.features)) if "views" in spec.needs else None
-    task = MethodRun(stage.score(), GroupShape(*shape[1:]), (), [SEED], stage, views)
+    texts = WORDS[: shape[0] * shape[2]]
+    task = MethodRun(stage.score(), GroupShape(*shape[1:]), (), [SEED], stage=stage, views=views, texts=texts)
     few = {argument.name: FEWER[argument.name] for argument in arguments(spec) if argument.name in FEWER}
     (scores,) = task.column(spec, {**few, **(settings or {})}).scores
     return torch.from_numpy(scores.groups)

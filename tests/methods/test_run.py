@@ -104,6 +104,7 @@ def test_a_method_that_fails_leaves_the_columns_of_others(method, message):
         ({"methods": "doubled", "method_args": {"doubled.faktor": 1}}, "doubled.faktor"),
         ({"methods": "doubled", "method_args": {"centred.strength": 1}}, "settings are named METHOD.KEY"),
         ({"methods": "doubled", "tasks": "shapes_retrieval"}, "the task has none"),
+        ({"methods": "watt"}, "with model tiny-clip: its vocabulary lacks words of the wrappers 'a photo of {}'"),
     ],
 )
 def test_a_wrong_request_is_refused(settings, message):

@@ -77,7 +77,7 @@ def training_task(
         caption_rows=rows[1],
         views=GivenViews(all_images),
     )
-    return TrainingTask(features, seed, adapter=adapter, prepared=prepared, select=select, resets=resets)
+    return TrainingTask(features, seed, adapter=adapter, prepared=prepared, select=select, resets=resets, texts=texts)
 
 
 def scores_of(task: TrainingTask, steps) -> torch.Tensor:

@@ -16,6 +16,7 @@ _NEEDS = {
     "references": "features of other images and captions of the task",
     "views": "views of each image",
     "gradients": "gradients: it trains",
+    "caption_texts": "the texts of captions, to be encoded in other words",
     "caption_embeddings": "gradients of a caption's token embeddings",
     "reward_model": "a second model",
     "labels": "labels: an upper bound, not a result",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
@@ -20,8 +21,10 @@ from ttmbench.plugins.manager import BUILTIN
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import DualEncoder, StoredFeatures, TrainableInParts
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
+from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.inputs import rows_of
+from ttmbench.ttm.checkpoint import score_tensors
 from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 
@@ -39,6 +42,9 @@ def check_methods(
         settings = checked_settings(spec, settings_for(config, name))
         if is_ttm(spec):
             _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
+        wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
+        if isinstance(wrappers, tuple) and (unknown := unknown_wrappers(adapter, wrappers)):
+            raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
         why = [refusal(spec, task.spec, adapter) for task in tasks.values()]
         if None not in why:  # where another task allows it, this one has a note
             model = "" if adapter is None else f" with model {config.model}"
@@ -93,6 +99,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return "it needs the features of a dual encoder"
     if "views" in spec.needs and isinstance(adapter, StoredFeatures):
         return "it needs views of images, and the model reads stored features"
+    if "caption_texts" in spec.needs and isinstance(adapter, StoredFeatures):
+        return "it encodes captions in other words, and the model reads stored features"
     if spec.trains and not (isinstance(adapter, TrainableInParts) and adapter.trains_in_parts):
         return "it needs gradients of image and caption features, which the model does not give"
     if "caption_embeddings" in spec.needs and Capabilities(adapter).caption_embeddings is None:
@@ -107,11 +115,15 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
 
 
 def columns(
-    run: Run, scored: Scored, state: Path | None, by_ttm: Callable[[MethodSpec, Record], MethodScores]
+    run: Run,
+    scored: Scored,
+    state: Path | None,
+    by_ttm: Callable[[MethodSpec, Record], MethodScores],
+    trained_alone: bool = False,
 ) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
     """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints.
 
-    ``by_ttm`` runs a method that is TTM with settings of its own.
+    ``by_ttm`` runs a method that is TTM with settings of its own; ``trained_alone`` leaves the others out.
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
@@ -125,7 +137,8 @@ def columns(
         stage,
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
-        f"{run.key}:{scored.data.fingerprint}",
+        "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
+        () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
         config.audit_labels,
         config.ttm_holdout,
         None if scored.data.clusters is None else scored.data.clusters.groups,
@@ -133,7 +146,7 @@ def columns(
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]
-        if refusal(spec, scored.spec, run.adapter) is not None:
+        if refusal(spec, scored.spec, run.adapter) is not None or (trained_alone and not spec.trains):
             continue
         if is_ttm(spec):
             yield name, partial(by_ttm, spec, settings_for(config, name))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ttmbench._util.digests import SealError, load_sealed
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.task import MethodState, MethodStep, TrainingTask
 from ttmbench.ttm.checkpoint import read_state, write_state
@@ -66,6 +67,19 @@ class MethodProgress:
             set_random_state(self.random)
 
 
+def method_is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
+    """Whether a seed of a method is done; ``folder`` is of the task, ``run`` the key of the run."""
+    try:
+        about = load_sealed(_path(folder, method, seed))[1]
+    except (OSError, SealError):
+        return False
+    return bool(about.get("is_finished")) and str(about.get("start", "")).startswith(f"{run}:")
+
+
+def _path(folder: Path, method: str, seed: int) -> Path:
+    return folder / method / f"seed_{seed}.safetensors"
+
+
 class MethodCheckpoint:
     """File of one method, task and seed; without a folder nothing is stored.
 
@@ -73,7 +87,7 @@ class MethodCheckpoint:
     """
 
     def __init__(self, folder: Path | None, method: str, seed: int, start: str) -> None:
-        self._path = None if folder is None else folder / method / f"seed_{seed}.safetensors"
+        self._path = None if folder is None else _path(folder, method, seed)
         self._start, self._last = start, time.monotonic()
         self._consequence = f"method {method} starts again if it is stopped"
 

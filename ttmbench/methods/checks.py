@@ -74,7 +74,8 @@ def hold_out(run: MethodRun, spec: MethodSpec, settings: Record, plugin: str, se
     held, used = np.flatnonzero(is_held), np.flatnonzero(~is_held)
     apart = replace(run.stage, prepared=subset(run.stage.prepared, held))
     stage = replace(run.stage, prepared=subset(run.stage.prepared, used))
-    part = replace(run, stage=stage, raw=stage.score(), folder=None, views=None, encoded={})
+    texts = [run.texts[row] for row in np.unique(run.stage.prepared.rows.captions[used])] if run.texts else ()
+    part = replace(run, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, encoded={})
     before, after = apart.score(), []
     for seed in seeds:
         part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))

@@ -52,6 +52,7 @@ class MethodRun:
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
     folder: Path | None = None  # of checkpoints
     start: str = ""  # digest of what they start from
+    texts: Sequence[str] = ()  # of distinct captions in the order of rows; none where features are stored
     audit: bool = False  # run every seed again with captions in another order
     holdout: float | None = None  # also train on a part of the groups, and score this share of them
     clusters: np.ndarray | None = None  # of the groups, int [groups]; equal where they share an image
@@ -227,6 +228,7 @@ class MethodRun:
                 select=select,
                 resets=spec.reset in ("group", "batch"),
                 resume=progress.state,
+                texts=captions.texts(self.texts) if self.texts else (),
             )
             progress.resume(training)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)

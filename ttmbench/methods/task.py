@@ -16,6 +16,7 @@ import torch
 from ttmbench.errors import UsageError
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.low_rank import add_low_rank, rank_of
+from ttmbench.protocols import Batch as PreparedBatch
 from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
@@ -159,6 +160,7 @@ class TrainingTask(FeatureTask):
         select: Callable[[TrainableDualEncoder, str], Mapping[str, torch.nn.Parameter]],
         resets: bool = False,
         resume: MethodState | None = None,
+        texts: Sequence[str] = (),
     ) -> None:
         super().__init__(
             features.scores,
@@ -172,7 +174,7 @@ class TrainingTask(FeatureTask):
             cost=features.cost,
         )
         self.adapter, self._prepared, self._select, self._resets = adapter, prepared, select, resets
-        self._seed, self._resume = seed, resume
+        self._seed, self._resume, self._texts = seed, resume, texts
         self._turns = 0 if resume is None else resume.turns
         self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.state)
         self.trained: dict[str, torch.nn.Parameter] = {}
@@ -256,6 +258,17 @@ class TrainingTask(FeatureTask):
             raise UsageError("the method shifts the embeddings of captions' tokens, and the model has none to shift")
         return width
 
+    @property
+    def caption_texts(self) -> Sequence[str]:
+        """Each distinct caption, in the order of ``all_captions``; UsageError if the task has features alone."""
+        if not self._texts:
+            raise UsageError("the method needs the texts of captions, and the task has their features alone")
+        return self._texts
+
+    def encode_texts(self, texts: Sequence[str]) -> torch.Tensor:
+        """Features of any texts as the model is now, [texts, d]; with gradients where they are enabled."""
+        return self._features("captions", self.adapter.prepare_captions(texts))
+
     def snapshot(self) -> MethodState:
         """Everything that the next turn depends on; the tensors are copies."""
         parameters = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
@@ -271,6 +284,9 @@ class TrainingTask(FeatureTask):
     def _encode(self, side: str, rows: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
         distinct, back = torch.unique(rows, return_inverse=True)
         inputs = take(self._prepared.images if side == "images" else self._prepared.captions, distinct.numpy())
+        return self._features(side, inputs, shift)[back]
+
+    def _features(self, side: str, inputs: PreparedBatch, shift: torch.Tensor | None = None) -> torch.Tensor:
         if shift is not None:
             assert isinstance(self.adapter, CaptionEmbeddings), "the width was asked for"
             features = self.adapter.encode_shifted_captions(inputs, shift)
@@ -281,8 +297,8 @@ class TrainingTask(FeatureTask):
         else:
             features = (self.adapter.encode_images if side == "images" else self.adapter.encode_captions)(inputs)
         self.cost.count_backward(side, features)
-        self.cost.count(**{f"{side[:-1]}_rows": len(distinct)})
-        return features[back]
+        self.cost.count(**{f"{side[:-1]}_rows": len(features)})
+        return features
 
 
 @dataclass(frozen=True)

@@ -220,4 +220,18 @@ METHODS: tuple[MethodSpec, ...] = (
         scope="row",
         sources={**_VIEWS, **dict.fromkeys(("share", "lambda_y", "lambda_q", "rounds", "steps"), "the paper's code")},
     ),
+    MethodSpec(
+        "watt",
+        "ttmbench.methods.watt:watt",
+        summary="pseudo-captions in several wordings, and the mean of the weights trained with each; compare rounds=0",
+        reference="arXiv:2406.13875",
+        needs=("features", "gradients", "caption_texts"),
+        scope="batch",
+        reset="batch",
+        order_dependent=True,
+        sources={
+            "wrappers": "for whole captions; the paper has 8 templates for class names",
+            **dict.fromkeys(("variant", "steps", "rounds", "temperature", "train", "lr", "images"), "the paper's code"),
+        },
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias, cast
 
 from ttmbench.protocols import (
@@ -12,6 +13,7 @@ from ttmbench.protocols import (
     ChoiceScorer,
     Debiasable,
     DualEncoder,
+    LimitedVocabulary,
     ManyAtOnce,
     MayRefuse,
     PairScorer,
@@ -104,3 +106,12 @@ class Capabilities:
             "PairTrainable": self.pair_trainable,
         }
         return [name for name, view in views.items() if view is not None]
+
+
+def unknown_wrappers(adapter: object, wrappers: Sequence[str]) -> str:
+    """Says which words around captions, ``a photo of {}``, a model does not know; empty if it knows all."""
+    if not isinstance(adapter, LimitedVocabulary):
+        return ""
+    unknown = adapter.has_unknown_words([wrapper.replace("{}", "") for wrapper in wrappers])
+    listed = ", ".join(repr(wrapper) for wrapper, is_unknown in zip(wrappers, unknown, strict=True) if is_unknown)
+    return f"its vocabulary lacks words of the wrappers {listed}" if listed else ""
