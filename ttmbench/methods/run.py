@@ -36,7 +36,7 @@ from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.parameters import select
 from ttmbench.ttm.trainer import Original
-from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores, Track
+from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,7 @@ class MethodRun:
             TtmbenchError: the method gave no finite score for some pair, or an array of another shape.
         """
         settings = checked_settings(spec, given)
-        # Without random draws every seed gives the same scores.
-        seeds = self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
+        seeds = self.seeds_of(spec)
         runs = [self.seed_run(spec, settings, seed, plugin) for seed in seeds]
         chance = None
         if not spec.trains:
@@ -89,8 +88,20 @@ class MethodRun:
                 **self._checks(spec, settings, plugin, dict(zip(seeds, runs, strict=True))),
             },
             chance=None if chance is None else chance.values,
-            track=track_of(spec),
+            track=spec.track,
         )
+
+    def seeds_of(self, spec: MethodSpec) -> Sequence[int]:
+        """The seeds that a method is run with: one where it draws nothing, since every seed gives the same scores."""
+        return self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
+
+    def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
+        """The share of rows that choose each position of the groups as the method sees them with a seed."""
+        is_turned = self.shape.more_images
+        found = np.take_along_axis(scores, self.order(seed), axis=1 if is_turned else 2)
+        found = found.transpose(0, 2, 1) if is_turned and not spec.takes_features else found
+        chosen = np.bincount(found.argmax(axis=2).reshape(-1), minlength=found.shape[2])
+        return [float(share) for share in chosen / found[..., 0].size]
 
     def seed_run(
         self,
@@ -131,7 +142,6 @@ class MethodRun:
             else:
                 given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         found = checked_scores(given, tuple(shuffled.shape), spec, plugin)
-        positions = np.bincount(found.argmax(axis=2).reshape(-1), minlength=found.shape[2]) / found[..., 0].size
         if exchanged:
             found = found.transpose(0, 2, 1)
         back = np.argsort(order, axis=1 if is_turned else 2)
@@ -140,7 +150,7 @@ class MethodRun:
             Scores(groups, caption_pairs=self.raw.caption_pairs),
             progress,
             task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
-            positions.tolist(),
+            self.positions(spec, groups, seed),
             list(task.notes),
             time.perf_counter() - clock,
         )
@@ -295,11 +305,6 @@ class SeedRun:
     positions: list[float]  # share of rows that choose each shuffled position
     notes: list[str]
     seconds: float
-
-
-def track_of(spec: MethodSpec) -> Track:
-    """The track of a method's numbers."""
-    return "matching" if spec.assumes_matching and not spec.trains else "test_time"
 
 
 def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plugin: str = "") -> np.ndarray:

@@ -101,10 +101,10 @@ class MethodRecord(Part):
     loss: Recorded[list[Real | None]] = Field(description="The mean of each seed; null if nothing was trained.")
     trained: Recorded[TrainedParameters | None] = Field(description="Null if it trains nothing.")
     cost: Recorded[list[MethodCost]] = Field(description="Of each seed.")
-    chance: Recorded[MethodChance | None] = Field(
-        description="How its chance levels were found; null if they are those of the metrics, or unknown."
+    chance: Recomputed[MethodChance | None] = Field(
+        description="How its chance levels were found; null if they are those of the metrics."
     )
-    positions: Recorded[list[Fraction]] = Field(
+    positions: Recomputed[list[Fraction]] = Field(
         description="Share of rows whose best caption stands at each position of the shuffled group; equal shares "
         "unless a method prefers a position."
     )
