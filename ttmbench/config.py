@@ -110,6 +110,11 @@ class TTMConfig(BaseModel):
     teacher: str = "none"
     part_args: dict[str, Arguments] = {}
 
+    @classmethod
+    def takes(cls, key: str) -> bool:
+        """Whether a key is a setting of TTM or of one of its parts."""
+        return key in cls.model_fields or key.startswith(tuple(f"{kind}." for kind in PART_KINDS))
+
     @property
     def other_parts(self) -> list[PartKind]:
         """Kinds of parts that are not the defaults, or are given settings of their own."""

@@ -104,6 +104,7 @@ def test_a_method_that_fails_leaves_the_columns_of_others(method, message):
         ({"methods": "doubled", "method_args": {"doubled.faktor": 1}}, "doubled.faktor"),
         ({"methods": "doubled", "method_args": {"centred.strength": 1}}, "settings are named METHOD.KEY"),
         ({"methods": "doubled", "tasks": "shapes_retrieval"}, "the task has none"),
+        ({"methods": "mta", "method_args": {"mta.share": 0.01}}, "method 'mta': share=0.01 needs at least 101 views"),
         ({"methods": "watt"}, "with model tiny-clip: its vocabulary lacks words of the wrappers 'a photo of {}'"),
     ],
 )
@@ -111,6 +112,13 @@ def test_a_wrong_request_is_refused(settings, message):
     with pytest.raises(UsageError) as refused:
         evaluate(**settings)
     assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_methods_with_views_are_refused_where_groups_have_one_caption(folder_task):
+    one = {"shape": [2, 1], "n_groups": 6, "id": "id", "images": ["image_0", "image_1"], "captions": ["caption_0"]}
+    task = str(folder_task(group=one, metrics=["image_score"]) / "mine.yaml")
+    with pytest.raises(UsageError, match=r"'vte' cannot be run on task 'mine': .* a 2x1 group has one caption"):
+        evaluate("vte", tasks=task, limit=3)
 
 
 @pytest.mark.parametrize(("method", "needs"), [("centred", "features of a dual encoder"), ("drift", "dual encoder")])

@@ -88,6 +88,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return "it works inside groups, and the task is matched globally"
     if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
+    if "views" in spec.needs and task.shape.captions == 1:
+        return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
     if adapter is None:
         return None
     if is_ttm(spec):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ttmbench._util.third_party_errors import foreign_errors
-from ttmbench.errors import DivergedError, TtmbenchError
+from ttmbench.errors import DivergedError, TtmbenchError, UsageError
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.checks import audit_labels, hold_out
@@ -346,8 +346,11 @@ def _name(spec: MethodSpec, plugin: str) -> str:
 @contextmanager
 def _named(spec: MethodSpec, plugin: str) -> Iterator[None]:
     """Errors of a method name it."""
-    with foreign_errors(_name(spec, plugin)):
-        yield
+    try:
+        with foreign_errors(_name(spec, plugin)):
+            yield
+    except UsageError as error:
+        raise UsageError(f"{_name(spec, plugin)}: {error}") from None
 
 
 @contextmanager
