@@ -20,9 +20,9 @@ import torch
 
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench.methods.audit import audit_labels
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
-from ttmbench.methods.checks import audit_labels, hold_out
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.low_rank import low_rank_removed
 from ttmbench.methods.seen_rows import SeenRows
@@ -30,9 +30,10 @@ from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
 from ttmbench.plugins.registry import load_target
 from ttmbench.protocols import DualEncoder
-from ttmbench.results.summary import MethodScores
+from ttmbench.results.clusters import held_out
+from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.dual_encoder import Features, encode
-from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.parameters import select
 from ttmbench.ttm.trainer import Original
@@ -285,11 +286,38 @@ class MethodRun:
         """The label audit and the held-out groups, where they are asked for and the method leaves a trained model."""
         checks: Record = {}
         if self.audit:
-            scores = {seed: run.scores for seed, run in runs.items()}
-            checks["audit_labels"] = audit_labels(self, spec, settings, plugin, scores)
+            unkept = replace(self, folder=None)
+            checks["audit_labels"] = audit_labels(
+                spec.name,
+                {seed: run.scores for seed, run in runs.items()},
+                lambda seed: unkept.seed_run(spec, settings, seed, plugin, order=self.order(seed, 4)).scores,
+            )
         if self.holdout is not None and spec.reset == "never":
-            checks["holdout"] = hold_out(self, spec, settings, plugin, list(runs))
+            checks["holdout"] = self._held_out(spec, settings, plugin, list(runs))
         return checks
+
+    def _held_out(self, spec: MethodSpec, settings: Record, plugin: str, seeds: Sequence[int]) -> Record:
+        """Trains on a part of the groups and scores the others, which share no image with it, before and after."""
+        assert self.stage is not None and self.holdout is not None, "asked for, of a method that trains"
+        inputs = self.stage.prepared
+        clusters = np.arange(len(self.raw.groups)) if self.clusters is None else self.clusters
+        is_held = held_out(clusters, self.holdout, self.seed)
+        held, used = np.flatnonzero(is_held), np.flatnonzero(~is_held)
+        apart, stage = (replace(self.stage, prepared=subset(inputs, groups)) for groups in (held, used))
+        texts = [self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else ()
+        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, encoded={})
+        before, after = apart.score(), list[Scores]()
+        for seed in seeds:
+            part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))
+        metrics = [metric for metric in self.metrics if metric.scope == "group"]
+        values = {
+            metric.name: {
+                "raw": metric_mean(metric, before),
+                "adapted": [metric_mean(metric, scores) for scores in after],
+            }
+            for metric in metrics
+        }
+        return {"share": self.holdout, "adapted": len(used), "scored": len(held), "metrics": values}
 
 
 DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
