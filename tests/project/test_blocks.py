@@ -33,7 +33,7 @@ def execute(program: str, folder: Path) -> str:
 
 # Who runs the blocks of a page in a language; every block of every page has to have somebody.
 HERE = {
-    "python": {"README.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md"},
+    "python": {"README.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md", "ttm-parts.md"},
     "yaml": {"add-a-task.md", "command-line.md", "reproduce.md", "sweep.md"},
     "toml": {"add-an-adapter.md", "hooks.md"},
     "text": {"add-a-task.md", "architecture.md", "tasks.md"},
@@ -241,3 +241,9 @@ def test_the_data_folder_has_what_task_files_name():
         parts = line.split()[0].partition("*")[0].strip("/,").split("/")
         place = "/".join(parts[: 1 if "..." in line else 2])  # below that are the files of an archive
         assert re.search(rf"(?<![\w/]){re.escape(place)}\b", named), line
+
+
+def test_the_page_on_parts_brings_four_that_run_and_resume(tmp_path):
+    (_, module), (_, program) = blocks(ROOT / "docs" / "ttm-parts.md", "python")
+    (tmp_path / "my_parts.py").write_text(module, encoding="utf-8")
+    assert json.loads(execute(program, tmp_path).splitlines()[-1]) == [4, 4]
