@@ -356,7 +356,8 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
         "seeds": any_method,
         "method_args": (bool(config.methods), "is for methods, so it needs methods"),
-        **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
+        **dict.fromkeys(("ttm_controls", "ttm_also"), ttm),
+        **dict.fromkeys(("ttm_holdout", "audit_labels"), (ttm[0] or bool(config.methods), f"{ttm[1]}, or methods")),
         **dict.fromkeys(("log_samples", "save_scores"), file),
         "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),
     }

@@ -156,6 +156,10 @@ def columns(
         state,
         "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
         () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
+        config.audit_labels,
+        config.ttm_holdout,
+        None if scored.data.clusters is None else scored.data.clusters.groups,
+        config.seed,
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]
