@@ -18,6 +18,8 @@ COMMANDS = {
     "stages": "--model tiny-clip --tasks shapes_color --limit 6 --ttm --ttm_args iterations=1,epochs=1 --seeds 0,1 "
     "--simple_match --oracle --ttm_controls placebo --ttm_holdout 0.5 --ttm_also shapes_spatial --audit_labels "
     "--bootstrap_iters 20 --save_scores --output_path {}",
+    "methods": "--model tiny-clip --tasks shapes_color --limit 6 --methods dual_softmax,tent,dn --seeds 0,1 "
+    "--bootstrap_iters 20 --save_scores --output_path {}",
     "datasets": "--model tiny-clip --tasks shapes_replace,shapes_naming --limit 6 --bootstrap_iters 20 --save_scores "
     "--output_path {}",
 }
@@ -86,7 +88,7 @@ def test_another_value_of_any_field_is_refused(forgeries, submissions, monkeypat
 
 def test_what_is_impossible_is_refused_in_every_class(forgeries, submissions):
     """The recorded and free fields of a document, each in every way that no field takes."""
-    registry, path = build_registry(), submissions[1]
+    registry, path = build_registry(), submissions[2]
     text = path.read_text(encoding="utf-8")
     document = json.loads(text)
     for field in forgeries.fields_of(ResultsDocument.of(document)):

@@ -47,7 +47,7 @@ def test_a_grid_is_every_combination_of_its_values(tmp_path):
         one.cell for one in cells_of(tmp_path, **plan, grid={"lr": [1e-3, "1e-5"], "coverage": [0.5], "seed": [0, 1]})
     ]
     assert [cell.setting for cell in cells] == [
-        f"coverage0.5-lr{rate}-seed{seed}" for rate in ("0.001", "1e-5") for seed in (0, 1)
+        f"coverage=0.5 lr={rate} seed={seed}" for rate in ("0.001", "1e-5") for seed in (0, 1)
     ]
     assert [cell.config.ttm_args for cell in cells] == [{"lr": 1e-3, "coverage": 0.5}] * 2 + [
         {"lr": "1e-5", "coverage": 0.5}
@@ -55,7 +55,7 @@ def test_a_grid_is_every_combination_of_its_values(tmp_path):
     assert [cell.config.seed for cell in cells] == [0, 1, 0, 1] and all(cell.config.ttm for cell in cells)
     named = [{"name": "long", "ttm": True, "ttm_args": {"epochs": 3}}, {"name": "raw", "simple_match": True}]
     cells = [one.cell for one in cells_of(tmp_path, **plan, settings=named, grid={"lr": [0.1, 0.2]})]
-    assert [cell.setting for cell in cells] == ["long-lr0.1", "long-lr0.2", "raw-lr0.1", "raw-lr0.2"]
+    assert [cell.setting for cell in cells] == ["long lr=0.1", "long lr=0.2", "raw lr=0.1", "raw lr=0.2"]
     assert cells[0].config.ttm_args == {"epochs": 3, "lr": 0.1} and not cells[2].config.ttm
 
 
@@ -117,7 +117,7 @@ def test_overrides_and_the_command_line_win_and_pairs_are_merged(tmp_path):
         ({"grid": {"coverag": [1]}}, "grid: unknown key 'coverag'"),
         ({"grid": {"lr": []}}, "'grid.lr'"),
         ({"grid": {"lr": [-1.0]}}, "lr"),
-        ({"grid": {"seed": [1, 1]}}, "grid: two combinations are called raw-seed1"),
+        ({"grid": {"seed": [1, 1]}}, "grid: 'seed' has the value 1 twice; give each value once"),
         ({"exclude": [{"modell": "x"}]}, "unknown key 'exclude.0.modell'"),
         ({"overrides": [{"model": "x"}]}, "key 'overrides.0.options' is missing"),
     ],

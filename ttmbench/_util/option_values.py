@@ -247,6 +247,18 @@ def split_names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def with_dots(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of methods named ``METHOD.KEY``, from which they may also be nested.
+
+    >>> with_dots({"tent": {"lr": 1, "images": 8}, "dn.strength": 0.5})
+    {'tent.lr': 1, 'tent.images': 8, 'dn.strength': 0.5}
+    """
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
+    return found
+
+
 def with_own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings whose ``methods`` with options of their own became these, so that a run is written down in one way.
 
@@ -257,9 +269,7 @@ def with_own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     asked = settings["methods"]
     names = split_names(asked) if isinstance(asked, str) else list(asked)
     own, controls = ("ttm", "simple_match", "oracle"), ("placebo", "shuffle")
-    given: dict[str, Any] = {}
-    for key, value in dict(settings.get("method_args", {})).items():
-        given |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
+    given = with_dots(settings.get("method_args", {}))
     of_ttm = {key: given.pop(key) for key in [*given] if key.startswith("ttm.") and "ttm" in names}
     found = {**settings, **{name: True for name in own if name in names}, "method_args": given}
     found["methods"] = [name for name in names if name not in (*own, *controls)]

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run, check_training
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.methods.low_rank import check_train
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
@@ -23,6 +25,7 @@ from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.inputs import rows_of
+from ttmbench.ttm.checkpoint import score_tensors
 from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 
@@ -40,6 +43,8 @@ def check_methods(
         settings = checked_settings(spec, settings_for(config, name))
         if is_ttm(spec):
             _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
+        elif adapter is not None:
+            _check_parameters(config, spec, settings, adapter)
         wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
         if isinstance(wrappers, tuple) and (unknown := unknown_wrappers(adapter, wrappers)):
             raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
@@ -67,6 +72,18 @@ def _check_ttm(
         check_training(Capabilities(adapter), config, settings)
 
 
+def _check_parameters(config: RunConfig, spec: MethodSpec, settings: Record, adapter: Model) -> None:
+    """UsageError for parameters that the model lacks, or a precision in which none are trained."""
+    which = settings.get("train")
+    if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
+        raise UsageError(f"method '{spec.name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
+    if isinstance(which, str) and isinstance(adapter, TrainableInParts):
+        try:
+            check_train(adapter, which)
+        except UsageError as error:
+            raise UsageError(f"method '{spec.name}': {error}") from None
+
+
 def is_ttm(spec: MethodSpec) -> bool:
     """Whether a method is TTM with settings of its own."""
     return spec.target.startswith("ttmbench.ttm.")
@@ -86,6 +103,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return "it works inside groups, and the task is matched globally"
     if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
+    if "views" in spec.needs and task.shape.captions == 1:
+        return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
     if adapter is None:
         return None
     if is_ttm(spec):
@@ -113,11 +132,15 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
 
 
 def columns(
-    run: Run, scored: Scored, state: Path | None, by_ttm: Callable[[MethodSpec, Record], MethodScores]
+    run: Run,
+    scored: Scored,
+    state: Path | None,
+    by_ttm: Callable[[MethodSpec, Record], MethodScores],
+    trained_alone: bool = False,
 ) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
     """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints.
 
-    ``by_ttm`` runs a method that is TTM with settings of its own.
+    ``by_ttm`` runs a method that is TTM with settings of its own; ``trained_alone`` leaves the others out.
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
@@ -131,12 +154,16 @@ def columns(
         stage,
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
         state,
-        f"{run.key}:{scored.data.fingerprint}",
+        "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
         () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
+        config.audit_labels,
+        config.ttm_holdout,
+        None if scored.data.clusters is None else scored.data.clusters.groups,
+        config.seed,
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]
-        if refusal(spec, scored.spec, run.adapter) is not None:
+        if refusal(spec, scored.spec, run.adapter) is not None or (trained_alone and not spec.trains):
             continue
         if is_ttm(spec):
             yield name, partial(by_ttm, spec, settings_for(config, name))

@@ -98,7 +98,7 @@ class Methods:
         columns, seconds, elsewhere, failure = list(scored.columns), dict(scored.seconds), {}, None
         try:
             transfers = self._transfers(scored, state) if plan.adapts else None
-            others = self._seeds_ahead(scored, settings, state, seconds) if plan.adapts else ()
+            others = self._seeds_ahead(scored, plan, settings, state, seconds)
             checkpoint = self._checkpoint(scored, state)
             trained = self.columns(scored, settings, checkpoint, transfers, others) if plan.adapts else ()
             for column in itertools.chain(trained, self._named(scored, settings, state)):
@@ -113,11 +113,13 @@ class Methods:
             failure = error
         return replace(scored, columns=columns, seconds=seconds, elsewhere=elsewhere, failure=failure)
 
-    def run_ahead(self, scored: Scored, settings: TTMConfig, state: Path) -> None:
-        """Runs the methods for the process that runs the task later, and leaves their checkpoints."""
-        checkpoint = self._checkpoint(scored, state)
-        trained = self.columns(scored, settings, checkpoint, self._transfers(scored, state))
-        for _ in itertools.chain(trained, self._named(scored, settings, state)):
+    def run_ahead(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path) -> None:
+        """Runs what is trained for the process that runs the task later, and leaves its checkpoints."""
+        trained: Iterator[MethodScores] = iter(())
+        if plan.adapts:
+            checkpoint = self._checkpoint(scored, state)
+            trained = self.columns(scored, settings, checkpoint, self._transfers(scored, state))
+        for _ in itertools.chain(trained, self._named(scored, settings, state, ahead=True)):
             pass
 
     def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
@@ -171,8 +173,13 @@ class Methods:
             yield from before
             yield replace(column, seconds=time.perf_counter() - clock)
 
-    def _named(self, scored: Scored, settings: TTMConfig, state: Path | None) -> Iterator[MethodScores]:
-        """The methods of ``--methods``; a failure does not stop the others: the first one is raised last."""
+    def _named(
+        self, scored: Scored, settings: TTMConfig, state: Path | None, ahead: bool = False
+    ) -> Iterator[MethodScores]:
+        """The methods of ``--methods``; a failure does not stop the others: the first one is raised last.
+
+        With ``ahead`` those that are trained, whose failures are left to the run that needs them.
+        """
         if not self._run.config.methods:
             return
         from ttmbench.evaluator.methods import columns
@@ -183,7 +190,7 @@ class Methods:
             return run_ttm_method(stage, spec, given)
 
         failures = []
-        for name, method in columns(self._run, scored, state, by_ttm):
+        for name, method in columns(self._run, scored, state, by_ttm, trained_alone=ahead):
             clock = time.perf_counter()
             try:
                 with phase(name):
@@ -192,18 +199,21 @@ class Methods:
                 failures.append(error)
             else:
                 yield replace(column, seconds=time.perf_counter() - clock)
-        if failures:
+        if failures and not ahead:
             raise failures[0]
 
     def _seeds_ahead(
-        self, scored: Scored, settings: TTMConfig, state: Path | None, seconds: dict[str, float]
+        self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None, seconds: dict[str, float]
     ) -> Sequence[int]:
-        """Has all seeds run ahead, each on one of several devices; returns those of other devices."""
-        if self._ahead is None or state is None or len(self._run.config.run_seeds) == 1:
+        """Has all seeds of what is trained run ahead, each on one of several devices; returns those of others."""
+        config = self._run.config
+        if self._ahead is None or state is None or len(config.run_seeds) == 1:
+            return ()
+        if not plan.adapts and not self._run.registry.trained(config.methods):
             return ()
 
         def run_one(seed: int, _: int) -> None:
-            Methods(one_seed(self._run, seed), self._folders).run_ahead(scored, settings, state)
+            Methods(one_seed(self._run, seed), self._folders).run_ahead(scored, plan, settings, state)
 
         clock = time.perf_counter()
         others = self._ahead("seed", scored.spec.task, run_one)

@@ -35,6 +35,7 @@ class Cell:
     shards: int = 1  # number of units into which the scoring of a pair model or a server is divided
     command: tuple[str, ...] = ()  # the command line, for the record
     path: str | None = None  # of the results document, where it is not that of a sweep's cell
+    trains: bool = False  # whether a method of ``methods`` is trained, seed by seed, beside what ``adapts`` says
 
     @property
     def document(self) -> str:
@@ -100,7 +101,8 @@ def units_of(cell: Cell) -> list[list[Unit]]:
     """
     config, seeds = cell.config, cell.config.run_seeds
     # Trackers receive iterations from one process, in order; a folder of adapted models is new for one run.
-    divides_seeds = config.adapts and len(seeds) > 1 and not config.track and config.save_adapted is None
+    trains = config.adapts or cell.trains
+    divides_seeds = trains and len(seeds) > 1 and not config.track and config.save_adapted is None
     is_cached = cache_folder(config.use_cache) is not None  # else every seed scores for itself
     stages: list[list[Unit]] = []
     if cell.shards > 1 or (divides_seeds and is_cached):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
 from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
+from ttmbench.evaluator.methods import is_ttm
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_output
 from ttmbench.evaluator.run import run
@@ -29,6 +30,7 @@ from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings
 from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
+from ttmbench.methods.checkpoint import method_is_finished
 from ttmbench.results.files import RunFiles
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.scoring.capabilities import Capabilities, Model
@@ -36,7 +38,7 @@ from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.pairs import score_task_pairs
 from ttmbench.ttm.checkpoint import is_finished
 from ttmbench.ttm.variants import adapted_folders
-from ttmbench.types import IterationRecord
+from ttmbench.types import IterationRecord, MethodSpec
 
 _PATIENCE = 60.0  # seconds to wait while another process moves an earlier run's files aside
 
@@ -152,9 +154,9 @@ def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None
     folders = adapted_folders(config, list(chosen.tasks), new=False)
     part = one_seed(part, unit.part)
     plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
-    if plan.adapts:
+    if plan.adapts or part.registry.trained(config.methods):
         methods = Methods(part, folders, chosen.also)
-        methods.run_ahead(memory.score(plan, part), chosen.settings[name], _state_of(config, name))
+        methods.run_ahead(memory.score(plan, part), plan, chosen.settings[name], _state_of(config, name))
 
 
 def _run_scores(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:
@@ -211,9 +213,11 @@ def _move_other_run_aside(config: RunConfig, key: RunKey) -> None:
         time.sleep(0.1)
 
 
-def seed_is_done(config: RunConfig, task: str, seed: int, key: str) -> bool:
-    """Whether all methods that a run applies with a seed are finished on disk."""
+def seed_is_done(config: RunConfig, task: str, seed: int, key: str, trained: Sequence[MethodSpec] = ()) -> bool:
+    """Whether what a run trains with a seed is finished on disk; ``trained`` are the methods of ``--methods``."""
     wanted = {SIMPLE_MATCH: config.simple_match, TTM: config.ttm, ORACLE: config.oracle}
     wanted |= dict.fromkeys(config.ttm_controls, True) | {HOLDOUT: config.ttm_holdout is not None}
     state = _state_of(config, task)
-    return all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted)
+    if not all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted):
+        return False
+    return all((is_finished if is_ttm(one) else method_is_finished)(state, one.name, seed, key) for one in trained)

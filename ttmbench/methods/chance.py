@@ -14,6 +14,9 @@ from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Scores
 
 WIDTH = 16  # of random features
 DRAWS = {"scores": 20_000, "features": 2_000, "views": 1_000}  # groups
+_DIRECTIONS = f"unit vectors in independent random directions of {WIDTH} dimensions, scored by the model"
+DISTRIBUTIONS = {"scores": "independent N(0, 1) logits", "features": _DIRECTIONS, "views": _DIRECTIONS}
+"""What a method gets in place of a task's scores or features, in words."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def chance_of(
     A method of scores gets independent N(0, 1) logits; one of features, and of views, unit vectors in independent
     random directions, which ``model`` scores.
     """
-    kind = "views" if "views" in spec.needs else "features" if spec.takes_features else "scores"
+    kind = kind_of(spec)
     draws, generator = DRAWS[kind], torch.Generator().manual_seed(0)
     images, captions = shape.images, shape.captions
     if kind == "scores":
@@ -53,13 +56,16 @@ def chance_of(
         found = method(task)
         if exchanged:
             found, task.scores = found.transpose(1, 2), task.scores.transpose(1, 2)
-        distribution = "independent N(0, 1) logits"
     else:
         task = _random_task(draws, shape, generator, model)
         found = method(task)
-        distribution = f"unit vectors in independent random directions of {WIDTH} dimensions, scored by the model"
     scores = Scores(found.detach().float().cpu().numpy())
-    return Chance(_means(metrics, scores, Scores(task.scores.cpu().numpy())), distribution, draws)
+    return Chance(_means(metrics, scores, Scores(task.scores.cpu().numpy())), DISTRIBUTIONS[kind], draws)
+
+
+def kind_of(spec: MethodSpec) -> str:
+    """What is drawn to find a method's chance levels: ``scores``, ``features`` or ``views``."""
+    return "views" if "views" in spec.needs else "features" if spec.takes_features else "scores"
 
 
 def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[str, float | None]:

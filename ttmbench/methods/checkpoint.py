@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ttmbench._util.digests import SealError, load_sealed
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.task import MethodState, MethodStep, TrainingTask
 from ttmbench.ttm.checkpoint import read_state, write_state
@@ -32,6 +33,7 @@ class MethodProgress:
         random: states of torch's generators, likewise.
         notes, cost: of the turns so far.
         is_finished: whether no turn is left.
+        trained: name of each parameter that was trained -> how many numbers it has.
     """
 
     scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
@@ -43,6 +45,7 @@ class MethodProgress:
     notes: list[str] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
     is_finished: bool = False
+    trained: dict[str, int] = field(default_factory=dict)
 
     @property
     def mean_loss(self) -> float | None:
@@ -64,6 +67,19 @@ class MethodProgress:
             set_random_state(self.random)
 
 
+def method_is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
+    """Whether a seed of a method is done; ``folder`` is of the task, ``run`` the key of the run."""
+    try:
+        about = load_sealed(_path(folder, method, seed))[1]
+    except (OSError, SealError):
+        return False
+    return bool(about.get("is_finished")) and str(about.get("start", "")).startswith(f"{run}:")
+
+
+def _path(folder: Path, method: str, seed: int) -> Path:
+    return folder / method / f"seed_{seed}.safetensors"
+
+
 class MethodCheckpoint:
     """File of one method, task and seed; without a folder nothing is stored.
 
@@ -71,7 +87,7 @@ class MethodCheckpoint:
     """
 
     def __init__(self, folder: Path | None, method: str, seed: int, start: str) -> None:
-        self._path = None if folder is None else folder / method / f"seed_{seed}.safetensors"
+        self._path = None if folder is None else _path(folder, method, seed)
         self._start, self._last = start, time.monotonic()
         self._consequence = f"method {method} starts again if it is stopped"
 
@@ -86,7 +102,7 @@ class MethodCheckpoint:
             part, dot, name = key.partition(".")
             if dot:
                 parts[part][name] = tensor
-        values = {name: about[name] for name in ("turns", "updates", "losses", "notes", "is_finished")}
+        values = {name: about[name] for name in ("turns", "updates", "losses", "notes", "is_finished", "trained")}
         optimizers = [_optimizer_state(number, parts["optimizer"], of) for number, of in enumerate(about["optimizers"])]
         state = MethodState(about["turns"], parts["parameters"], optimizers, parts["state"])
         left = None if about["is_finished"] else state
@@ -124,6 +140,7 @@ class MethodCheckpoint:
             "cost": asdict(task.cost),
             "optimizers": settings,
             "is_finished": is_finished,
+            "trained": progress.trained,
         }
         if not write_state(self._path, tensors, about, self._consequence):
             self._path = None

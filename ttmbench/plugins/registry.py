@@ -87,6 +87,10 @@ class Registry:
         """A test-time method by name; UsageError with near names otherwise."""
         return self.get(self.methods, name, "method")
 
+    def trained(self, methods: Iterable[str]) -> list[MethodSpec]:
+        """Those of some test-time methods that are trained, seed by seed."""
+        return [spec for spec in map(self.method, methods) if spec.trains]
+
     def part(self, kind: PartKind, name: str) -> MethodPart:
         """A part of TTM by kind and name; UsageError with near names otherwise."""
         of_kind = {entry[0].name: entry for entry in self.parts.values() if entry[0].kind == kind}

@@ -74,7 +74,9 @@ def _notes(document: ResultsDocument) -> Iterator[str]:
     notes: dict[str, dict[str, None]] = {}
     ttm_notes = {task: record.notes for task, record in document.ttm.items()}
     of_methods = {
-        task: [f"{name}: {line}" for name, record in records.items() for line in record.notes]
+        task: [
+            line if line.startswith(name) else f"{name}: {line}" for name, of in records.items() for line in of.notes
+        ]
         for task, records in document.methods.items()
     }
     for notes_of in (ttm_notes, of_methods, document.notes, document.group_notes):

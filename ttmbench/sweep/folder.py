@@ -43,8 +43,11 @@ def stages_left(root: Path, planned: PlannedCell) -> list[list[Unit]]:
     from ttmbench.evaluator.worker import seed_is_done  # imports torch
 
     by_kind = {stage[0].kind: stage for stage in stages}
+    trained = planned.chosen.registry.trained(config.methods)
     seeds = [
-        unit for unit in by_kind.get("seed", ()) if not seed_is_done(config, unit.cell.task, unit.part, key.sha256)
+        unit
+        for unit in by_kind.get("seed", ())
+        if not seed_is_done(config, unit.cell.task, unit.part, key.sha256, trained)
     ]
     # A run that finds every seed needs the raw scores once, and takes them from the cache.
     scores = by_kind.get("groups", []) if seeds or "seed" not in by_kind else []

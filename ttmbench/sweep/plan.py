@@ -13,19 +13,19 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from ttmbench._util.files import safe_name
-from ttmbench._util.option_values import split_names
+from ttmbench._util.option_values import split_names, with_dots
 from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench._util.third_party_errors import describe
-from ttmbench.config import RunConfig, TTMConfig, make_run_config, parse_pairs
+from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.settings import Chosen, also_tasks, check_config, task_settings
 from ttmbench.evaluator.unit import Cell
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.sweep.grid import PAIRS, Grid, Setting, Target, combined, in_words, merged, targets_of
 from ttmbench.types import Record
 
-PAIRS = ("model_args", "task_args", "ttm_args", "track_args", "rerank")
 NOT_OF_A_CELL = {
     "output_path": "-o says where a sweep writes",
     "tasks": "tasks stand under `tasks`",
@@ -35,6 +35,7 @@ NOT_OF_A_CELL = {
     "baseline": "`ttmbench compare` compares the documents",
 }
 Names = Annotated[list[str], BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)]
+Values = dict[str, Annotated[list[object], Field(min_length=1)]]
 
 
 class _Strict(BaseModel):
@@ -48,9 +49,9 @@ class Match(_Strict):
     task: Names = ["*"]
     setting: Names = ["*"]
 
-    def fits(self, model: Sequence[str], task: Sequence[str], setting: str) -> bool:
-        """Whether a cell matches; ``model`` are the model's names, ``task`` the task's name and tags."""
-        pairs = ((self.model, model), (self.task, task), (self.setting, [setting]))
+    def fits(self, model: Sequence[str], task: Sequence[str], setting: Sequence[str]) -> bool:
+        """Whether a cell matches, by the names of its model, of its setting, and its task's name and tags."""
+        pairs = ((self.model, model), (self.task, task), (self.setting, setting))
         return all(any(fnmatchcase(name, glob) for glob in globs for name in names) for globs, names in pairs)
 
 
@@ -77,11 +78,17 @@ class PlannedModel(BaseModel):
 
 
 class PlannedSetting(BaseModel):
-    """A setting of a plan; further keys are options of its cells."""
+    """A setting of a plan; further keys are options of its cells.
+
+    Attributes:
+        name: of the setting, and the beginning of the names of its combinations.
+        grid: as in `SweepPlan`, for this setting alone.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str
+    grid: Values = {}
 
     @field_validator("name")
     @classmethod
@@ -98,7 +105,8 @@ class SweepPlan(_Strict):
         models: names, or mappings with ``model`` and any of ``name`` (what results call it), ``shards`` and options.
         tasks: names, tags, globs or files.
         settings: mappings with ``name`` and options; without any there is one setting without a name.
-        grid: settings of TTM, or options, each with values: every setting is combined with all combinations of them.
+        grid: keys, each with values: every setting is there with each of their combinations. A key is an option, a
+            setting of the setting's one method, ``METHOD.KEY``, or ``ttm.KEY`` (`ttmbench.sweep.grid`).
         options: of every cell.
         overrides: options of some cells.
         include: only cells that match one of these; empty for all.
@@ -109,7 +117,7 @@ class SweepPlan(_Strict):
     models: list[PlannedModel] = Field(min_length=1)
     tasks: Names = Field(min_length=1)
     settings: list[PlannedSetting] = []
-    grid: dict[str, Annotated[list[object], Field(min_length=1)]] = {}
+    grid: Values = {}
     options: dict[str, object] = {}
     overrides: list[Override] = []
     include: list[Match] = []
@@ -164,25 +172,30 @@ def expand(plan: SweepPlan, origin: str, over: Record, command: Sequence[str] = 
     of_model = [_options(model.model_extra or {}, f"{origin}: models: {model.model}") for model in plan.models]
     overrides = [(match, _options(match.options, f"{origin}: overrides")) for match in plan.overrides]
     cells: dict[str, PlannedCell] = {}
-    for (model, of_this), (task, word), (setting, options) in product(
-        zip(plan.models, of_model, strict=True), tasks.values(), _settings(plan, origin)
+    for (model, of_this), (task, word), setting in product(
+        zip(plan.models, of_model, strict=True), tasks.values(), _settings(plan, shared, registry, origin)
     ):
         name, names = task.spec.task, [name for name in (model.name, model.model) if name is not None]
-        named = (names, [name, *task.spec.tag], setting)
+        named = (names, [name, *task.spec.tag], setting.names)
         included = not plan.include or any(match.fits(*named) for match in plan.include)
         if not included or any(match.fits(*named) for match in plan.exclude):
             continue
-        layers = [shared, options, of_this, *(given for match, given in overrides if match.fits(*named)), over]
-        given = {"log_samples": True, **_merged(layers), "model": model.model, "tasks": [word]}
+        later = [of_this, *(given for match, given in overrides if match.fits(*named)), over]
+        where = f"{origin}: cell {_path(setting.name, names[0], name)}"
+        fixed = sorted(map(in_words, set[Target]().union(*map(targets_of, later)) & setting.varied))
+        if fixed:
+            raise UsageError(f"{where}: {fixed[0]} is in a grid, so no model, override or option may fix it")
+        layers = [shared, setting.options, *later]
+        given = {"log_samples": True, **merged(layers), "model": model.model, "tasks": [word]}
         if model.name is not None:
             given["model_name"] = model.name
-        where = f"{origin}: cell {_path(setting, names[0], name)}"
         config = make_run_config({**given, "output_path": "."}, where)  # `Cell.config_at` says where a cell writes
-        folder = _path(setting, safe_name(config.model_name), safe_name(name))
+        folder = _path(setting.name, safe_name(config.model_name), safe_name(name))
         if config.save_adapted is not None:
             config = config.model_copy(update={"save_adapted": str(Path(config.save_adapted) / folder)})
         number = len(cells) + 1
-        cell = Cell(number, folder, name, setting, config, model.shards or plan.shards, tuple(command))
+        shards, trains = model.shards or plan.shards, bool(registry.trained(config.methods))
+        cell = Cell(number, folder, name, setting.name, config, shards, tuple(command), trains=trains)
         if folder in cells:
             raise UsageError(
                 f"{origin}: cells {cells[folder].cell.number} and {number} would both write to {folder}; give one of "
@@ -194,24 +207,18 @@ def expand(plan: SweepPlan, origin: str, over: Record, command: Sequence[str] = 
     return list(cells.values())
 
 
-def _settings(plan: SweepPlan, origin: str) -> list[tuple[str, Record]]:
-    """Name and options of every setting; with a grid one for each combination, with its values in the name."""
-    named = [(one.name, _options(one.model_extra or {}, f"{origin}: settings: {one.name}")) for one in plan.settings]
-    settings: list[tuple[str, Record]] = []
-    for (name, options), values in product(named or [("", {})], product(*plan.grid.values())):
-        chosen = dict(zip(plan.grid, values, strict=True))
-        of_ttm = {key: value for key, value in chosen.items() if key in TTMConfig.model_fields}
-        given = _options({key: value for key, value in chosen.items() if key not in of_ttm}, f"{origin}: grid")
-        stages = ("ttm", "simple_match", "oracle")
-        if of_ttm and not any(stage in each for each in (plan.options, options, given) for stage in stages):
-            given["ttm"] = True
-        given |= {"ttm_args": of_ttm} if of_ttm else {}
-        if chosen:
-            name = safe_name("-".join([*([name] if name else []), *(f"{key}{value}" for key, value in chosen.items())]))
-            if name in dict(settings):
-                raise UsageError(f"{origin}: grid: two combinations are called {name}; give each value once")
-        settings.append((name, _merged([options, given])))
-    return settings
+def _settings(plan: SweepPlan, shared: Record, registry: Registry, origin: str) -> list[Setting]:
+    """Every setting; with a grid one for each combination, with its values in the name."""
+    settings: dict[str, Setting] = {}
+    for name, given, grid in [(one.name, one.model_extra, one.grid) for one in plan.settings] or [("", None, {})]:
+        where = f"{origin}: settings: {name}"
+        grids: dict[str, Grid] = {f"{where}: grid": grid, f"{origin}: grid": plan.grid}
+        grids = {place: values for place, values in grids.items() if values}
+        for setting in combined(name, _options(given or {}, where), grids, shared, registry, _options):
+            if setting.name in settings:
+                raise UsageError(f"{origin}: two settings are called {setting.name}; give each its own name")
+            settings[setting.name] = setting
+    return list(settings.values())
 
 
 def _path(*parts: str) -> str:
@@ -226,24 +233,19 @@ def _options(given: Mapping[str, object], origin: str) -> Record:
             raise UsageError(f"{origin}: unknown key '{key}' in a sweep: {NOT_OF_A_CELL[key]}")
         if key not in RunConfig.model_fields or key in ("model", "model_name"):
             near = get_close_matches(key, RunConfig.model_fields, n=1)
-            known = "it must be an option of `ttmbench run` or, in a grid, a setting of TTM"
+            known = "it must be an option of `ttmbench run`"
             raise UsageError(f"{origin}: unknown key '{key}'; " + (f"did you mean '{near[0]}'?" if near else known))
         if key in PAIRS:
-            options[key] = parse_pairs(value) if isinstance(value, str) else value
-            if not isinstance(options[key], Mapping):
+            pairs = parse_pairs(value) if isinstance(value, str) else value
+            if not isinstance(pairs, Mapping):
                 raise UsageError(f"{origin}: '{key}' must be a mapping, got {value!r:.80}")
-        elif key in ("ttm_also", "ttm_controls", "track", "include_path") and isinstance(value, str):
-            options[key] = split_names(value)
+            options[key] = with_dots(pairs) if key == "method_args" else pairs
+        elif key in ("methods", "ttm_also", "ttm_controls", "track", "include_path"):
+            names = split_names(value) if isinstance(value, str) else value
+            if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+                raise UsageError(f"{origin}: '{key}' must be a list of names, got {value!r:.80}")
+            options[key] = names
     return options
-
-
-def _merged(layers: Sequence[Record]) -> Record:
-    """Merges layers, of which later ones override; mappings are merged by their keys."""
-    merged: Record = {}
-    for layer in layers:
-        for key, value in layer.items():
-            merged[key] = {**merged.get(key, {}), **value} if key in PAIRS else value
-    return merged
 
 
 def _chosen(registry: Registry, config: RunConfig, where: str, task: TaskFile) -> Chosen:
@@ -252,6 +254,10 @@ def _chosen(registry: Registry, config: RunConfig, where: str, task: TaskFile) -
         registry.adapter(config.model)
         tasks = {task.spec.task: task.with_source(config.task_args)}
         settings = {task.spec.task: task_settings(registry, config, task.spec)}
+        if config.methods:
+            from ttmbench.evaluator.methods import check_methods  # imports torch
+
+            check_methods(registry, config, tasks)
         return Chosen(registry, tasks, settings, also_tasks(registry, config, tasks))
     except TtmbenchError as error:
         raise UsageError(f"{where}: {error} (`exclude` in the plan leaves cells out)") from None

@@ -30,6 +30,7 @@ from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.reproduce.submission.files import Files, MissingError, compare_files
 from ttmbench.reproduce.submission.findings import Findings
+from ttmbench.reproduce.submission.method_columns import method_columns
 from ttmbench.reproduce.submission.replay import check_pairs, equal_seeds, replayed_columns
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.results.document import ResultsDocument
@@ -208,6 +209,8 @@ class Submission:
             for column in (column for column in columns if column.name == TTM):
                 self._complete(column, result)
             result = replace(result, columns=columns, elsewhere=self._elsewhere(name))
+        methods = method_columns(document, result, self._run, stored, can)
+        result = replace(result, columns=[*result.columns, *methods])
         surplus = set(stored.scores) - {column.name for column in result.columns}
         if surplus:
             raise DataError(f"its scores have filters {', '.join(sorted(surplus))}, for which the command does not ask")

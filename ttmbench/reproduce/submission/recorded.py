@@ -13,7 +13,8 @@ from ttmbench._util.digests import PACKAGES
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import COLUMNS
-from ttmbench.results.records import Control, Holdout, Iteration, TtmRecord
+from ttmbench.results.method_record import MethodRecord
+from ttmbench.results.records import Control, Dataset, Holdout, Iteration, TtmRecord
 
 EARLIEST = datetime(2026, 11, 1, tzinfo=UTC)
 """Runs of this package are not older."""
@@ -88,7 +89,7 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
         if not stages and task in document.results:
             findings.refuse(f"timing.{task}", "has no stage")
         for stage, seconds in stages.items():
-            if stage not in _STAGES:
+            if stage not in _STAGES and stage not in document.methods.get(task, {}):
                 findings.refuse(f"timing.{task}.{stage}", "is a stage that no run has")
             _check_seconds(f"timing.{task}.{stage}", seconds, total, findings)
     for task in document.results.keys() ^ document.timing.keys():
@@ -100,6 +101,9 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
         if any(not 0 <= loss <= MOST_LOSS for loss in line.loss):
             words = f"is {line.loss!s:.100}; a loss is a mean cross entropy, from 0 to {MOST_LOSS:g}"
             findings.refuse(f"{place}.loss", words)
+    for task, methods in document.methods.items():
+        for name, method in methods.items():
+            _check_method(f"methods.{task}.{name}", method, document.datasets.get(task), total, findings)
     for task, others in document.ttm_also.items():
         for other, record in others.items():
             _check_seconds(f"ttm_also.{task}.{other}.seconds", record.seconds, total, findings)
@@ -119,6 +123,44 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
     size = document.fingerprint.get("n_parameters") or 1
     if type(size) is not int or not 0 < size < 10**14:
         findings.refuse("model_info.fingerprint.n_parameters", f"is {size!s:.40}, not a number of parameters")
+
+
+def _check_method(place: str, method: MethodRecord, data: Dataset | None, total: float, findings: Findings) -> None:
+    """Counts and losses of a test-time method: possible, and those of a method with its needs."""
+    trains, needs = "gradients" in method.needs, set(method.needs)
+    for what, values in (("loss", method.loss), ("cost", method.cost)):
+        if len(values) != len(method.seeds):
+            findings.refuse(f"{place}.{what}", f"has {len(values)} entries for {len(method.seeds)} seeds")
+    if not 0 <= method.updates <= method.turns or (method.turns > 0) != trains:
+        of = "a method that trains" if trains else "a method that trains nothing"
+        findings.refuse(f"{place}.turns", f"is {method.turns}, with {method.updates} updates, of {of}")
+    for at, loss in enumerate(method.loss):
+        if loss is not None and not (trains and abs(loss) <= MOST_LOSS):
+            findings.refuse(f"{place}.loss.{at}", f"is {loss:.6g}, which no training of this method gives")
+    if method.trained is not None and not trains:
+        findings.refuse(f"{place}.trained", "is present, and the method trains nothing")
+    for at, cost in enumerate(method.cost):
+        _check_seconds(f"{place}.cost.{at}.seconds", cost.seconds, total, findings)
+        _check_seconds(f"{place}.cost.{at}.view_seconds", cost.view_seconds, cost.seconds, findings)
+        surplus = {
+            "image_rows_backward": not trains,
+            "caption_rows_backward": not trains,
+            "optimizer_steps": not trains,
+            "views": "views" not in needs,
+            "view_seconds": "views" not in needs,
+            "reward_rows": "reward_model" not in needs,
+        }
+        for name in (name for name, is_wrong in surplus.items() if is_wrong and getattr(cost, name)):
+            findings.refuse(
+                f"{place}.cost.{at}.{name}", f"is {getattr(cost, name)}, and the method needs no such thing"
+            )
+        images = cost.image_rows + 2 * cost.image_rows_backward
+        captions = cost.caption_rows + 2 * cost.caption_rows_backward
+        least = 0.0
+        if data is not None and len(data.shape) == 2:  # images and captions may stand in several groups
+            least = (images / data.shape[0] + captions / data.shape[1]) / max(1, data.n_groups)
+        if not least - 1e-9 <= cost.tower_passes <= images + captions + 1e-9:
+            findings.refuse(f"{place}.cost.{at}.tower_passes", f"is {cost.tower_passes:.6g}, impossible for its rows")
 
 
 def _groups(document: ResultsDocument, task: str) -> int:

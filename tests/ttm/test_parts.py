@@ -1,0 +1,508 @@
+"""Parts of TTM by name: each changes the run, those of a plugin too, and the defaults are what is recorded nowhere."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from support import own_parts
+from support.small_models import Towers, stage_of
+
+import ttmbench
+from ttmbench import schedules
+from ttmbench.config import TTMConfig
+from ttmbench.errors import UsageError
+from ttmbench.evaluator import score_task
+from ttmbench.plugins.manager import problem_of
+from ttmbench.plugins.parts import PARTS
+from ttmbench.plugins.registry import build_registry, load_target
+from ttmbench.ttm import finetune, other_parts
+from ttmbench.ttm.algorithm import ShuffledTask, adapt
+from ttmbench.ttm.checkpoint import SeedCheckpoint
+from ttmbench.ttm.parts import DEFAULT_PARTS, check_parts, load_parts
+from ttmbench.ttm.selection import Selection, SelectionProposal, matching, placebo, shuffle
+from ttmbench.types import GroupShape, MethodPart, ScheduleSpec
+
+LINEAR = ScheduleSpec("linear", schedules.linear)
+QUICK = {"limit": 12, "device": "cpu", "bootstrap_iters": 0, "use_cache": "off"}
+SHORT = {"iterations": 3, "epochs": 2, "batch_groups": 4}
+OWN = {
+    "selection": "best",
+    "selection.units": 7,
+    "loss": "hinge",
+    "optimizer": "two_rates",
+    "optimizer.slow": 0.3,
+    "teacher": "slow",
+}
+
+
+class Graded(Towers):
+    """Its logits have gradients, as those of real dual encoders."""
+
+    def logits(self, images, captions):
+        return images @ captions.T
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return build_registry(extra=[("own", own_parts)])
+
+
+def run(registry, stage=None, **settings):
+    stage = stage or stage_of(12, model=Graded())
+    config = TTMConfig(**{**SHORT, "lr": 1e-2}).with_changes(settings, "test")
+    parts = load_parts(registry, config) if config.other_parts else DEFAULT_PARTS
+    raw, states, schedule = stage.score(), [], registry.schedule(config.schedule)
+
+    def keep(step, state):
+        copies = {name: tensor.clone() for name, tensor in state.model.items()}
+        teacher = None if state.teacher is None else {name: one.clone() for name, one in state.teacher.items()}
+        states.append(replace(state, model=copies, teacher=teacher, optimizer=copy.deepcopy(state.optimizer)))
+
+    steps = list(
+        adapt(stage, raw, config=config, schedule=schedule, learning_rate=1e-2, seed=3, parts=parts, keep=keep)
+    )
+    return SimpleNamespace(steps=steps, states=states, stage=stage, config=config, parts=parts, raw=raw)
+
+
+def same(one, other) -> bool:
+    pairs = list(zip(one.steps, other.steps, strict=False))
+    return len(one.steps) == len(other.steps) and all(
+        np.array_equal(a.scores.groups, b.scores.groups) and np.array_equal(a.selected, b.selected) and a.loss == b.loss
+        for a, b in pairs
+    )
+
+
+# --- names and settings ---------------------------------------------------------------------------------------
+
+
+def test_every_part_that_ships_is_registered_and_there(registry):
+    for part in PARTS:
+        assert registry.part(part.kind, part.name) is part
+        assert callable(load_target(part.target)) and part.summary
+    kinds = list(dict.fromkeys(part.kind for part in PARTS))
+    defaults = {part.kind: part.name for part in reversed(PARTS)}
+    assert kinds == list(TTMConfig().other_parts) + kinds
+    assert {kind: TTMConfig.model_fields[kind].default for kind in kinds} == defaults, "the first of each kind"
+
+
+def test_a_part_is_recorded_where_it_is_not_the_default():
+    assert set(TTMConfig().model_dump()) == set(TTMConfig.model_fields) - {
+        "train",
+        "part_args",
+        *(k.kind for k in PARTS),
+    }
+    config = TTMConfig.model_validate({"teacher": "ema", "teacher.decay": 0.9, "train": "norm"})
+    assert config.part_args == {"teacher": {"decay": 0.9}} and config.other_parts == ["teacher"]
+    dumped = config.model_dump(mode="json")
+    assert {name: dumped[name] for name in ("teacher", "teacher.decay", "train")} == {
+        **{"teacher": "ema", "teacher.decay": 0.9, "train": "norm"}
+    }
+    assert TTMConfig.model_validate(dumped) == config == config.with_changes({}, "nothing")
+    assert config.with_changes({"teacher.decay": 0.5}, "x").part_args == {"teacher": {"decay": 0.5}}
+    assert config.with_changes({"teacher": "none"}, "x").part_args == {}, "another part has settings of its own"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"teacher": "emma"}, "unknown teacher 'emma'; did you mean 'ema'?"),
+        ({"teacher": "ema", "teacher.deca": 1}, "--ttm_args teacher=ema: unknown key 'deca'; did you mean 'decay'?"),
+        ({"teacher": "ema", "teacher.decay": 2}, "'decay': must be less than or equal to 1, got 2"),
+        ({"teacher": "ema", "teacher.decay": "fast"}, "'decay': must be a valid number"),
+        ({"stopping.patience": 2}, "--ttm_args stopping=never: unknown key 'patience'; it takes none"),
+        ({"loss": "cross_entropy", "loss.negatives": "all"}, "'negatives': must be 'batch' or 'group', got 'all'"),
+        ({"pseudo_labels": "sinkhorn"}, "pseudo_labels=sinkhorn gives soft labels, and loss=own takes one caption"),
+        ({"train": "some"}, "train=some is unknown"),
+    ],
+)
+def test_a_wrong_part_is_one_line_before_anything_is_scored(settings, message, monkeypatch):
+    monkeypatch.setattr(score_task, "prepare", lambda *_: pytest.fail("nothing is prepared"))
+    with pytest.raises(UsageError) as raised:
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={**SHORT, **settings}, **QUICK)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_soft_labels_are_refused_for_global_tasks(registry):
+    config = TTMConfig(pseudo_labels="sinkhorn", loss="cross_entropy")
+    check_parts(registry, config, GroupShape(2, 3), False)
+    with pytest.raises(UsageError, match="matched globally"):
+        check_parts(registry, config, GroupShape(2, 2), True)
+    for rule in ("matching", "argmax"):
+        check_parts(registry, TTMConfig(pseudo_labels=rule, loss="cross_entropy"), GroupShape(2, 2), True)
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"),
+    [
+        (MethodPart("teaching", "a", "m:f"), "kind should be one of selection, pseudo_labels, loss, optimizer"),
+        (MethodPart("loss", "a b", "m:f"), "a name is made of letters, digits and _"),
+        (MethodPart("loss", "a", "m.f"), "target should be 'module:callable'"),
+        (MethodPart("loss", "a", "m:f", 3), "summary should be a text"),
+        (MethodPart("loss", "a", "m:f"), None),
+        (ScheduleSpec("a", len), "ScheduleSpec is nothing to register here; it takes MethodSpecs and MethodParts"),
+    ],
+)
+def test_what_a_plugin_registers_is_checked(part, problem):
+    found = problem_of(part, "ttmbench_register_methods")
+    assert found is None if problem is None else problem in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "problem"),
+    [
+        ("selection", lambda labels, *_: labels.confidence, "must give a bool array [12]"),
+        ("selection", lambda labels, *_: labels.nothing, "AttributeError"),
+        ("pseudo_labels", lambda scores: None, "must give PseudoLabels, got NoneType"),
+        ("pseudo_labels", lambda scores: replace(matching(scores), captions=np.full((12, 2), 5)), "from 0 to 1"),
+        ("pseudo_labels", lambda scores: replace(matching(scores), confidence=np.full(12, np.nan)), "finite [12]"),
+        ("pseudo_labels", lambda scores: replace(matching(scores), soft=np.ones((12, 2, 2))), "rows sum to 1"),
+        ("loss", lambda batch: batch.targets.sum(), "must give a scalar tensor with a gradient"),
+        ("optimizer", lambda parameters, settings: None, "must give a torch optimizer"),
+        ("lr_schedule", lambda step, steps, floor: math.nan, "must give a finite number of at least 0, got nan"),
+        ("stopping", lambda rounds: None, "must give True or False"),
+    ],
+)
+def test_a_wrong_result_of_a_part_names_it(kind, given, problem, registry, monkeypatch):
+    monkeypatch.setattr(own_parts, "given", given, raising=False)
+    parts = {**registry.parts, f"{kind}=wrong": (MethodPart(kind, "wrong", "support.own_parts:given"), "own")}
+    with pytest.raises(Exception, match=rf"{kind} 'wrong' \(support\.own_parts:given\)") as raised:
+        run(replace(registry, parts=parts), **{kind: "wrong"})
+    assert problem in str(raised.value)
+
+
+# --- each part ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"selection": "every"},
+        {"pseudo_labels": "argmax"},
+        {"pseudo_labels": "sinkhorn", "loss": "cross_entropy"},
+        {"loss": "cross_entropy", "loss.negatives": "group"},
+        {"optimizer": "sgd"},
+        {"optimizer": "sgd", "optimizer.momentum": 0},
+        {"lr_schedule": "linear"},
+        {"lr_schedule": "constant"},
+        {"teacher": "ema", "teacher.decay": 0.5},
+        {"selection": "best"},
+        {"loss": "hinge"},
+        {"optimizer": "two_rates"},
+    ],
+    ids=str,
+)
+def test_each_part_changes_the_run(settings, registry):
+    assert not same(run(registry), run(registry, **settings))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"pseudo_labels": "sinkhorn", "loss": "cross_entropy"}, {"pseudo_labels.temperature": 5}),
+        ({"pseudo_labels": "sinkhorn", "loss": "cross_entropy"}, {"pseudo_labels.rounds": 1}),
+        ({"loss": "cross_entropy"}, {"loss.negatives": "group"}),
+        ({"optimizer": "sgd"}, {"optimizer.momentum": 0.1}),
+        ({"teacher": "ema"}, {"teacher.decay": 0.3}),
+        ({"selection": "best"}, {"selection.units": 2}),
+    ],
+    ids=str,
+)
+def test_each_setting_of_a_part_changes_the_run(before, after, registry):
+    assert not same(run(registry, **before), run(registry, **before, **after))
+
+
+@pytest.mark.parametrize("name", [{"loss": "own"}, {"stopping": "never"}, {"teacher": "none"}], ids=str)
+def test_the_defaults_by_name_are_the_run_without_them(name, registry):
+    ((kind, value),) = name.items()
+    function = load_target(registry.part(kind, value).target)
+    sgd = load_parts(registry, TTMConfig(optimizer="sgd"))  # which does not enlarge the rounding of sums
+    found = []
+    for parts in (sgd, replace(sgd, **{kind: function})):
+        stage = stage_of(12, model=Graded())
+        settings = {"config": TTMConfig(**SHORT), "schedule": LINEAR, "learning_rate": 1e-2, "seed": 3}
+        found.append(list(adapt(stage, stage.score(), parts=parts, **settings)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one.scores.groups, other.scores.groups, atol=1e-5)
+        assert kind == "loss" or np.array_equal(one.scores.groups, other.scores.groups)
+
+
+def test_a_teacher_without_memory_is_none(registry):
+    assert same(run(registry), run(registry, teacher="ema", **{"teacher.decay": 0}))
+
+
+def test_a_teacher_that_never_learns_is_the_raw_model(registry):
+    found = run(registry, teacher="ema", **{"teacher.decay": 1})
+    assert all(np.array_equal(step.scores.groups, found.raw.groups) for step in found.steps)
+    assert np.array_equal(found.stage.score().groups, found.raw.groups), "the model ends as its teacher"
+
+
+def test_a_teacher_is_the_moving_average_of_every_step(registry, monkeypatch):
+    seen, stage = [], stage_of(12, model=Graded())
+    monkeypatch.setattr(finetune, "step_done", lambda: seen.append(stage.adapter.image.bias.detach().clone()))
+    mean = stage.adapter.image.bias.detach().clone()
+    found = run(registry, stage, teacher="ema", iterations=1, **{"teacher.decay": 0.75})
+    for bias in seen:
+        mean = 0.75 * mean + 0.25 * bias
+    assert len(seen) > 1 and torch.allclose(found.stage.adapter.image.bias, mean, atol=1e-7)
+    assert np.array_equal(found.steps[-1].scores.groups, stage.score().groups)
+
+
+def test_argmax_gives_each_image_its_best_caption():
+    scores = np.random.default_rng(0).normal(size=(40, 3, 4)).astype(np.float32)
+    scores[7, 1, :2] = scores[7, 1].max() + 1
+    found = other_parts.argmax(scores)
+    for group, captions, confidence, tie in zip(scores, found.captions, found.confidence, found.tie, strict=True):
+        margins = []
+        for row, chosen in zip(group.tolist(), captions, strict=True):
+            first, second = sorted(row, reverse=True)[:2]
+            assert row[chosen] == first
+            margins.append(first - second)
+        assert confidence == pytest.approx(min(margins)) and tie == (min(margins) == 0)
+    assert found.tie.tolist() == [group == 7 for group in range(40)]
+    assert any(len(set(row)) < 3 for row in found.captions.tolist()), "a caption may be used twice"
+    whole = other_parts.argmax(scores[:, 0])
+    assert whole.captions.shape == (40, 1) and np.allclose(whole.confidence, scores[:, 0].max(1))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_soft_labels_of_two_by_two_are_those_computed_by_hand(temperature):
+    """A doubly stochastic 2x2 plan is [[p, 1 - p], [1 - p, p]], and scaling rows and columns keeps p^2 / (1 - p)^2."""
+    scores = np.array([[[2.0, 1.0], [0.5, 3.0]], [[0.0, 1.0], [1.0, 0.0]], [[1.0, 1.0], [4.0, 4.0]]])
+    found = other_parts.sinkhorn(scores, temperature=temperature, rounds=10000)
+    cross = np.array([2 + 3 - 1 - 0.5, -2.0, 0.0])
+    p = 1 / (1 + np.exp(-cross / (2 * temperature)))
+    expected = np.stack([np.stack([p, 1 - p], -1), np.stack([1 - p, p], -1)], -2)
+    np.testing.assert_allclose(found.soft, expected, atol=2e-6)
+    assert found.captions[:2].tolist() == [[0, 1], [1, 0]] and found.tie.tolist() == [False, False, True]
+    assert np.array_equal(found.confidence, matching(scores).confidence)
+
+
+def test_soft_labels_with_distractors_give_no_caption_more_than_one():
+    soft = other_parts.sinkhorn(np.random.default_rng(1).normal(size=(30, 2, 4)) * 3).soft
+    np.testing.assert_allclose(soft.sum(2), 1, atol=1e-5)
+    assert soft.sum(1).max() < 1 + 1e-4 and soft.min() >= 0
+
+
+def test_controls_move_soft_labels_with_hard_ones():
+    scores = np.random.default_rng(2).normal(size=(9, 2, 3))
+    labels = other_parts.sinkhorn(scores)
+    choice = Selection(labels.captions, np.arange(9) < 6, labels.soft)
+    for control in (placebo, shuffle):
+        given = SelectionProposal(choice, labels.captions, labels.tie, 3, False, np.random.default_rng(0))
+        moved = control(given)
+        assert np.array_equal(moved.soft[6:], choice.soft[6:]) and not np.array_equal(moved.soft, choice.soft)
+        for unit in range(6 if control is placebo else 0):
+            for before, after in zip(choice.captions[unit], moved.captions[unit], strict=True):
+                assert moved.soft[unit, :, after].tolist() == choice.soft[unit, :, before].tolist()
+        if control is shuffle:
+            assert sorted(map(repr, moved.soft[:6].tolist())) == sorted(map(repr, choice.soft[:6].tolist()))
+
+
+def batch_of(groups=4, m=2, k=2, targets=None):
+    drawn = torch.Generator().manual_seed(0)
+    images = torch.randn(groups, m, 5, generator=drawn, requires_grad=True)
+    captions = torch.randn(groups, k, 5, generator=drawn, requires_grad=True)
+    if targets is None:
+        targets = torch.eye(m, k).expand(groups, m, k)
+    return finetune.LabelledBatch(images, captions, targets, Graded())
+
+
+def test_cross_entropy_to_hard_labels_is_clips_loss():
+    batch = batch_of()
+    scores, own = batch.images.flatten(0, 1) @ batch.captions.flatten(0, 1).T, torch.arange(8)
+    both = (torch.nn.functional.cross_entropy(scores, own) + torch.nn.functional.cross_entropy(scores.T, own)) / 2
+    assert torch.allclose(other_parts.cross_entropy(batch), both, atol=1e-6)
+
+
+@pytest.mark.parametrize("negatives", ["batch", "group"])
+def test_cross_entropy_to_soft_labels_is_the_sum_over_pairs(negatives):
+    soft = torch.from_numpy(other_parts.sinkhorn(np.random.default_rng(4).normal(size=(4, 2, 3))).soft)
+    batch = batch_of(4, 2, 3, soft)
+    total, scores = 0.0, torch.einsum("gid,hjd->gihj", batch.images, batch.captions).detach().numpy()
+    for g in range(4):
+        others = range(4) if negatives == "batch" else [g]
+        for i in range(2):
+            for j in range(3):
+                row = sum(math.exp(scores[g, i, h, n]) for h in others for n in range(3))
+                column = sum(math.exp(scores[h, n, g, j]) for h in others for n in range(2))
+                log_p, log_q = scores[g, i, g, j] - math.log(row), scores[g, i, g, j] - math.log(column)
+                total -= float(soft[g, i, j]) * (log_p + log_q) / 2
+    assert float(other_parts.cross_entropy(batch, negatives=negatives).detach()) == pytest.approx(total / 8, rel=1e-5)
+
+
+@pytest.mark.parametrize(("m", "k"), [(2, 2), (1, 3), (2, 3), (3, 2)])
+def test_targets_stand_where_pairs_do(m, k):
+    """Of each pair of a group, by rows of the prepared task: in batches as in the matching."""
+    stage = stage_of(5, m, k, model=Graded())
+    blind = ShuffledTask(stage, 0)
+    labels = blind.propose(stage.score())
+    choice = Selection(labels.captions, np.arange(5) != 2)
+    soft, hard = blind.pairs(choice, True), blind.pairs(choice)
+    assert soft.targets.shape == (4, m, k) and soft.targets.sum() == 4 * min(m, k)
+    for unit in range(4):
+        images, captions = np.nonzero(soft.targets[unit])
+        found = set(zip(soft.images[unit][images].tolist(), soft.captions[unit][captions].tolist(), strict=True))
+        assert found == set(zip(hard.images[unit].tolist(), hard.captions[unit].tolist(), strict=True))
+
+
+def test_a_loss_of_its_own_is_the_same_in_smaller_parts(registry):
+    stage = stage_of(6, 2, 3, model=Graded())
+    blind = ShuffledTask(stage, 0)
+    pairs = blind.pairs(Selection(blind.propose(stage.score()).captions, np.ones(6, bool)), True)
+    of_features = finetune._loss_of_features(stage.adapter, other_parts.cross_entropy, pairs, np.arange(6))
+    batch = [stage.prepared.images[pairs.images.reshape(-1)], stage.prepared.captions[pairs.captions.reshape(-1)]]
+    gradients = []
+    for part_size in (None, 5):
+        stage.adapter.zero_grad()
+        if part_size is None:
+            finetune._backward_through(stage.adapter, *batch, of_features)
+        else:
+            finetune.contrastive_in_parts(stage.adapter, *batch, part_size, of_features)
+        gradients.append([one.grad.clone() for one in stage.adapter.parameters()])
+    for whole, parts in zip(*gradients, strict=True):
+        assert torch.allclose(whole, parts, atol=1e-6)
+
+
+def test_each_group_of_parameters_has_its_own_rate(registry, monkeypatch):
+    seen, rates = [], []
+    monkeypatch.setattr(finetune, "step_done", lambda: rates.append([group["lr"] for group in seen[-1].param_groups]))
+    make = own_parts.two_rates
+    monkeypatch.setattr(own_parts, "two_rates", lambda *given, **more: seen.append(make(*given, **more)) or seen[-1])
+    run(registry, optimizer="two_rates", keep_optimizer_state=True)
+    first = [rate for rate, _ in rates]
+    assert rates[0] == pytest.approx([1e-2, 1e-3]) and min(first) >= 1e-3
+    for fast, slow in rates:
+        assert slow == pytest.approx(0.1 * fast), "in every step of every iteration"
+
+
+def test_only_the_parameters_that_are_named_are_trained(registry):
+    stage = stage_of(12, model=Graded())
+    before = {name: tensor.clone() for name, tensor in stage.adapter.state_dict().items()}
+    run(registry, stage, train="bias")
+    changed = {name for name, tensor in stage.adapter.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {"image.bias", "caption.bias"}
+
+
+# --- stopping and resuming ------------------------------------------------------------------------------------
+
+
+def test_a_run_stops_once_nothing_changes(registry):
+    settings = {"schedule": "constant", "selection": "every", "iterations": 9, "epochs": 1, "lr": 1e-5}
+    found = run(registry, stopping="no_change", **settings)
+    assert len(found.steps) == 2, "the second iteration trains on what the first did"
+    again = adapt(
+        *(stage_of(12, model=Graded()), found.raw),
+        config=found.config,
+        schedule=registry.schedule("constant"),
+        learning_rate=1e-2,
+        seed=3,
+        parts=found.parts,
+        resume=found.states[-1],
+    )
+    assert list(again) == [], "it had ended"
+
+
+def test_a_run_stops_once_its_groups_fit(registry):
+    few = stage_of(3, model=Graded())
+    found = run(registry, few, stopping="overfitted", selection="every", iterations=40, epochs=20)
+    assert 1 <= len(found.steps) < 40
+    blind = ShuffledTask(found.stage, 3)
+    ends = [other_parts.overfitted([blind.round_of(step)]) for step in found.steps]
+    assert ends == [*[False] * (len(ends) - 1), True]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"teacher": "ema", "teacher.decay": 0.6},
+        {"pseudo_labels": "sinkhorn", "loss": "cross_entropy", "optimizer": "sgd", "keep_optimizer_state": True},
+        {"stopping": "no_change", "pseudo_labels": "argmax"},
+        {"train": "bias", "lr_schedule": "linear"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_resumed_run_has_equal_bits(settings, after, registry, tmp_path):
+    whole = run(registry, **settings)
+    keeper = SeedCheckpoint(tmp_path / "ttm" / "seed_3", "start", pytest.fail)
+    for step, state in zip(whole.steps[:after], whole.states[:after], strict=True):
+        keeper.keep(step, state)
+    progress = SeedCheckpoint(tmp_path / "ttm" / "seed_3", "start", pytest.fail).read()
+    stage = stage_of(12, model=Graded())
+    rest = adapt(
+        *(stage, whole.raw),
+        config=whole.config,
+        schedule=LINEAR,
+        learning_rate=1e-2,
+        seed=3,
+        parts=whole.parts,
+        resume=progress.state,
+    )
+    resumed = SimpleNamespace(steps=[*progress.steps, *rest])
+    assert same(resumed, whole) and np.array_equal(stage.score().groups, whole.stage.score().groups)
+
+
+class Killed(BaseException):
+    """Stands for a kill, which nothing catches."""
+
+
+def test_a_plugins_parts_are_resumed_after_a_kill_with_equal_bits(tmp_path, monkeypatch):
+    settings = {"plugins": [("own", own_parts)], "ttm": {**SHORT, **OWN}, "audit_labels": True, **QUICK}
+    expected = ttmbench.simple_evaluate("tiny-clip", "shapes_color", **settings)
+    keep, path = SeedCheckpoint.keep, tmp_path / "x.json"
+
+    def killed(self, step, state):
+        keep(self, step, state)
+        raise Killed
+
+    for _ in range(2):
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(SeedCheckpoint, "keep", killed)
+            ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(path), **settings)
+    found = ttmbench.simple_evaluate("tiny-clip", "shapes_color", output_path=str(path), **settings)
+    assert found["results"] == expected["results"]
+    records = [run["ttm"]["shapes_color"] for run in (found, expected)]
+    lines = [[{**line, "seconds": 0} for line in record["iterations"]] for record in records]
+    assert lines[0] == lines[1] and [line["selected"] for line in lines[0]] == [7, 7, 7]
+    assert OWN.items() <= records[0]["hyperparameters"].items()
+    assert "support" in found["code"], "an edited source starts a new run"
+
+
+# --- through a run --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "parts", [{"pseudo_labels": "sinkhorn", "loss": "cross_entropy", "stopping": "no_change"}, {"teacher": "ema"}]
+)
+def test_the_label_audit_and_every_variant_work_with_parts(parts):
+    more = {"simple_match": True, "oracle": True, "ttm_controls": ["placebo", "shuffle"], "ttm_holdout": 0.5}
+    ttm = {**SHORT, **parts}
+    done = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=ttm, audit_labels=True, **more, **QUICK)
+    assert done["ttm"]["shapes_color"]["audit_labels"]["passed"]
+    filters = ("none", "simple_match", "ttm", "placebo", "shuffle", "holdout", "oracle")
+    assert all(done["results"]["shapes_color"][f"group_match,{name}"] is not None for name in filters)
+
+
+def test_selftrain_is_ttm_with_each_images_best_caption():
+    by_part = ttmbench.simple_evaluate(
+        "tiny-clip", "shapes_color", ttm={**SHORT, "pseudo_labels": "argmax"}, seeds=[0, 1], **QUICK
+    )
+    settings = {f"selftrain.{name}": value for name, value in SHORT.items()}
+    as_method = ttmbench.simple_evaluate(
+        "tiny-clip", "shapes_color", methods=["selftrain"], method_args=settings, seeds=[0, 1], **QUICK
+    )
+    results = [run["results"]["shapes_color"] for run in (by_part, as_method)]
+    for metric in ("text_score", "group_score", "group_match"):
+        assert results[0][f"{metric},ttm"] == results[1][f"{metric},selftrain"]
+    record = as_method["methods"]["shapes_color"]["selftrain"]
+    assert record["settings"]["pseudo_labels"] == "argmax" and record["turns"] == 3
+    selected = [line["selected"] for line in by_part["ttm"]["shapes_color"]["iterations"] if line["seed"] == 0]
+    cost = record["cost"][0]
+    assert cost["optimizer_steps"] == sum(math.ceil(count / 4) * 2 for count in selected)
+    assert cost["image_rows_backward"] == cost["caption_rows_backward"] == sum(2 * count * 2 for count in selected)
