@@ -85,7 +85,7 @@ class MethodRun:
 
     def seeds_of(self, spec: MethodSpec) -> Sequence[int]:
         """The seeds that a method is run with: one where it draws nothing, since every seed gives the same scores."""
-        return self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
+        return self.seeds if spec.is_random else self.seeds[:1]
 
     def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
         """The share of rows that choose each position of the groups as the method sees them with a seed."""
@@ -126,8 +126,7 @@ class MethodRun:
             task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
             self.positions(spec, groups, seed),
             list(task.notes),
-            getattr(task, "trained", {}),
-            time.perf_counter() - clock,
+            progress.seconds + time.perf_counter() - clock,
         )
 
     def _order(self, seed: int) -> np.ndarray:
@@ -219,6 +218,7 @@ class MethodRun:
             for step in _each(turns, spec, plugin):
                 progress.add(step)
                 kept.keep(progress, training)
+            progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
         kept.finish(progress, training)
         task.notes, task.cost = training.notes, training.cost
         return progress.scores, progress, training
@@ -231,10 +231,10 @@ class MethodRun:
         self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[_SeedRun], chance: Chance | None
     ) -> Record:
         """What results say of the method and of each seed's run."""
-        names = sorted(runs[0].trained)
+        names = sorted(runs[0].progress.trained)
         trained = {
             "train": settings.get("train"),
-            "parameters": sum(parameter.numel() for parameter in runs[0].trained.values()),
+            "parameters": sum(runs[0].progress.trained.values()),
             "names_sha256": hashlib.sha256("\n".join(names).encode()).hexdigest(),
         }
         return {
@@ -266,7 +266,6 @@ class _SeedRun:
     cost: Cost
     positions: list[float]  # share of rows that choose each shuffled position
     notes: list[str]
-    trained: Mapping[str, torch.nn.Parameter]
     seconds: float
 
 
