@@ -132,7 +132,7 @@ def test_of_a_scorer_that_knows_nothing_everything_ties():
 
 
 def test_too_few_views_and_one_caption_are_refused():
-    with pytest.raises(UsageError, match=r"mta with share=0\.3 needs at least 5 views, not 4"):
+    with pytest.raises(UsageError, match=r"share=0\.3 needs at least 5 views, not 4"):
         mta(view_task(), views=4)
     assert mta(view_task(), views=5).shape == (4, 2, 2)
     with pytest.raises(UsageError, match="needs at least 11 views, not 10"):

@@ -33,9 +33,9 @@ class MethodProgress:
         state: to resume from; None at the beginning and at the end.
         random: states of torch's generators, likewise.
         notes, cost: of the turns so far.
-        trained: parameter -> how many numbers it has.
         seconds: wall time of earlier processes.
         is_finished: whether no turn is left.
+        trained: name of each parameter that was trained -> how many numbers it has.
     """
 
     scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
@@ -46,9 +46,9 @@ class MethodProgress:
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
-    trained: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     is_finished: bool = False
+    trained: dict[str, int] = field(default_factory=dict)
 
     @property
     def mean_loss(self) -> float | None:
@@ -141,10 +141,10 @@ class MethodCheckpoint:
             "losses": progress.losses,
             "notes": task.notes,
             "cost": asdict(task.cost),
-            "trained": progress.trained,
             "seconds": progress.seconds + time.perf_counter() - self._began,
             "optimizers": settings,
             "is_finished": is_finished,
+            "trained": progress.trained,
         }
         if not write_state(self._path, tensors, about, self._consequence):
             self._path = None

@@ -46,7 +46,7 @@ def mta(
     nearest = int(share * (views - 1))
     if nearest == 0:
         least = math.ceil(1 / share) + 1
-        raise UsageError(f"mta with share={share:g} needs at least {least} views, not {views}")
+        raise UsageError(f"share={share:g} needs at least {least} views, not {views}")
     scores = []
     for images, captions, logits in views_in_groups(task, views, crop_scale, flip):
         modes = [
