@@ -73,12 +73,16 @@ if TYPE_CHECKING:
     from ttmbench.protocols import Trainable as Trainable
     from ttmbench.protocols import TrainableInParts as TrainableInParts
     from ttmbench.protocols import Truncating as Truncating
+    from ttmbench.ttm.finetune import LabelledBatch as LabelledBatch
+    from ttmbench.ttm.parts import Round as Round
+    from ttmbench.ttm.selection import PseudoLabels as PseudoLabels
     from ttmbench.types import AdapterSpec as AdapterSpec
     from ttmbench.types import Group as Group
     from ttmbench.types import GroupShape as GroupShape
     from ttmbench.types import ImageRef as ImageRef
     from ttmbench.types import IterationRecord as IterationRecord
     from ttmbench.types import Loaded as Loaded
+    from ttmbench.types import MethodPart as MethodPart
     from ttmbench.types import MethodSpec as MethodSpec
     from ttmbench.types import MetricSpec as MetricSpec
     from ttmbench.types import ModelCard as ModelCard
@@ -105,9 +109,12 @@ _HOME = {
         *("PreparedPairScorer", "PreparesInThreads", "Preparing", "Reporting", "Savable", "StoredFeatures"),
         *("Trainable", "TrainableInParts", "Truncating"),
     ),
+    "ttm.finetune": ("LabelledBatch",),
+    "ttm.parts": ("Round",),
+    "ttm.selection": ("PseudoLabels",),
     "types": (
-        *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "Loaded", "MethodSpec", "MetricSpec"),
-        *("ModelCard", "ModelFiles", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
+        *("AdapterSpec", "Group", "GroupShape", "ImageRef", "IterationRecord", "Loaded", "MethodPart", "MethodSpec"),
+        *("MetricSpec", "ModelCard", "ModelFiles", "ScheduleSpec", "Scores", "SourceRequest", "SourceSpec"),
     ),
 }
 _MODULE_OF = {name: f"ttmbench.{module}" for module, names in _HOME.items() for name in names}

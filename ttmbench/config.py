@@ -110,6 +110,11 @@ class TTMConfig(BaseModel):
     teacher: str = "none"
     part_args: dict[str, Arguments] = {}
 
+    @classmethod
+    def takes(cls, key: str) -> bool:
+        """Whether a key is a setting of TTM or of one of its parts."""
+        return key in cls.model_fields or key.startswith(tuple(f"{kind}." for kind in PART_KINDS))
+
     @property
     def other_parts(self) -> list[PartKind]:
         """Kinds of parts that are not the defaults, or are given settings of their own."""
@@ -351,7 +356,8 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
         "seeds": any_method,
         "method_args": (bool(config.methods), "is for methods, so it needs methods"),
-        **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
+        **dict.fromkeys(("ttm_controls", "ttm_also"), ttm),
+        **dict.fromkeys(("ttm_holdout", "audit_labels"), (ttm[0] or bool(config.methods), f"{ttm[1]}, or methods")),
         **dict.fromkeys(("log_samples", "save_scores"), file),
         "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),
     }

@@ -1,4 +1,4 @@
-"""``ttmbench ls``: tasks, models, test-time methods and other registered names."""
+"""``ttmbench ls``: tasks, models, test-time methods, parts of TTM and other registered names."""
 
 from __future__ import annotations
 
@@ -107,6 +107,10 @@ def _methods(registry: Registry) -> list[Row]:
     ]
 
 
+def _parts(registry: Registry) -> list[Row]:
+    return [{"part": key, "plugin": plugin, "summary": spec.summary} for key, (spec, plugin) in registry.parts.items()]
+
+
 def _metrics(registry: Registry) -> list[Row]:
     return [
         {"metric": name, "scope": spec.scope, "track": spec.track, "plugin": plugin, "summary": spec.summary}
@@ -132,6 +136,7 @@ _ROWS = {
     "tasks": _tasks,
     "models": _models,
     "methods": _methods,
+    "parts": _parts,
     "tags": _tags,
     "metrics": _metrics,
     "schedules": _schedules,

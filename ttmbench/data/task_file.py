@@ -208,7 +208,7 @@ class TaskSpec(BaseModel):
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
         for name, settings in self.ttm.items():
-            unknown = sorted(set(settings) - set(TTMConfig.model_fields))
+            unknown = sorted(key for key in settings if not TTMConfig.takes(key))
             if unknown:
                 raise ValueError(f"unknown key 'ttm.{name}.{unknown[0]}'; known: {', '.join(TTMConfig.model_fields)}")
             try:

@@ -33,6 +33,7 @@ class MethodProgress:
         random: states of torch's generators, likewise.
         notes, cost: of the turns so far.
         is_finished: whether no turn is left.
+        trained: name of each parameter that was trained -> how many numbers it has.
     """
 
     scores: torch.Tensor = field(default_factory=lambda: torch.empty(0))
@@ -44,6 +45,7 @@ class MethodProgress:
     notes: list[str] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
     is_finished: bool = False
+    trained: dict[str, int] = field(default_factory=dict)
 
     @property
     def mean_loss(self) -> float | None:
@@ -100,7 +102,7 @@ class MethodCheckpoint:
             part, dot, name = key.partition(".")
             if dot:
                 parts[part][name] = tensor
-        values = {name: about[name] for name in ("turns", "updates", "losses", "notes", "is_finished")}
+        values = {name: about[name] for name in ("turns", "updates", "losses", "notes", "is_finished", "trained")}
         optimizers = [_optimizer_state(number, parts["optimizer"], of) for number, of in enumerate(about["optimizers"])]
         state = MethodState(about["turns"], parts["parameters"], optimizers, parts["state"])
         left = None if about["is_finished"] else state
@@ -138,6 +140,7 @@ class MethodCheckpoint:
             "cost": asdict(task.cost),
             "optimizers": settings,
             "is_finished": is_finished,
+            "trained": progress.trained,
         }
         if not write_state(self._path, tensors, about, self._consequence):
             self._path = None
