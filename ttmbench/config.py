@@ -31,7 +31,7 @@ from ttmbench._util.option_values import (
 )
 from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
 from ttmbench.errors import UsageError
-from ttmbench.types import PartKind
+from ttmbench.method_spec import PartKind
 
 DEFAULT_LEARNING_RATE = 1e-5
 AUTHORS_LEARNING_RATE = 4e-5  # what the authors' published code takes where nothing is said
@@ -356,7 +356,8 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
         "seeds": any_method,
         "method_args": (bool(config.methods), "is for methods, so it needs methods"),
-        **dict.fromkeys(("ttm_controls", "ttm_holdout", "ttm_also", "audit_labels"), ttm),
+        **dict.fromkeys(("ttm_controls", "ttm_also"), ttm),
+        **dict.fromkeys(("ttm_holdout", "audit_labels"), (ttm[0] or bool(config.methods), f"{ttm[1]}, or methods")),
         **dict.fromkeys(("log_samples", "save_scores"), file),
         "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),
     }

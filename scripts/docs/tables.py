@@ -1,6 +1,6 @@
-"""Writes the tables of all named models (docs/models.md) and of all tasks (docs/tasks.md).
+"""Writes the tables of all named models (docs/models.md), tasks (docs/tasks.md) and methods (docs/methods.md).
 
-python scripts/docs/tables.py write    # after the catalogue or a task file changed
+python scripts/docs/tables.py write    # after the catalogue, a task file or a method changed
 python scripts/docs/tables.py check    # fails if a table is not what these say
 """
 
@@ -21,6 +21,9 @@ TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
 TASK_HEAD = [
     *("task", "groups", "shape", "chance: group score", "chance: group match", "images needed", "source", "licence"),
     *("gated", "known how", "fetched by", "in the data folder", "known label errors"),
+]
+METHOD_HEAD = [
+    *("method", "paper", "uses", "one answer depends on", "restored", "order of groups", "scored", "fair baseline"),
 ]
 
 
@@ -121,11 +124,34 @@ def _files(source: Mapping, tag_files: Mapping) -> list[str]:
     return files + [one.file for one in tag_files.values()]
 
 
+def methods() -> str:
+    """The Markdown table, one line a test-time method."""
+    lines = ["| " + " | ".join(METHOD_HEAD) + " |", "|" + "---|" * len(METHOD_HEAD)]
+    for name, (spec, _) in build_registry().methods.items():
+        cells = (
+            f"`{name}`",
+            _paper(spec.reference),
+            ", ".join(need.replace("_", " ") for need in spec.needs),
+            spec.scope,
+            {"group": "before each group", "batch": "before each batch", "never": "never", None: "-"}[spec.reset],
+            "matters" if spec.order_dependent else "no effect",
+            "-" if not spec.trains else "before the update" if spec.scores_before_update else "after the update",
+            "SimpleMatch" if spec.assumes_matching else "raw",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _paper(reference: str) -> str:
+    number = reference.removeprefix("arXiv:")
+    return f"[{number}](https://arxiv.org/abs/{number})" if number != reference else reference or "-"
+
+
 def main() -> None:
     """Puts each table between ``<!-- name -->`` and ``<!-- /name -->`` of its page, or checks that it is there."""
     if sys.argv[1:] not in (["write"], ["check"]):
         sys.exit(__doc__)
-    for name, table in (("models", models), ("tasks", tasks)):
+    for name, table in (("models", models), ("tasks", tasks), ("methods", methods)):
         page = DOCS / f"{name}.md"
         text = page.read_text(encoding="utf-8")
         before, start, rest = text.partition(f"<!-- {name} -->\n")

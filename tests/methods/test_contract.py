@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.training_tasks import load
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import entropy
@@ -16,7 +17,7 @@ from ttmbench.plugins.methods import METHODS
 from ttmbench.testing import ContractError, check_method
 from ttmbench.types import MethodSpec
 
-FEWER = {"views": 8, "steps": 2, "iterations": 2, "epochs": 1}
+FEWER = {"views": 8, "steps": 2, "rounds": 2, "wrappers": ("{}", "a photo of {}")}
 SHIPPED = [one for one in METHODS if not one.target.startswith("ttmbench.ttm.")]
 TRAINS = {"needs": ("gradients",), "reset": "never", "scope": "stream", "order_dependent": True}
 
@@ -50,9 +51,10 @@ def check(adapter):
 
 
 @pytest.mark.parametrize("spec", SHIPPED, ids=[spec.name for spec in SHIPPED])
-def test_what_ships_keeps_the_contract(spec, adapter):
+def test_what_ships_keeps_the_contract(spec, tiny_hf_clip):
     from ttmbench.methods.settings import arguments
 
+    adapter = load(tiny_hf_clip)  # which knows the words of every method
     known = [one.name for one in arguments(spec)]
     made = check_method(spec, settings={k: v for k, v in FEWER.items() if k in known}, adapter=adapter)
     assert "a constant scorer has no image right" in made
@@ -63,6 +65,8 @@ def test_a_registered_name_will_do():
     assert check_method("dual_softmax")[0] == "settings can be read"
     with pytest.raises(UsageError, match="unknown method 'dual_softmin'"):
         check_method("dual_softmin")
+    with pytest.raises(UsageError, match="'ttm' is TTM with other settings"):
+        check_method("ttm")
 
 
 # Methods of scores and features

@@ -10,10 +10,13 @@ import torch
 from support import tiny_models
 from support.small_models import Towers
 
+from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
+from ttmbench.evaluator.methods import check_methods
 from ttmbench.methods.task import FeatureTask, TrainingTask
 from ttmbench.model_adapters import hf, itc
 from ttmbench.model_adapters.embeddings import EmbeddingsModel
+from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm.parameters import SETS, digest, is_of_captions, is_of_images, is_temperature, select
 
@@ -213,6 +216,20 @@ def test_what_a_model_lacks_is_refused_with_what_it_has():
     assert set(select(Bare(), "all")) == {"parameters.0"}
     with pytest.raises(UsageError, match=r"train=bias: this model has no such parameters; it has all$"):
         select(Bare(), "bias")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "which", "message"),
+    [
+        ("fp32", "norm", r"method 'tent': train=norm: this model has no such parameters; it has all$"),
+        ("fp32", "lora:2", r"method 'tent': train=lora:2 needs linear layers .* it has no attention$"),
+        ("fp16", "all", r"method 'tent' needs gradients, which underflow in fp16; use --dtype bf16 or fp32$"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_scored(dtype, which, message):
+    config = RunConfig(model="x", tasks=("y",), methods=("tent",), method_args={"tent.train": which}, dtype=dtype)
+    with pytest.raises(UsageError, match=message):
+        check_methods(build_registry(), config, {}, embeddings())
 
 
 def test_the_digest_is_of_the_names():

@@ -13,7 +13,7 @@ from support.small_models import Counting
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.methods import checkpoint
 from ttmbench.results.scores_file import read_scores
@@ -202,3 +202,45 @@ def test_a_target_that_is_no_function_is_refused():
 
     with pytest.raises(TtmbenchError, match="own_methods:TURNS must be a function"):
         ttmbench.simple_evaluate("tiny-clip", TASK, methods="broken", plugins=[("own", Broken)], **QUICK)
+
+
+@pytest.mark.parametrize("method", ["doubled", "centred", "drift"])
+def test_the_audit_of_labels_passes_for_a_method_that_knows_none(method):
+    record = evaluate(method, audit_labels=True).typed.to_dict()["methods"][TASK][method]
+    assert record["audit_labels"]["passed"] is True
+    assert 0 < record["audit_labels"]["compared"] <= record["audit_labels"]["of"] == 12
+
+
+def test_the_audit_of_labels_finds_a_method_that_reads_positions():
+    with pytest.raises(AssertionNotMet, match="something reads positions"):
+        evaluate("first_is_best", audit_labels=True)
+
+
+def test_held_out_groups_are_scored_by_a_model_that_never_trained_on_them():
+    document = evaluate("drift,episode", ttm_holdout=0.25, seeds=[0, 1]).typed.to_dict()
+    held = document["methods"][TASK]["drift"]["holdout"]
+    assert (held["share"], held["adapted"], held["scored"]) == (0.25, 9, 3)
+    assert set(held["metrics"]) == {"text_score", "image_score", "group_score", "group_match", "individual_match"}
+    assert all(len(values["adapted"]) == 2 for values in held["metrics"].values())
+    trained_on = [turn for turn in own_methods.TURNS if len(turn) and max(turn) < 9]
+    assert sum(map(len, trained_on)) >= 18, "nine groups in each of two seeds"
+    assert "holdout" not in document["methods"][TASK]["episode"], "it leaves no trained model"
+    assert numbers(evaluate("drift"), "none") == numbers(evaluate("drift", ttm_holdout=0.25), "none")
+
+
+def test_a_seed_that_was_finished_is_read_and_has_the_same_record(tmp_path):
+    """The run stops in its second seed; the first one's record comes from its file."""
+    settings = {"methods": "drift", "seeds": [0, 1]}
+    expected = evaluate(**settings).typed.to_dict()["methods"][TASK]["drift"]
+    own_methods.TURNS.clear()
+    own_methods.STOP_AFTER.append(4)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(**settings, output_path=str(tmp_path))
+    own_methods.STOP_AFTER.clear()
+    own_methods.TURNS.clear()
+    found = evaluate(**settings, output_path=str(tmp_path)).typed.to_dict()["methods"][TASK]["drift"]
+    assert len(own_methods.TURNS) == 3, "the second seed alone"
+    for record in (expected, found):
+        for cost in record["cost"]:
+            del cost["seconds"], cost["view_seconds"]
+    assert found == expected

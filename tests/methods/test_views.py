@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from support.stand_in_gpu import stand_in_gpu
+from support.training_tasks import load, training_task
 
 import ttmbench
 from ttmbench.errors import DataError, UsageError
@@ -300,6 +301,19 @@ def test_methods_of_a_run_share_views_and_each_is_charged_for_them(monkeypatch):
     assert [cost["image_rows"] for cost in costs.values()] == [12 * 8, 12 * 8, 12 * 9]
     assert costs["zero"]["view_seconds"] == costs["vte"]["view_seconds"] > 0
     assert all(cost["seconds"] >= cost["view_seconds"] for cost in costs.values())
+
+
+def test_views_are_those_of_the_model_as_it_came_after_it_was_trained(tiny_hf_clip, images):
+    groups = [images.group(0, 1), images.group(2, 3)]
+    task = training_task(load(tiny_hf_clip), groups=2)
+    task._views = views_of(task.adapter, groups, 64)(0, Cost())
+    parameters = task.train("norm_images")
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(0.5)
+    trained = [parameter.clone() for parameter in parameters]
+    assert torch.equal(task.views(6, 0.5, False), made(groups, load(tiny_hf_clip)))
+    assert all(torch.equal(*pair) for pair in zip(parameters, trained, strict=True))
 
 
 def scores_on(device, groups) -> list[torch.Tensor]:

@@ -33,9 +33,12 @@ def execute(program: str, folder: Path) -> str:
 
 # Who runs the blocks of a page in a language; every block of every page has to have somebody.
 HERE = {
-    "python": {"README.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md", "ttm-parts.md"},
+    "python": {
+        *("README.md", "add-a-method.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md"),
+        "ttm-parts.md",
+    },
     "yaml": {"add-a-task.md", "command-line.md", "reproduce.md", "sweep.md"},
-    "toml": {"add-an-adapter.md", "hooks.md"},
+    "toml": {"add-a-method.md", "add-an-adapter.md", "hooks.md"},
     "text": {"add-a-task.md", "architecture.md", "tasks.md"},
 }
 ELSEWHERE = {  # test_docs.py, test_lessons.py, test_reference.py and test_readme.py
@@ -57,27 +60,31 @@ def test_every_block_of_every_page_is_tested_by_somebody():
 # Programs
 
 
-def test_the_page_on_adapters_makes_a_package_that_works(tmp_path):
-    """Its files in their places, its tests, its program, and its commands as an installed plugin's."""
-    page = ROOT / "docs" / "add-an-adapter.md"
-    marked = [*blocks(page, "python"), *blocks(page, "toml")]
+def package_of(page: str, folder: Path) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    """Writes the files of a page as an installed package; returns its blocks, and its commands on eight groups."""
+    marked = [*blocks(ROOT / "docs" / page, "python"), *blocks(ROOT / "docs" / page, "toml")]
     for mark, text in marked:
         if mark.startswith("file: "):
-            path = tmp_path / mark.removeprefix("file: ")
+            path = folder / mark.removeprefix("file: ")
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    assert {mark for mark, _ in marked} >= {"run", "file: my_models/plugin.py"} and "" not in dict(marked)
-    points = tomllib.loads((tmp_path / "pyproject.toml").read_text())["project"]["entry-points"]["ttmbench"]
-    about = tmp_path / "my_models-0.1.0.dist-info"  # what pip would write
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-models\nVersion: 0.1.0\n", encoding="utf-8")
-    lines = [f"{name} = {module}" for name, module in points.items()]
-    (about / "entry_points.txt").write_text("\n".join(["[ttmbench]", *lines, ""]), encoding="utf-8")
-    (commands,) = [text for _, text in blocks(page, "bash") if text.startswith("pip install -e .\n")]
+    assert "" not in dict(marked)
+    about = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    made = folder / f"{about['name'].replace('-', '_')}-0.1.0.dist-info"  # what pip would write
+    made.mkdir()
+    (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: 0.1.0\n", encoding="utf-8")
+    lines = [f"{name} = {module}" for name, module in about["entry-points"]["ttmbench"].items()]
+    (made / "entry_points.txt").write_text("\n".join(["[ttmbench]", *lines, ""]), encoding="utf-8")
+    (commands,) = [text for _, text in blocks(ROOT / "docs" / page, "bash") if text.startswith("pip install -e .\n")]
     words = [line.split()[1:] for line in commands.splitlines() if line.startswith("ttmbench ")]
-    assert len(words) == 5
     words = [[*one, "--limit", "8"] if "--tasks" in one and "--limit" not in one else one for one in words]
-    words = [[*one, "--device", "cpu"] if "--tasks" in one else one for one in words]
+    return marked, [[*one, "--device", "cpu"] if "--tasks" in one else one for one in words]
+
+
+def test_the_page_on_adapters_makes_a_package_that_works(tmp_path):
+    """Its files in their places, its tests, its program, and its commands as an installed plugin's."""
+    marked, words = package_of("add-an-adapter.md", tmp_path)
+    assert {mark for mark, _ in marked} >= {"run", "file: my_models/plugin.py"} and len(words) == 5
     program = "\n".join(text for mark, text in marked if mark == "run")
     execute(
         f"{program}\n"
@@ -90,10 +97,23 @@ def test_the_page_on_adapters_makes_a_package_that_works(tmp_path):
     )
 
 
+def test_the_page_on_methods_makes_a_package_that_works(tmp_path):
+    """Its files in their places, its test, and its commands as an installed plugin's."""
+    marked, words = package_of("add-a-method.md", tmp_path)
+    assert len(marked) == 5 and len(words) == 4
+    shown = execute(
+        "from ttmbench.testing import check_method\n"
+        "for name in ('sharpened', 'centred', 'mean_teacher'):\n    print(len(check_method(name)), 'checks')\n"
+        f"from ttmbench.cli import main\nfor words in {words}:\n    assert main(words) == 0, words\n",
+        tmp_path,
+    )
+    assert shown.count("checks") == 3 and "mean_teacher" in shown
+
+
 def test_the_hooks_of_the_page_on_hooks_are_a_plugin_that_works(tmp_path):
     """All of them in one module; what it registers is used, and what it prints is what a run tells it."""
     source = ["import importlib.resources", "import numpy as np"]
-    source += ["from ttmbench import AdapterSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl"]
+    source += ["from ttmbench import AdapterSpec, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec, hookimpl"]
     source += ["from ttmbench.matching import match_groups"]
     package = tmp_path / "my_package"
     (package / "tasks").mkdir(parents=True)
@@ -108,19 +128,20 @@ def test_the_hooks_of_the_page_on_hooks_are_a_plugin_that_works(tmp_path):
     (package / "tasks" / "walls.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
     passed = ""
     for _, text in blocks(ROOT / "docs" / "hooks.md", "python"):
-        if text.startswith('"""my_package/walls.py"""'):
-            (package / "walls.py").write_text(text, encoding="utf-8")
+        if file := re.match(r'"""my_package/(\w+\.py)"""', text):
+            (package / file[1]).write_text(text, encoding="utf-8")
         elif "import my_plugin" in text:
             passed = text
         else:
             source.append(text)
     (tmp_path / "my_plugin.py").write_text("\n".join(source), encoding="utf-8")
     hooks = set(re.findall(r"def (ttmbench_\w+)", "\n".join(source)))
-    assert len(hooks) == 9
+    assert len(hooks) == 10
     shown = execute(
         f"{passed}\n"
         "adapted = simple_evaluate('tiny-clip', ['walls', 'shapes_color'], limit=3, plugins=[('mine', my_plugin)],\n"
-        "    ttm={'iterations': 1, 'epochs': 1, 'schedule': 'halving'}, device='cpu')\n"
+        "    ttm={'iterations': 1, 'epochs': 1, 'schedule': 'halving'}, methods=['halved'], device='cpu')\n"
+        "assert 'group_score,halved' in adapted.results['shapes_color']\n"
         "assert 'clear_match,none' in adapted.results['walls'], adapted.results\n",
         tmp_path,
     )

@@ -92,7 +92,14 @@ def test_the_tables_of_models_and_tasks_are_those_of_the_catalogue_and_the_task_
 
 # Python
 
-FOR_AUTHORS = {"README.md", "python.md", "hooks.md", "add-a-task.md", "add-an-adapter.md"}  # of programs and plugins
+FOR_AUTHORS = {
+    "README.md",
+    "python.md",
+    "hooks.md",
+    "add-a-task.md",
+    "add-an-adapter.md",
+    "add-a-method.md",
+}  # of programs and plugins
 THIRD_PARTY = sorted((ROOT / "tests" / "third_party" / "src").rglob("*.py"))
 PUBLIC = {f"ttmbench.{name}" for name in ttmbench._MODULES} | {"ttmbench"}
 

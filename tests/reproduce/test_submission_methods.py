@@ -78,7 +78,7 @@ FORGERIES = [
     (put("methods", T, "tent", "loss", to=[1e9, 0.5]), f"methods.{T}.tent.loss.0: is 1e+09"),
     (put("methods", T, "dn", "chance", to=None), f"methods.{T}.dn.chance: is null"),
     (lambda forged: method(forged, "dn")["cost"][0].update(optimizer_steps=4), "cost.0.optimizer_steps: is 4"),
-    (lambda forged: method(forged, "dual_softmax")["cost"][0].update(image_rows=4), "cost.0.image_rows: is 4"),
+    (lambda forged: method(forged, "dual_softmax")["cost"][0].update(views=4), "cost.0.views: is 4"),
     (lambda forged: method(forged, "tent")["cost"][0].update(tower_passes=0.01), "cost.0.tower_passes: is 0.01"),
     (lambda forged: method(forged, "zero")["cost"][1].update(seconds=1e6), "cost.1.seconds: is 1000000.0"),
     (without("methods", T, "tent"), f"methods.{T}.tent is missing, and there are scores of this method"),

@@ -14,6 +14,7 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run, check_training
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.methods.low_rank import check_train
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
@@ -42,6 +43,8 @@ def check_methods(
         settings = checked_settings(spec, settings_for(config, name))
         if is_ttm(spec):
             _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
+        elif adapter is not None:
+            _check_parameters(config, spec, settings, adapter)
         wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
         if isinstance(wrappers, tuple) and (unknown := unknown_wrappers(adapter, wrappers)):
             raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
@@ -67,6 +70,18 @@ def _check_ttm(
         check_parts(registry, settings, spec.shape, spec.is_global)
     if adapter is not None:
         check_training(Capabilities(adapter), config, settings)
+
+
+def _check_parameters(config: RunConfig, spec: MethodSpec, settings: Record, adapter: Model) -> None:
+    """UsageError for parameters that the model lacks, or a precision in which none are trained."""
+    which = settings.get("train")
+    if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
+        raise UsageError(f"method '{spec.name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
+    if isinstance(which, str) and isinstance(adapter, TrainableInParts):
+        try:
+            check_train(adapter, which)
+        except UsageError as error:
+            raise UsageError(f"method '{spec.name}': {error}") from None
 
 
 def is_ttm(spec: MethodSpec) -> bool:
@@ -141,6 +156,10 @@ def columns(
         state,
         "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
         () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
+        config.audit_labels,
+        config.ttm_holdout,
+        None if scored.data.clusters is None else scored.data.clusters.groups,
+        config.seed,
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]

@@ -116,7 +116,7 @@ def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str
         SIMPLE_MATCH: config.simple_match,
         TTM: config.ttm,
         **dict.fromkeys(config.ttm_controls, True),
-        **dict.fromkeys((HOLDOUT_RAW, HOLDOUT), config.ttm_holdout is not None),
+        **dict.fromkeys((HOLDOUT_RAW, HOLDOUT), config.ttm and config.ttm_holdout is not None),
         ORACLE: config.oracle,
     }
     if model is None:

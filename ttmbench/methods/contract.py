@@ -23,7 +23,7 @@ from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm.parameters import select
 from ttmbench.types import MethodSpec
 
-_Inputs = tuple[Prepared, torch.Tensor, torch.Tensor]  # and the features of images and captions
+_Inputs = tuple[Prepared, list[str], torch.Tensor, torch.Tensor]  # texts of captions; features of both
 Outcome = tuple[str, bool, str]
 """Name of a check, whether it holds, and what was found otherwise."""
 
@@ -44,6 +44,8 @@ class BrokenMethodError(Exception):
 
 def outcomes(spec: MethodSpec, adapter: TrainableDualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
     """Every check of a method with a model, one by one; BrokenMethodError for one after which no other can be made."""
+    if spec.target.startswith("ttmbench.ttm."):
+        raise UsageError(f"'{spec.name}' is TTM with other settings; it yields no steps that could be checked here")
     try:
         for one in arguments(spec):
             _ = one.allowed
@@ -122,9 +124,7 @@ class Trial:
     adapter: TrainableDualEncoder
     settings: Mapping[str, object]
     turns: int = 0
-    _inputs: dict[tuple[tuple[int, int], bool], tuple[Prepared, torch.Tensor, torch.Tensor]] = field(
-        default_factory=dict
-    )
+    _inputs: dict[tuple[tuple[int, int], bool], _Inputs] = field(default_factory=dict)
 
     def scores(
         self,
@@ -178,7 +178,7 @@ class Trial:
 
     def is_restored(self) -> bool:
         """Whether the model encodes an image and a caption as before the runs."""
-        _, images, captions = self._inputs[(2, 2), False]
+        _, _, images, captions = self._inputs[(2, 2), False]
         with torch.no_grad():
             image = self.adapter.encode_images(self.adapter.prepare_images(_images(1)))
             caption = self.adapter.encode_captions(self.adapter.prepare_captions(_CAPTIONS[:1]))
@@ -235,7 +235,7 @@ class Trial:
         key = (shape, order is not None)
         if key not in self._inputs:
             self._inputs[key] = self._encoded(shape, renumbered=order is not None)
-        prepared, *features_of = self._inputs[key]
+        prepared, texts, *features_of = self._inputs[key]
         images, captions = (features.clone() for features in features_of)
         image_rows, caption_rows = (torch.from_numpy(rows) for rows in (prepared.rows.images, prepared.rows.captions))
         if order is not None:
@@ -262,7 +262,14 @@ class Trial:
             return features
         resets = self.spec.reset in ("group", "batch")
         return _SmallTask(
-            features, 0, adapter=self.adapter, prepared=prepared, select=select, resets=resets, resume=resume
+            features,
+            0,
+            adapter=self.adapter,
+            prepared=prepared,
+            select=select,
+            resets=resets,
+            resume=resume,
+            texts=texts if "caption_texts" in self.spec.needs else (),
         )
 
     def _encoded(self, shape: tuple[int, int], renumbered: bool) -> _Inputs:
@@ -278,7 +285,7 @@ class Trial:
         with torch.no_grad():
             images = [self.adapter.encode_images(self.adapter.prepare_images([one])) for one in _images(GROUPS * m)]
             captions = [self.adapter.encode_captions(self.adapter.prepare_captions([text])) for text in texts]
-        return Prepared(*inputs, rows), torch.cat(images), torch.cat(captions)
+        return Prepared(*inputs, rows), texts, torch.cat(images), torch.cat(captions)
 
 
 class _SmallTask(TrainingTask):

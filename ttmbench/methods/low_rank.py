@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.protocols import Adapter
+from ttmbench.protocols import Adapter, Trainable
 from ttmbench.ttm.finetune import module_of
-from ttmbench.ttm.parameters import NOT_RUN, SETS
+from ttmbench.ttm.parameters import NOT_RUN, SETS, select
 
 SCALE = 2.0  # of an update: alpha / rank, as in TTL (arXiv:2407.15913: alpha 32, rank 16)
 _WORDS = f"{', '.join(SETS)} or lora:RANK"
@@ -64,12 +64,22 @@ class LowRankUpdate:
 
 
 def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
-    """Adds an update to each layer, in place of earlier ones; returns its parameters by name.
+    """Adds an update to each layer of `layers_for`, in place of earlier ones; returns their parameters by name."""
+    remove_low_rank(adapter)
+    parameters: dict[str, nn.Parameter] = {}
+    for name, layer in layers_for(adapter, rank).items():
+        update = LowRankUpdate(name, layer, rank)
+        layer.register_forward_hook(update)
+        parameters |= {f"{name}.lora_a": update.down, f"{name}.lora_b": update.up}
+    return parameters
+
+
+def layers_for(adapter: object, rank: int) -> dict[str, nn.Linear]:
+    """The layers that ``lora:RANK`` updates, by name.
 
     Raises:
         UsageError: the model has no linear layers of their own for queries and values, or is compiled.
     """
-    remove_low_rank(adapter)
     model = module_of(adapter)
     modules = {} if model is None else dict(model.named_modules())
     layers = {
@@ -78,18 +88,23 @@ def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
         if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in _LAYERS and not NOT_RUN.search(f"{name}.")
     }
     if not layers:
-        fused = any(name.endswith(("in_proj_weight", "qkv.weight")) for name in _weights(model))
+        weights = () if model is None else (name for name, _ in model.named_parameters())
+        fused = any(name.endswith(("in_proj_weight", "qkv.weight")) for name in weights)
         why = "they are fused with the keys in one matrix" if fused else "it has no attention"
         raise UsageError(f"train=lora:{rank} needs linear layers for queries and for values, and in this model {why}")
     declared = adapter.fingerprint() if isinstance(adapter, Adapter) else None
     if isinstance(declared, Mapping) and declared.get("compiled"):
         raise UsageError(f"train=lora:{rank} cannot change a compiled model; run without --compile")
-    parameters: dict[str, nn.Parameter] = {}
-    for name, layer in layers.items():
-        update = LowRankUpdate(name, layer, rank)
-        layer.register_forward_hook(update)
-        parameters |= {f"{name}.lora_a": update.down, f"{name}.lora_b": update.up}
-    return parameters
+    return layers
+
+
+def check_train(adapter: Trainable, which: str) -> None:
+    """UsageError if a model does not have a known set of parameters, or if it cannot be updated."""
+    rank = rank_of(which)
+    if rank is not None:
+        layers_for(adapter, rank)
+    elif which in SETS:
+        select(adapter, which)
 
 
 def remove_low_rank(adapter: object) -> None:
@@ -108,7 +123,3 @@ def low_rank_removed(adapter: object) -> Iterator[None]:
         yield
     finally:
         remove_low_rank(adapter)
-
-
-def _weights(model: nn.Module | None) -> Iterator[str]:
-    return iter(()) if model is None else (name for name, _ in model.named_parameters())

@@ -20,6 +20,7 @@ import torch
 
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench.methods.audit import audit_labels
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.cost import Cost
@@ -29,9 +30,10 @@ from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
 from ttmbench.plugins.registry import load_target
 from ttmbench.protocols import DualEncoder
-from ttmbench.results.summary import MethodScores
+from ttmbench.results.clusters import held_out
+from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.dual_encoder import Features, encode
-from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.parameters import select
 from ttmbench.ttm.trainer import Original
@@ -52,7 +54,11 @@ class MethodRun:
     folder: Path | None = None  # of checkpoints
     start: str = ""  # digest of what they start from
     texts: Sequence[str] = ()  # of distinct captions in the order of rows; none where features are stored
-    _features: dict[str, Features] = field(default_factory=dict)
+    audit: bool = False  # run every seed again with captions in another order
+    holdout: float | None = None  # also train on a part of the groups, and score this share of them
+    clusters: np.ndarray | None = None  # of the groups, int [groups]; equal where they share an image
+    seed: int = 0  # of what all seeds share: which groups are held out
+    encoded: dict[str, Features] = field(default_factory=dict)  # once for all methods
 
     def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
         """The method's scores for every seed, with its chance levels and the record of the run.
@@ -68,7 +74,7 @@ class MethodRun:
         """
         settings = checked_settings(spec, given)
         seeds = self.seeds_of(spec)
-        runs = [self._seed(spec, settings, seed, plugin) for seed in seeds]
+        runs = [self.seed_run(spec, settings, seed, plugin) for seed in seeds]
         chance = None
         if not spec.trains:
             with _named(spec, plugin), torch.no_grad():
@@ -78,26 +84,47 @@ class MethodRun:
         return MethodScores(
             spec.name,
             [run.scores for run in runs],
-            self._record(spec, settings, seeds, runs, chance),
+            {
+                **self._record(spec, settings, seeds, runs, chance),
+                **self._checks(spec, settings, plugin, dict(zip(seeds, runs, strict=True))),
+            },
             chance=None if chance is None else chance.values,
             track=spec.track,
         )
 
     def seeds_of(self, spec: MethodSpec) -> Sequence[int]:
         """The seeds that a method is run with: one where it draws nothing, since every seed gives the same scores."""
-        return self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
+        return self.seeds if spec.is_random else self.seeds[:1]
 
     def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
         """The share of rows that choose each position of the groups as the method sees them with a seed."""
         is_turned = self.shape.more_images
-        found = np.take_along_axis(scores, self._order(seed), axis=1 if is_turned else 2)
+        found = np.take_along_axis(scores, self.order(seed), axis=1 if is_turned else 2)
         found = found.transpose(0, 2, 1) if is_turned and not spec.takes_features else found
         chosen = np.bincount(found.argmax(axis=2).reshape(-1), minlength=found.shape[2])
         return [float(share) for share in chosen / found[..., 0].size]
 
-    def _seed(self, spec: MethodSpec, settings: Record, seed: int, plugin: str) -> _SeedRun:
-        clock = time.perf_counter()
-        order, is_turned = self._order(seed), self.shape.more_images
+    def seed_run(
+        self,
+        spec: MethodSpec,
+        settings: Record,
+        seed: int,
+        plugin: str = "",
+        order: np.ndarray | None = None,
+        trained: Callable[[], object] = lambda: None,
+    ) -> SeedRun:
+        """One seed of a method.
+
+        Args:
+            spec: the method.
+            settings: all of its settings.
+            seed: of the shuffle, the views and the stream.
+            plugin: that registered it, for messages.
+            order: of the shuffle (`order`), in place of that of the seed.
+            trained: called when training is over, before the model is restored.
+        """
+        clock, is_turned = time.perf_counter(), self.shape.more_images
+        order = self.order(seed) if order is None else order
         scores = np.take_along_axis(self.raw.groups, order, axis=1 if is_turned else 2)
         # Where there are more images than captions, captions choose: a method of scores gets images and captions
         # exchanged.
@@ -112,7 +139,7 @@ class MethodRun:
             seen = self._seen(order)
             task = self._feature_task(shuffled, seed, seen, cost)
             if spec.trains:
-                given, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen)
+                given, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, trained)
             else:
                 given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         found = checked_scores(given, tuple(shuffled.shape), spec, plugin)
@@ -120,32 +147,31 @@ class MethodRun:
             found = found.transpose(0, 2, 1)
         back = np.argsort(order, axis=1 if is_turned else 2)
         groups = np.ascontiguousarray(np.take_along_axis(found, back, axis=1 if is_turned else 2))
-        return _SeedRun(
+        return SeedRun(
             Scores(groups, caption_pairs=self.raw.caption_pairs),
             progress,
             task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
             self.positions(spec, groups, seed),
             list(task.notes),
-            getattr(task, "trained", {}),
-            time.perf_counter() - clock,
+            progress.seconds + time.perf_counter() - clock,
         )
 
-    def _order(self, seed: int) -> np.ndarray:
+    def order(self, seed: int, draw: int = 0) -> np.ndarray:
         """The caption at each shuffled position of every group; with more images than captions, the image."""
         groups, images, captions = self.raw.groups.shape
         axis = np.arange(images if self.shape.more_images else captions)
-        order = np.random.default_rng([seed, 0]).permuted(np.broadcast_to(axis, (groups, len(axis))), axis=1)
+        order = np.random.default_rng([seed, draw]).permuted(np.broadcast_to(axis, (groups, len(axis))), axis=1)
         return order[:, :, None] if self.shape.more_images else order[:, None, :]
 
     def _encoded(self) -> Features:
         """Features of the model as it is, computed once for all methods."""
-        if "raw" not in self._features:
+        if "raw" not in self.encoded:
             assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
             with torch.no_grad():
                 encoded = encode(self.stage.adapter, self.stage.prepared, self.stage.batch_size)
             plain = [replace(side, features=side.features.clone()) for side in (encoded.images, encoded.captions)]
-            self._features["raw"] = Features(*plain)
-        return self._features["raw"]
+            self.encoded["raw"] = Features(*plain)
+        return self.encoded["raw"]
 
     def _logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
         """Scores of features by the model's temperature and bias, whatever their dimension."""
@@ -190,6 +216,7 @@ class MethodRun:
         plugin: str,
         task: FeatureTask,
         seen: tuple[SeenRows, SeenRows],
+        trained: Callable[[], object],
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
@@ -217,8 +244,10 @@ class MethodRun:
             progress.resume(training)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
             for step in _each(turns, spec, plugin):
+                progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
                 progress.add(step)
                 kept.keep(progress, training)
+            trained()
         kept.finish(progress, training)
         task.notes, task.cost = training.notes, training.cost
         return progress.scores, progress, training
@@ -228,13 +257,13 @@ class MethodRun:
             return call()
 
     def _record(
-        self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[_SeedRun], chance: Chance | None
+        self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[SeedRun], chance: Chance | None
     ) -> Record:
         """What results say of the method and of each seed's run."""
-        names = sorted(runs[0].trained)
+        names = sorted(runs[0].progress.trained)
         trained = {
             "train": settings.get("train"),
-            "parameters": sum(parameter.numel() for parameter in runs[0].trained.values()),
+            "parameters": sum(runs[0].progress.trained.values()),
             "names_sha256": hashlib.sha256("\n".join(names).encode()).hexdigest(),
         }
         return {
@@ -253,12 +282,49 @@ class MethodRun:
             "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
         }
 
+    def _checks(self, spec: MethodSpec, settings: Record, plugin: str, runs: Mapping[int, SeedRun]) -> Record:
+        """The label audit and the held-out groups, where they are asked for and the method leaves a trained model."""
+        checks: Record = {}
+        if self.audit:
+            unkept = replace(self, folder=None)
+            checks["audit_labels"] = audit_labels(
+                spec.name,
+                {seed: run.scores for seed, run in runs.items()},
+                lambda seed: unkept.seed_run(spec, settings, seed, plugin, order=self.order(seed, 4)).scores,
+            )
+        if self.holdout is not None and spec.reset == "never":
+            checks["holdout"] = self._held_out(spec, settings, plugin, list(runs))
+        return checks
+
+    def _held_out(self, spec: MethodSpec, settings: Record, plugin: str, seeds: Sequence[int]) -> Record:
+        """Trains on a part of the groups and scores the others, which share no image with it, before and after."""
+        assert self.stage is not None and self.holdout is not None, "asked for, of a method that trains"
+        inputs = self.stage.prepared
+        clusters = np.arange(len(self.raw.groups)) if self.clusters is None else self.clusters
+        is_held = held_out(clusters, self.holdout, self.seed)
+        held, used = np.flatnonzero(is_held), np.flatnonzero(~is_held)
+        apart, stage = (replace(self.stage, prepared=subset(inputs, groups)) for groups in (held, used))
+        texts = [self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else ()
+        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, encoded={})
+        before, after = apart.score(), list[Scores]()
+        for seed in seeds:
+            part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))
+        metrics = [metric for metric in self.metrics if metric.scope == "group"]
+        values = {
+            metric.name: {
+                "raw": metric_mean(metric, before),
+                "adapted": [metric_mean(metric, scores) for scores in after],
+            }
+            for metric in metrics
+        }
+        return {"share": self.holdout, "adapted": len(used), "scored": len(held), "metrics": values}
+
 
 DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
 
 
 @dataclass(frozen=True)
-class _SeedRun:
+class SeedRun:
     """What a method gave for one seed."""
 
     scores: Scores
@@ -266,7 +332,6 @@ class _SeedRun:
     cost: Cost
     positions: list[float]  # share of rows that choose each shuffled position
     notes: list[str]
-    trained: Mapping[str, torch.nn.Parameter]
     seconds: float
 
 

@@ -211,6 +211,15 @@ class TrainingTask(FeatureTask):
             optimizer.load_state_dict(self._resume.optimizers[len(self._optimizers) - 1])
         return optimizer
 
+    def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
+        """As of every task: by the model as it came, also when a part of it has been trained (or resumed) since."""
+        now = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
+        self._load(self._original)
+        try:
+            return super().views(count, crop_scale, flip)
+        finally:
+            self._load(now)
+
     def reset(self) -> None:
         """The parameters, optimisers and ``state`` as they were at the start."""
         self._load(self._original)

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
+from ttmbench.methods.low_rank import Train
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.protocols import Truncating
 from ttmbench.scoring.capabilities import unknown_wrappers
@@ -36,7 +37,7 @@ def watt(
     steps: Annotated[int, Field(ge=1)] = 2,
     rounds: Annotated[int, Field(ge=0)] = 5,
     temperature: Annotated[float, Field(gt=0)] = 0.01,
-    train: str = "norm_images",
+    train: Train = "norm_images",
     lr: Annotated[float, Field(gt=0)] = 1e-4,
     images: Annotated[int, Field(ge=1)] = 128,
 ) -> Iterator[MethodStep]:

@@ -6,7 +6,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from ttmbench.results.records import AtLeastOne, Count, Digest, Fraction, Free, Part, Real, Recomputed, Recorded, Seeds
+from ttmbench.results.records import (
+    Absent,
+    AtLeastOne,
+    Count,
+    Digest,
+    Fraction,
+    Free,
+    Part,
+    Real,
+    Recomputed,
+    Recorded,
+    Seeds,
+)
 from ttmbench.types import Need
 
 Scope = Literal["row", "group", "batch", "stream", "task"]
@@ -48,6 +60,30 @@ class MethodChance(Part):
     draws: Recomputed[AtLeastOne] = Field(description="How many groups.")
 
 
+class MethodAudit(Part):
+    """Every seed run again with the captions of each group in another order."""
+
+    passed: Recorded[Literal[True]]
+    compared: Recorded[Count] = Field(description="Groups whose margin is above 1 % of the median margin.")
+    of: Recorded[Count] = Field(description="Groups, of all seeds.")
+
+
+class HeldOutMetric(Part):
+    """A metric of groups that were not trained on."""
+
+    raw: Recorded[Fraction | None] = Field(description="Of the model as it is.")
+    adapted: Recorded[list[Fraction | None]] = Field(description="Of the trained model, for each seed.")
+
+
+class MethodHoldout(Part):
+    """Training on a part of the groups, scored on the others."""
+
+    share: Recomputed[Real] = Field(description="Of the groups, held out.")
+    adapted: Recorded[Count] = Field(description="Groups that were trained on.")
+    scored: Recorded[Count] = Field(description="Groups that were held out.")
+    metrics: Recorded[dict[str, HeldOutMetric]] = Field(description="Metric -> its values on held-out groups.")
+
+
 class MethodRecord(Part):
     """How a test-time method went on a task. Its declarations are those of its registration."""
 
@@ -73,3 +109,7 @@ class MethodRecord(Part):
         "unless a method prefers a position."
     )
     notes: Free[list[str]] = Field([], description="What should be known of its numbers.")
+    audit_labels: Recorded[MethodAudit | Absent] = Field(None, description="With `--audit_labels`.")
+    holdout: Recorded[MethodHoldout | Absent] = Field(
+        None, description="With `--ttm_holdout`, of methods that leave a trained model."
+    )

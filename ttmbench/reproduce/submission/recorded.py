@@ -149,8 +149,6 @@ def _check_method(place: str, method: MethodRecord, data: Dataset | None, total:
             "views": "views" not in needs,
             "view_seconds": "views" not in needs,
             "reward_rows": "reward_model" not in needs,
-            "image_rows": needs == {"scores"},
-            "caption_rows": needs == {"scores"},
         }
         for name in (name for name, is_wrong in surplus.items() if is_wrong and getattr(cost, name)):
             findings.refuse(
