@@ -234,4 +234,18 @@ METHODS: tuple[MethodSpec, ...] = (
             **dict.fromkeys(("variant", "steps", "rounds", "temperature", "train", "lr", "images"), "the paper's code"),
         },
     ),
+    MethodSpec(
+        "rlcf",
+        "ttmbench.methods.rlcf:rlcf",
+        summary="towers tuned by CLIP rewards for the captions, or images, that they score highest",
+        reference="arXiv:2305.18010",
+        needs=("features", "gradients"),
+        reset="group",
+        sources={
+            "reward": "a larger CLIP in the paper; of the size of the model in arXiv:2506.24000",
+            "direction": "both in the paper, each in its own table",
+            "train": "one tower in the paper",
+            **dict.fromkeys(("unit", "k_captions", "k_images", "steps", "lr", "weight_decay"), "the paper's code"),
+        },
+    ),
 )

@@ -1,0 +1,171 @@
+"""RLCF: a tower tuned by the rewards of a CLIP for the captions, or images, that it thinks of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch.nn.functional import normalize
+
+from ttmbench.errors import UsageError
+from ttmbench.methods.losses import Direction, directions
+from ttmbench.methods.task import Batch, MethodStep, TrainingTask
+from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
+
+WEIGHT = 2.5  # of the cosine in CLIPScore (arXiv:2104.08718)
+EPSILON = 1e-6  # of AdamW, as published
+
+
+def rlcf(
+    task: TrainingTask,
+    *,
+    reward: str = "self",
+    unit: Literal["image", "group"] = "image",
+    direction: Direction = "both",
+    k_captions: Annotated[int, Field(ge=2)] = 16,
+    k_images: Annotated[int, Field(ge=2)] = 12,
+    steps: Annotated[int, Field(ge=1)] = 8,
+    train: str = "all",
+    lr: Annotated[float, Field(gt=0)] = 1e-6,
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4,
+) -> Iterator[MethodStep]:
+    """Reinforcement learning with CLIP feedback (arXiv:2305.18010), its form for retrieval.
+
+    For each image a copy of the image tower: of the K captions of the group that it scores highest, the rewards are
+    r_k = max(2.5 cosine, 0) by the reward model, minus their mean; loss = mean_k r_k (-ln p(k)), p its softmax over
+    the captions, with the K best chosen anew at each step. The image's row is scored by its copy. For each caption a
+    copy of the caption tower is tuned and gives its column in the same way; the scores are the mean of the two.
+    Equal rewards give no step. With two captions, a step follows the sign of what the reward model prefers.
+
+    Args:
+        task: with features of the model as it came, which are those of the reward model.
+        reward: the reward model; self: the model as it came.
+        unit: what a copy is for: an image or caption, as published, or the group, both towers and all losses at once.
+        direction: of images to captions, of captions to images, or both.
+        k_captions: that an image thinks of, at most.
+        k_images: that a caption thinks of, at most.
+        steps: of AdamW, for each copy.
+        train: which parameters of the towers are tuned; temperature and bias of the logits are not.
+        lr: learning rate of AdamW.
+        weight_decay: of AdamW.
+    """
+    if reward != "self":
+        raise UsageError(f"reward={reward}: other reward models are not supported yet; use reward=self")
+    task.notes.append("reward=self: the reward model is the model itself as it came; compare with its raw scores")
+    parameters, sides = towers(task, train, direction)
+    optimizer = task.optimizer(torch.optim.AdamW(parameters, lr=lr, eps=EPSILON, weight_decay=weight_decay))
+    tune = partial(tuned, task, optimizer, k=(k_captions, k_images), steps=steps)
+    for batch in task.stream(images=1):  # one group
+        images, captions = task.all_images[batch.image_rows[0]], task.all_captions[batch.caption_rows[0]]
+        rewards = clip_score(images, captions)
+        if unit == "group":
+            scores, losses = tune(partial(group_logits, batch, sides), rewards, sides)
+        else:
+            rows = [
+                tune(partial(image_logits, task, row, captions), rewards[[i]], (True, False))
+                for i, row in enumerate(batch.image_rows[0])
+                if sides[0]
+            ]
+            columns = [
+                tune(partial(caption_logits, task, images, row), rewards[:, [j]], (False, True))
+                for j, row in enumerate(batch.caption_rows[0])
+                if sides[1]
+            ]
+            found = [torch.cat([scores for scores, _ in side], dim) for dim, side in enumerate((rows, columns)) if side]
+            scores, losses = torch.stack(found).mean(dim=0), [loss for _, some in rows + columns for loss in some]
+        yield batch.step(scores[None], torch.stack(losses).mean() if losses else None, updated=bool(losses))
+
+
+def towers(task: TrainingTask, train: str, direction: Direction) -> tuple[list[torch.nn.Parameter], tuple[bool, bool]]:
+    """The parameters to tune, and whether images and captions are; UsageError if there is nothing to tune."""
+    task.train(train)
+    chosen = {name: parameter for name, parameter in task.trained.items() if not is_temperature(name)}
+    for name in task.trained.keys() - chosen.keys():
+        task.trained[name].requires_grad_(False)
+    rows, columns = directions(direction, *task.scores.shape[1:])
+    rows, columns = rows and not all(map(is_of_captions, chosen)), columns and not all(map(is_of_images, chosen))
+    if not (rows or columns):
+        raise UsageError(f"train={train} has no parameters that direction={direction} tunes")
+    if direction == "both" and not (rows and columns):
+        task.notes.append(f"direction=both: {'images' if rows else 'captions'} alone are tuned, and give the scores")
+    return list(chosen.values()), (rows, columns)
+
+
+def tuned(
+    task: TrainingTask,
+    optimizer: torch.optim.Optimizer,
+    logits: Callable[[], torch.Tensor],
+    rewards: torch.Tensor,
+    sides: tuple[bool, bool],
+    *,
+    k: tuple[int, int],
+    steps: int,
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Scores of a tuned copy, which is restored, and its last loss, if there was a step.
+
+    Args:
+        task: with the towers.
+        optimizer: of their parameters.
+        logits: of some images and captions as the model is now, [a, b].
+        rewards: of the same, [a, b].
+        sides: whether rows have a loss, and whether columns have one.
+        k: best choices of a row and of a column.
+        steps: at most.
+    """
+    last: list[torch.Tensor] = []
+    for _ in range(steps):
+        now = logits()
+        losses = [policy_loss(*row, k[0]) for row in zip(now, rewards, strict=True) if sides[0]]
+        losses += [policy_loss(*column, k[1]) for column in zip(now.T, rewards.T, strict=True) if sides[1]]
+        given = [loss for loss in losses if loss is not None]
+        if not given:
+            break
+        loss = torch.stack(given).sum() / len(losses)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()  # parameters without a gradient, such as the other tower's, stay as they are
+        last = [loss.detach()]
+    with torch.no_grad():
+        scores = logits()
+    task.reset()
+    return scores, last
+
+
+def policy_loss(logits: torch.Tensor, rewards: torch.Tensor, k: int) -> torch.Tensor | None:
+    """Mean over the k best choices of the centred reward times -ln p; None if all of these have one reward.
+
+    >>> policy_loss(torch.tensor([1.0, 1.0, -9.0]), torch.tensor([0.5, 0.3, 2.0]), 2)
+    tensor(0.)
+    >>> policy_loss(torch.zeros(2), torch.tensor([0.4, 0.4]), 2) is None
+    True
+    """
+    best = logits.detach().topk(min(k, len(logits))).indices
+    chosen = rewards[best]
+    if chosen.max() == chosen.min():
+        return None
+    return -((chosen - chosen.mean()) * logits.log_softmax(dim=0)[best]).mean()
+
+
+def clip_score(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+    """The reward of each image and caption, [m, n]: 2.5 times their cosine, at least 0."""
+    return (WEIGHT * normalize(images, dim=-1) @ normalize(captions, dim=-1).T).clamp(min=0)
+
+
+def image_logits(task: TrainingTask, row: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+    """Scores of one image as the model is now with captions as they were, [1, n]."""
+    return task.logits(task.encode_images(row[None]), captions)
+
+
+def caption_logits(task: TrainingTask, images: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """Scores of one caption as the model is now with images as they were, [m, 1]."""
+    return task.logits(images, task.encode_captions(row[None]))
+
+
+def group_logits(batch: Batch, sides: tuple[bool, bool]) -> torch.Tensor:
+    """Scores of a group [m, n]; images and captions as the model is now where they are tuned."""
+    images = batch.images()[0] if sides[0] else batch.task.all_images[batch.image_rows[0]]
+    captions = batch.captions()[0] if sides[1] else batch.task.all_captions[batch.caption_rows[0]]
+    return batch.task.logits(images, captions)
