@@ -94,7 +94,7 @@ class MethodRun:
 
     def seeds_of(self, spec: MethodSpec) -> Sequence[int]:
         """The seeds that a method is run with: one where it draws nothing, since every seed gives the same scores."""
-        return self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
+        return self.seeds if spec.is_random else self.seeds[:1]
 
     def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
         """The share of rows that choose each position of the groups as the method sees them with a seed."""
@@ -153,7 +153,7 @@ class MethodRun:
             task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
             self.positions(spec, groups, seed),
             list(task.notes),
-            time.perf_counter() - clock,
+            progress.seconds + time.perf_counter() - clock,
         )
 
     def order(self, seed: int, draw: int = 0) -> np.ndarray:
