@@ -31,7 +31,7 @@ from ttmbench._util.option_values import (
 )
 from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
 from ttmbench.errors import UsageError
-from ttmbench.types import PartKind
+from ttmbench.method_spec import PartKind
 
 DEFAULT_LEARNING_RATE = 1e-5
 AUTHORS_LEARNING_RATE = 4e-5  # what the authors' published code takes where nothing is said

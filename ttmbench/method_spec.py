@@ -68,6 +68,11 @@ class MethodSpec:
         return "gradients" in self.needs
 
     @property
+    def is_random(self) -> bool:
+        """Whether seeds give different scores."""
+        return self.trains or "views" in self.needs
+
+    @property
     def track(self) -> Literal["matching", "test_time", "oracle"]:
         """The track of its numbers: ``matching`` if it uses that captions compete, and trains nothing."""
         if "labels" in self.needs:

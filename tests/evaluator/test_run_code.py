@@ -18,8 +18,10 @@ from ttmbench._util.digests import digests_of_modules, digests_of_object
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.evaluator.settings import choose
+from ttmbench.evaluator.unit import Unit
 from ttmbench.evaluator.worker import Worker
 from ttmbench.sweep.driver import Driver
+from ttmbench.sweep.folder import stages_left
 
 PACKAGE = "my_adapter"
 MODEL = """
@@ -90,6 +92,20 @@ class Long:
         return score(captions)
 """
 METHODS = """
+import torch
+
+FACTOR = 2
+
+def drifting(task, *, lr: float = 1e-3):
+    optimizer = task.optimizer(torch.optim.SGD(task.train("norm"), lr=lr))
+    for batch in task.stream(images=64):
+        scores = batch.logits() * FACTOR
+        loss = -scores.amax(dim=-1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield batch.step(scores, loss)
+
 def scaled(task, *, factor: float = 2.0):
     return task.scores * factor
 """
@@ -115,7 +131,10 @@ def ttmbench_register_schedules():
 
 @hookimpl
 def ttmbench_register_methods():
-    return [MethodSpec("scaled", "my_adapter.methods:scaled")]
+    return [
+        MethodSpec("scaled", "my_adapter.methods:scaled"),
+        MethodSpec("drifting", "my_adapter.methods:drifting", needs=("gradients",), reset="never"),
+    ]
 """
 RUN = ["--limit", "6", "--bootstrap_iters", "0", "--device", "cpu"]
 TTM = ["--ttm", "--ttm_args", "iterations=1,epochs=1,lr=1e-4"]
@@ -233,6 +252,24 @@ def test_other_parts_of_a_plugin_count_where_a_run_uses_them(
     plugin.edit(file, old, new)
     run(tmp_path / "out", *command)
     assert "the source of package my_adapter changed since results_" in capsys.readouterr().err
+
+
+def test_a_cell_with_an_edited_method_trains_every_seed_again(tmp_path, plugin):
+    root, options = tmp_path / "out", {"methods": "drifting", "seeds": [0, 1], "limit": 6, "bootstrap_iters": 0}
+    root.mkdir()
+
+    def left():
+        (one,) = cells_of(tmp_path, settings=[{"name": "x", "grid": {"lr": [1e-3]}}], options=options)
+        return one, [[(unit.kind, unit.part) for unit in stage] for stage in stages_left(root, one)]
+
+    one, every = left()
+    assert Worker(root).do(Unit(one.cell, "seed", 0)).state == "done"
+    assert every == [[("seed", 0), ("seed", 1)], [("run", 0)]] and left()[1] == [[("seed", 1)], [("run", 0)]]
+    plugin.edit("methods.py", "FACTOR = 2", "FACTOR = -2")
+    one, now = left()
+    assert now == every
+    summary = Driver([one], root, "plan.yaml").run(Inline({"w": Worker(root)}), Told())
+    assert summary.status == "done" and left()[1] == []
 
 
 def test_a_plugin_that_a_run_does_not_use_changes_nothing(tmp_path, plugin):

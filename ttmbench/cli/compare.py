@@ -159,12 +159,12 @@ def _print(comparison: Row, tracks: Tracks) -> None:
     )
     rows = [_cells(row, tracks) for row in comparison["rows"]]
     print_table(columns, rows, title=f"{baseline} -> {other}: percent", caption=caption)
-    for line in _remarks(comparison["rows"]):
+    for line in _remarks(comparison["rows"], tracks):
         echo(line)
 
 
-def _remarks(rows: Sequence[Row]) -> list[str]:
-    """Notes about parts of tasks, and about groups that share images or may share them."""
+def _remarks(rows: Sequence[Row], tracks: Tracks) -> list[str]:
+    """Notes about parts of tasks, groups that share images or may share them, and scores that are not on one scale."""
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row["task"], row)
@@ -174,6 +174,11 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         for task, row in first.items()
         if row["clusters"] is not None and row["clusters"] < row["groups"]
     ]
+    matched = dict.fromkeys(name for row in rows if (name := _matched_method(row, tracks)) is not None)
+    lines += [
+        f"{name} uses that captions compete, so the fair baseline of its scores is SimpleMatch (group_match), not raw"
+        for name in matched
+    ]
     lines += [f"{task}: mean over {row['cells']} kinds of groups" for task, row in first.items() if "cells" in row]
     unknown: dict[str, list[str]] = {}
     for task, row in first.items():
@@ -182,10 +187,18 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
     return lines + [f"{', '.join(of)}: {why}; every group is treated as independent" for why, of in unknown.items()]
 
 
+def _matched_method(row: Row, tracks: Tracks) -> str | None:
+    """The method of a row that compares raw scores with those of a method that uses a matching, if it is one."""
+    before, _, after = row["filter"].partition(">")
+    of_task = tracks.get(row["task"].partition(SLASH)[0], {})
+    track_before, track_after = (of_task.get(key_of(row["metric"], name)) for name in (before, after))
+    return after if (track_before, track_after) == ("zero_shot", "matching") else None
+
+
 def _markdown(comparison: Row, tracks: Tracks) -> str:
     rule = ["---"] * 3 + ["---:"] * (len(HEAD) - 3)
     rows = [HEAD, rule, *([*map(markdown, _cells(row, tracks))] for row in comparison["rows"])]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
-    remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison["rows"]))
+    remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison["rows"], tracks))
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"{names[0]} -> {names[1]}, percent\n\n{table}\n{remarks}"

@@ -17,6 +17,7 @@ from ttmbench.ttm.checkpoint import read_state, write_state
 from ttmbench.ttm.trainer import random_state, set_random_state
 
 EVERY = 20.0  # seconds between two checkpoints, so that short turns are not spent on files
+_VALUES = ("turns", "updates", "losses", "notes", "trained", "seconds", "is_finished")
 _PARTS = ("parameters", "state", "random", "optimizer")
 
 
@@ -32,6 +33,7 @@ class MethodProgress:
         state: to resume from; None at the beginning and at the end.
         random: states of torch's generators, likewise.
         notes, cost: of the turns so far.
+        seconds: wall time of earlier processes.
         is_finished: whether no turn is left.
         trained: name of each parameter that was trained -> how many numbers it has.
     """
@@ -44,6 +46,7 @@ class MethodProgress:
     random: Mapping[str, torch.Tensor] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
+    seconds: float = 0.0
     is_finished: bool = False
     trained: dict[str, int] = field(default_factory=dict)
 
@@ -88,7 +91,7 @@ class MethodCheckpoint:
 
     def __init__(self, folder: Path | None, method: str, seed: int, start: str) -> None:
         self._path = None if folder is None else _path(folder, method, seed)
-        self._start, self._last = start, time.monotonic()
+        self._start, self._last, self._began = start, time.monotonic(), time.perf_counter()
         self._consequence = f"method {method} starts again if it is stopped"
 
     def read(self, shape: tuple[int, ...]) -> MethodProgress:
@@ -102,7 +105,7 @@ class MethodCheckpoint:
             part, dot, name = key.partition(".")
             if dot:
                 parts[part][name] = tensor
-        values = {name: about[name] for name in ("turns", "updates", "losses", "notes", "is_finished", "trained")}
+        values = {name: about[name] for name in _VALUES}
         optimizers = [_optimizer_state(number, parts["optimizer"], of) for number, of in enumerate(about["optimizers"])]
         state = MethodState(about["turns"], parts["parameters"], optimizers, parts["state"])
         left = None if about["is_finished"] else state
@@ -138,6 +141,7 @@ class MethodCheckpoint:
             "losses": progress.losses,
             "notes": task.notes,
             "cost": asdict(task.cost),
+            "seconds": progress.seconds + time.perf_counter() - self._began,
             "optimizers": settings,
             "is_finished": is_finished,
             "trained": progress.trained,

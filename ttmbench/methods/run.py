@@ -27,7 +27,7 @@ from ttmbench.methods.cost import Cost
 from ttmbench.methods.low_rank import low_rank_removed
 from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
-from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
+from ttmbench.methods.task import FeatureTask, Logits, MethodStep, ScoreTask, TrainingTask, ViewSource
 from ttmbench.plugins.registry import load_target
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import held_out
@@ -79,7 +79,7 @@ class MethodRun:
         if not spec.trains:
             with _named(spec, plugin), torch.no_grad():
                 chance = chance_of(
-                    spec, partial(load_target(spec.target), **settings), self.shape, self.metrics, self._logits
+                    spec, partial(load_target(spec.target), **settings), self.shape, self.metrics, self._logits(spec)
                 )
         return MethodScores(
             spec.name,
@@ -94,7 +94,7 @@ class MethodRun:
 
     def seeds_of(self, spec: MethodSpec) -> Sequence[int]:
         """The seeds that a method is run with: one where it draws nothing, since every seed gives the same scores."""
-        return self.seeds if spec.trains or "views" in spec.needs else self.seeds[:1]
+        return self.seeds if spec.is_random else self.seeds[:1]
 
     def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
         """The share of rows that choose each position of the groups as the method sees them with a seed."""
@@ -153,7 +153,7 @@ class MethodRun:
             task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
             self.positions(spec, groups, seed),
             list(task.notes),
-            time.perf_counter() - clock,
+            progress.seconds + time.perf_counter() - clock,
         )
 
     def order(self, seed: int, draw: int = 0) -> np.ndarray:
@@ -173,13 +173,16 @@ class MethodRun:
             self.encoded["raw"] = Features(*plain)
         return self.encoded["raw"]
 
-    def _logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+    def _logits(self, spec: MethodSpec) -> Logits:
         """Scores of features by the model's temperature and bias, whatever their dimension."""
+        if not spec.takes_features:
+            return lambda images, captions: images @ captions.T
         assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
         one = torch.zeros_like(self._encoded().images.features[:1])
         bias = self.stage.adapter.logits(one, one).detach().cpu()
         one[0, 0] = 1
-        return images @ captions.T * (self.stage.adapter.logits(one, one).detach().cpu() - bias) + bias
+        scale = self.stage.adapter.logits(one, one).detach().cpu() - bias
+        return lambda images, captions: images @ captions.T * scale + bias
 
     def _seen(self, order: np.ndarray) -> tuple[SeenRows, SeenRows]:
         """Images and captions after the shuffle."""

@@ -202,6 +202,18 @@ def numbers_in(keys: Iterable[str]) -> list[tuple[str, str]]:
     return [(metric, name) for metric, name in pairs if base_metric(metric) == metric]
 
 
+def in_table_order(numbers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Pairs of metric and filter: metric by metric in the order given, each with its columns in that of tables.
+
+    >>> in_table_order([("a", "none"), ("a", "oracle"), ("a", "tent"), ("b", "none")])
+    [('a', 'none'), ('a', 'tent'), ('a', 'oracle'), ('b', 'none')]
+    """
+    pairs = list(numbers)
+    metrics = list(dict.fromkeys(metric for metric, _ in pairs))
+    filters = list(dict.fromkeys(column.filter for column in columns_in(name for _, name in pairs)))
+    return sorted(pairs, key=lambda pair: (metrics.index(pair[0]), filters.index(pair[1])))
+
+
 FRACTIONS = (
     *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
     *("original_accuracy", "augmented_accuracy", "brittleness", "text_only_score"),

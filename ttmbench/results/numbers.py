@@ -21,6 +21,7 @@ from ttmbench.results.labels import (
     TRACK_OF_FILTER,
     TTM,
     chance_in,
+    in_table_order,
     key_of,
     name_of,
     numbers_in,
@@ -244,7 +245,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], dict[Path, str
 def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number]:
     number, extent = _numbers_from(document, file), document.extent(task)
     of_ttm, tracks = document.ttm.get(task), document.tracks[task]
-    for metric, name in numbers_in(document.results[task]):
+    for metric, name in in_table_order(numbers_in(document.results[task])):
         key, training = key_of(metric, name), document.training(task, name)
         held_out = of_ttm.holdout if of_ttm is not None and name in (HOLDOUT, HOLDOUT_RAW) else None
         yield _measured(number, metric, name, document.results[task], document.ci[task])(

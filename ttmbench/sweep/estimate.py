@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ttmbench._util.option_values import groups_of
@@ -15,21 +17,36 @@ _SCORING = ("load", "look_up", "prepare", "score")
 
 
 class Work(NamedTuple):
-    """Numbers of groups, images and captions of a cell (None if unknown), TTM iterations over all seeds, and epochs."""
+    """What a cell does.
+
+    Attributes:
+        groups, images, captions: how many; None if unknown.
+        iterations: of TTM, over all seeds.
+        epochs: of each.
+        methods: number of seeds of each method of ``methods``.
+    """
 
     groups: int | None
     images: int | None
     captions: int | None
     iterations: int
     epochs: int
+    methods: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass
 class Rate:
-    """Seconds of a model in earlier documents, and for how many groups: raw scores, and groups x epochs of TTM."""
+    """Seconds of a model in earlier documents, and for how many groups.
+
+    Attributes:
+        scored: of raw scores.
+        trained: of TTM, for groups x epochs.
+        methods: of other methods, for each seed.
+    """
 
     scored: list[tuple[float, int]] = field(default_factory=list)
     trained: list[tuple[float, int]] = field(default_factory=list)
+    methods: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
 
 
 def work_of(planned: PlannedCell) -> Work:
@@ -42,7 +59,9 @@ def work_of(planned: PlannedCell) -> Work:
         groups = total
     images, captions = (None, None) if groups is None or shape is None else (groups * shape[0], groups * shape[1])
     iterations = settings.iterations * len(config.run_seeds) if config.ttm else 0
-    return Work(groups, images, captions, iterations, settings.epochs)
+    specs = map(chosen.registry.method, config.methods)
+    methods = {spec.name: len(config.run_seeds) if spec.is_random else 1 for spec in specs}
+    return Work(groups, images, captions, iterations, settings.epochs, methods)
 
 
 def rates(root: Path) -> dict[str, Rate]:
@@ -63,6 +82,9 @@ def rates(root: Path) -> dict[str, Rate]:
                 epochs = len(record.iterations) * int(record.hyperparameters.get("epochs", 1))
                 spent = sum(iteration.seconds for iteration in record.iterations)
                 found[document.model_name].trained.append((spent, epochs * groups))
+            for name, method in document.methods.get(task, {}).items():
+                of_seeds = found[document.model_name].methods.setdefault(name, [])
+                of_seeds += [(float(cost.seconds), groups) for cost in method.cost]
     return dict(found)
 
 
@@ -70,7 +92,10 @@ def seconds_of(work: Work, rate: Rate | None) -> float | None:
     """How long a cell takes, by the mean times of earlier ones; None where these are missing."""
     if rate is None or work.groups is None or not rate.scored or (work.iterations and not rate.trained):
         return None
-    return work.groups * (_mean(rate.scored) + _mean(rate.trained) * work.iterations * work.epochs)
+    if not all(rate.methods.get(name) for name in work.methods):
+        return None
+    methods = sum(_mean(rate.methods[name]) * seeds for name, seeds in work.methods.items())
+    return work.groups * (_mean(rate.scored) + _mean(rate.trained) * work.iterations * work.epochs + methods)
 
 
 def _mean(spent: list[tuple[float, int]]) -> float:

@@ -1,0 +1,134 @@
+"""Columns of test-time methods in tables, exports, the report and the site."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+
+from ttmbench import simple_evaluate
+from ttmbench.report import leaderboard
+from ttmbench.report.export import hub
+from ttmbench.report.export.lm_eval import lm_eval_document
+from ttmbench.report.export.tables import to_csv, to_latex
+from ttmbench.report.html.report_page import read_report, to_html
+from ttmbench.report.html.site import SitePages
+from ttmbench.report.html.site_rows import chance_levels
+from ttmbench.report.terminal import print_results
+from ttmbench.report.thumbnails import ThumbnailOptions
+from ttmbench.results.numbers import DocumentFile, Number, numbers_of, to_frame
+from ttmbench.results.reader import read_document
+
+T = "shapes_color"
+METHODS = ["tent", "dual_softmax", "dn", "zero"]
+ORDER = ["raw", "SimpleMatch", "TTM", *METHODS, "placebo", "oracle"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    simple_evaluate(
+        "tiny-clip",
+        T,
+        limit=12,
+        methods=METHODS,
+        method_args={"zero": {"views": 6}, "tent": {"images": 8}},
+        ttm={"iterations": 1, "epochs": 1},
+        ttm_controls=["placebo"],
+        oracle=True,
+        seeds=[0, 1],
+        log_samples=True,
+        output_path=str(folder / "x.json"),
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return DocumentFile(folder / "x.json", read_document(folder / "x.json"))
+
+
+def test_columns_stand_in_one_order(run):
+    numbers = numbers_of(run.document)
+    assert list(dict.fromkeys(row.method for row in numbers if row.metric in ("group_score", "group_match"))) == (
+        ["raw", *ORDER[2:], "SimpleMatch"]
+    )
+    frame = to_frame(numbers).set_index(["metric", "filter"])
+    assert frame.loc["group_score", "dual_softmax"]["track"] == "matching"
+    assert frame.loc["group_score", "tent"]["track"] == "test_time"
+    assert 0.27 < frame.loc["group_score", "dual_softmax"]["chance"] < 0.32
+    assert frame.loc["group_score", "tent"]["chance"] == pytest.approx(1 / 6)
+    assert frame.loc["group_match", "zero"]["seeds"] == 2 and frame.loc["group_match", "dn"]["seeds"] == 1
+
+
+def test_the_first_table_fits_in_80_columns(run, capsys):
+    print_results(run.document, width=80)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    first = shown[: shown.index("every metric, percent")]
+    rows = re.findall(r"^(\w+)(?: \(uses labels\))?: ", first, flags=re.M)
+    assert rows[0] == T and rows[1:] == [*ORDER[:3], *(name for name in METHODS for _ in range(2)), *ORDER[-2:]]
+    assert first.count("chance") == 1, "one block"
+
+
+def test_gains_are_over_the_fair_baseline(run, capsys):
+    print_results(run.document, width=120)
+    first = capsys.readouterr().out.partition("every metric, percent")[0]
+    values = {row.key: row.value for row in numbers_of(run.document)}
+    raw, matched = values["group_score,none"], values["group_match,none"]
+    for name in METHODS:
+        over = {"group_score": matched if name == "dual_softmax" else raw, "group_match": matched}
+        for metric, before in over.items():
+            line = next(one for one in first.splitlines() if one.startswith(f"{name}: {metric.replace('_', ' ')} "))
+            assert f"{100 * (values[f'{metric},{name}'] - before):+.2f}" in line.split(), line
+    assert "those of scores without matching (tent, dn, zero) over raw" in " ".join(first.split())
+
+
+def test_exports_have_them(run):
+    rows = {(row["metric"], row["filter"]): row for row in csv.DictReader(io.StringIO(to_csv([run])))}
+    assert rows["group_score", "dual_softmax"]["track"] == "matching"
+    assert float(rows["group_score", "dual_softmax"]["chance"]) > float(rows["group_score", "none"]["chance"])
+    latex = to_latex([run])
+    head = latex.splitlines()[6]
+    assert [name for name in head.rstrip("\\ ").replace("\\_", "_").split(" & ") if name in ORDER] == [
+        name for name in ORDER if name != "placebo"
+    ]
+    assert "without labels (tent)" in latex and latex.index("nothing (SimpleMatch)") < latex.index("(dual\\_softmax)")
+    harness = lm_eval_document(run)
+    assert harness["ttmbench"]["columns"][T]["group_match,zero"] == "zero"
+    assert harness["results"][T]["group_match,zero"] == run.document.results[T]["group_match,zero"]
+
+
+def test_exports_for_the_hub_state_a_methods_own_chance(run):
+    whole = run.document.model_copy(deep=True)
+    whole.n_samples[T] = whole.n_samples[T].model_copy(update={"original": 12})
+    data, _ = hub.model_card_data([DocumentFile(run.path, whole)])
+    found = {one.metric_type: one for one in data.eval_results}
+    assert found["group_score (dual_softmax)"].metric_args["track"] == "matching"
+    own, usual = (found[f"group_score ({name})"].metric_args["chance"] for name in ("dual_softmax", "raw"))
+    assert own > usual
+
+
+def test_the_page_of_a_task_states_chance_where_it_is_another(folder):
+    pages = SitePages(leaderboard.merge(folder), "now")
+    page = pages.of_task(T)
+    assert all(name in page for name in METHODS)
+    test_time = page[page.index('id="test_time"') : page.index('id="oracle"')]
+    assert re.search(r"group score</button><small>chance 16\.67</small>", test_time)
+    assert len(re.findall(r"<small>chance [0-9.]+</small></td>", test_time)) > 0, "zero's own, in its cells"
+
+
+def test_the_chance_level_in_a_head_is_that_of_random_scores():
+    def row(filter_: str, chance: float | None) -> Number:
+        return Number("t", "m", filter_, filter_, "test_time", 0.5, chance=chance)
+
+    assert chance_levels([row("tent", 0.3), row("zero", 0.3), row("ttm", 0.2), row("mine", None)]) == {"m": 0.2}
+    assert chance_levels([row("tent", 0.3), row("zero", 0.4), row("mta", 0.4)]) == {"m": 0.4}
+
+
+def test_the_report_has_them(folder):
+    html = to_html(read_report(folder / "x.json", ThumbnailOptions(images="none")))
+    for name in METHODS:
+        assert f"<td>{name}</td>" in html
