@@ -140,7 +140,8 @@ def columns(
 ) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
     """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints.
 
-    ``by_ttm`` runs a method that is TTM with settings of its own; ``trained_alone`` leaves the others out.
+    ``by_ttm`` runs a method that is TTM with settings of its own; ``trained_alone`` leaves out the others, and checks,
+    which no later run finds.
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
@@ -156,8 +157,8 @@ def columns(
         state,
         "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
         () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
-        config.audit_labels,
-        config.ttm_holdout,
+        config.audit_labels and not trained_alone,
+        None if trained_alone else config.ttm_holdout,
         None if scored.data.clusters is None else scored.data.clusters.groups,
         config.seed,
     )
