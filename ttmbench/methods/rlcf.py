@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import Direction, directions
-from ttmbench.methods.low_rank import Train
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
+from ttmbench.ttm.low_rank import Train
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 WEIGHT = 2.5  # of the cosine in CLIPScore (arXiv:2104.08718)
