@@ -84,7 +84,7 @@ def shifted(embedding: nn.Module, own: torch.Tensor, shift: torch.Tensor) -> Ite
         shift: added to the embeddings of the first k of them, [k, width].
     """
     place = own.cumsum(dim=1) - 1
-    row = torch.where(own & (place < len(shift)), place, len(shift))
+    row = place.masked_fill(~own | (place >= len(shift)), len(shift))
     added = functional.embedding(row, torch.cat([shift, torch.zeros_like(shift[:1])]))
     hook = embedding.register_forward_hook(lambda module, inputs, output: output + added)
     try:

@@ -232,3 +232,16 @@ def test_lora_needs_layers_and_a_rank(llava):
         vqascore.load(pretrained=str(llava), device="cpu", lora=4, lora_targets="nothing_is_called_so")
     with pytest.raises(UsageError, match="lora must be a whole number above 0"):
         vqascore.load(pretrained=str(llava), device="cpu", lora=0)
+
+
+def test_parts_of_ttm_work_for_pairs_but_a_loss_of_dual_encoders(llava):
+    settings = {"model_args": {"pretrained": str(llava)}, "limit": 4, "device": "cpu", "bootstrap_iters": 0}
+    parts = {"pseudo_labels": "argmax", "selection": "every", "optimizer": "sgd", "teacher": "ema", "train": "norm"}
+    ttm = {**SHORT, **parts, "teacher.decay": 0.5, "stopping": "no_change"}
+    done = ttmbench.simple_evaluate("vqascore", "shapes_color", ttm=ttm, methods=["selftrain"], **settings)
+    assert done["results"]["shapes_color"]["group_match,ttm"] is not None
+    cost = done["methods"]["shapes_color"]["selftrain"]["cost"][0]
+    assert cost["image_rows"] == cost["caption_rows"] > cost["image_rows_backward"] > 0
+    for soft in ({"loss": "cross_entropy"}, {"loss": "cross_entropy", "pseudo_labels": "sinkhorn"}):
+        with pytest.raises(UsageError, match="needs features with gradients, which model vqascore does not give"):
+            ttmbench.simple_evaluate("vqascore", "shapes_color", ttm=soft, **settings)

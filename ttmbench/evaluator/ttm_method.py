@@ -9,37 +9,45 @@ from statistics import fmean
 
 import numpy as np
 
+from ttmbench.config import DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.methods.cost import Cost
-from ttmbench.methods.run import DECLARED
+from ttmbench.methods.run import DECLARED, MethodRun
 from ttmbench.results.summary import MethodScores
-from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.algorithm import ShuffledTask
 from ttmbench.ttm.checkpoint import SeedProgress
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature, select
-from ttmbench.ttm.selection import in_order
 from ttmbench.ttm.trainer import Step, batch_of
 from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import MethodSpec, Record
+from ttmbench.types import MethodSpec, Record, Scores
 
 
 def run_ttm_method(stage: Adaptation, spec: MethodSpec, given: Mapping[str, object]) -> MethodScores:
     """TTM for every seed with the settings of a method, which the given ones override; the model is restored."""
-    settings = stage.settings.with_changes({**spec.settings, **given}, f"--method_args {spec.name}")
-    own = replace(stage, settings=settings)
+    own = replace(stage, settings=settings_of(spec, given, stage.settings))
     seeds = own.runs(spec.name)
     scores = [run.final for run in seeds.values() if run.final is not None]
-    before = [[step.scores for step in run.steps[:-1]] for run in seeds.values()]
-    return MethodScores(spec.name, scores, _record(own, spec, seeds), iterations=before)
+    return MethodScores(spec.name, scores, _record(own, spec, seeds, scores))
 
 
-def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgress]) -> Record:
+def settings_of(spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig) -> TTMConfig:
+    """Settings of a method that is TTM: those of the run, its own, and the user's; UsageError for a wrong one."""
+    return of_run.with_changes({**spec.settings, **given}, f"--method_args {spec.name}")
+
+
+def recorded(settings: TTMConfig) -> Record:
+    """Settings as the record of a method has them."""
+    return {**settings.model_dump(mode="json"), "lr": settings.lr or DEFAULT_LEARNING_RATE, "train": settings.train}
+
+
+def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgress], scores: Sequence[Scores]) -> Record:
     task, settings = stage.stage, stage.settings
     parameters = select(task.adapter, settings.train)
     losses = [[value for step in run.steps for value in step.loss] for run in seeds.values()]
     first = next(iter(seeds.values())).steps
     images, captions = (len(np.unique(rows)) for rows in vars(task.prepared.rows).values())
+    as_method = MethodRun(stage.raw, stage.spec.shape, stage.metrics, stage.seeds)
+    positions = [as_method.positions(spec, one.groups, seed) for one, seed in zip(scores, seeds, strict=True)]
     return {
-        "settings": {**settings.model_dump(mode="json"), "lr": stage.learning_rate},
+        "settings": recorded(settings),
         "reference": spec.reference,
         "needs": list(spec.needs),
         **{name: getattr(spec, name) for name in DECLARED},
@@ -59,7 +67,7 @@ def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgres
             for run in seeds.values()
         ],
         "chance": None,
-        "positions": _positions(task, seeds),
+        "positions": np.mean(positions, axis=0).tolist(),
         "notes": [],
     }
 
@@ -88,15 +96,3 @@ def cost_of(stage: Adaptation, steps: Sequence[Step], trained: Sequence[str]) ->
             seen = selected * each * epochs
             cost.count(**{f"{side}_rows": every + seen, f"{side}_rows_backward": seen if is_trained else 0})
     return cost
-
-
-def _positions(task: PreparedTask, seeds: Mapping[int, SeedProgress]) -> list[float]:
-    """Share of rows whose best option stands at each shuffled position; empty in the global variant."""
-    if task.is_global:
-        return []
-    shares = []
-    for seed, run in seeds.items():
-        assert run.final is not None, "every seed is over"
-        best = in_order(run.final, False, ShuffledTask(task, seed).order).argmax(axis=2)
-        shares.append(np.bincount(best.reshape(-1), minlength=max(run.final.groups.shape[1:])) / best.size)
-    return [float(share) for share in np.mean(shares, axis=0)]

@@ -52,7 +52,7 @@ def tpt(
     width, features = task.caption_width, task.views(views, crop_scale, flip)
     for batch in task.stream(images=1):  # one group
         kept = confident_views(task, features[batch.image_rows], task.all_captions[batch.caption_rows], share)
-        shift = torch.zeros(tokens, width, requires_grad=True)
+        shift = torch.zeros(tokens, width, device=task.all_captions.device).requires_grad_()
         optimizer = task.optimizer(torch.optim.AdamW([shift], lr=lr, weight_decay=weight_decay))
         for _ in range(steps):
             captions = task.encode_captions(batch.caption_rows, shift)

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ttmbench.config import TTMConfig
 from ttmbench.errors import DataError
-from ttmbench.evaluator.methods import refusal, settings_for
+from ttmbench.evaluator.methods import is_ttm, refusal, settings_for
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.evaluator.ttm_method import recorded, settings_of
 from ttmbench.methods.chance import DISTRIBUTIONS, DRAWS, kind_of
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
@@ -34,7 +36,12 @@ NEAR_CHANCE = 1e-3
 
 
 def method_columns(
-    document: ResultsDocument, scored: Scored, run: Run, stored: StoredScores, can: Collection[str]
+    document: ResultsDocument,
+    scored: Scored,
+    run: Run,
+    stored: StoredScores,
+    can: Collection[str],
+    of_ttm: TTMConfig,
 ) -> Iterator[MethodScores]:
     """The columns of the methods that the command names, in its order.
 
@@ -44,6 +51,7 @@ def method_columns(
         run: the command and what its names stand for.
         stored: scores of every method.
         can: the model's capabilities.
+        of_ttm: settings of TTM, which those of a method that is TTM begin with.
 
     Raises:
         DataError: a method has no scores or no record, or scores that it does not give.
@@ -63,7 +71,11 @@ def method_columns(
         if len(arrays) != len(seeds):
             raise DataError(f"scores of method '{name}' are of {len(arrays)} seeds, the command gives {len(seeds)}")
         known = _Known(document, scored, shared, record, arrays)
-        yield known.again(spec, given) if set(spec.needs) == {"scores"} else known.as_stored(spec, given)
+        if set(spec.needs) == {"scores"}:
+            yield known.again(spec, given)
+        else:
+            settings = recorded(settings_of(spec, given, of_ttm)) if is_ttm(spec) else checked_settings(spec, given)
+            yield known.as_stored(spec, _plain(settings))
 
 
 def _is_undefined(spec: MethodSpec, scored: Scored, can: Collection[str], notes: Collection[str]) -> bool:
@@ -102,9 +114,9 @@ class _Known:
         made = MethodScores(spec.name, self.arrays, record, track=column.track, chance=levels)
         return self._with_stated_times(made)
 
-    def as_stored(self, spec: MethodSpec, given: Mapping[str, object]) -> MethodScores:
+    def as_stored(self, spec: MethodSpec, settings: Record) -> MethodScores:
         """The column of a method that takes the model: its scores as stored, and what follows from them."""
-        settings, kind = _plain(checked_settings(spec, given)), kind_of(spec)
+        kind = kind_of(spec)
         seeds = self.shared.seeds_of(spec)
         positions = [
             self.shared.positions(spec, one.groups, seed) for one, seed in zip(self.arrays, seeds, strict=True)

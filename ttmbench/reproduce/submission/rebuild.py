@@ -209,7 +209,7 @@ class Submission:
             for column in (column for column in columns if column.name == TTM):
                 self._complete(column, result)
             result = replace(result, columns=columns, elsewhere=self._elsewhere(name))
-        methods = method_columns(document, result, self._run, stored, can)
+        methods = method_columns(document, result, self._run, stored, can, self.settings[name])
         result = replace(result, columns=[*result.columns, *methods])
         surplus = set(stored.scores) - {column.name for column in result.columns}
         if surplus:
@@ -234,7 +234,8 @@ class Submission:
         """Adds what a record of TTM has beside its iterations: the audit, and differences next to other tasks'."""
         config, task = self.config, scored.spec.task
         if config.audit_labels:
-            iterations = self.settings[task].iterations
+            seeds = [line["seed"] for line in column.record["iterations"]]
+            iterations = max(map(seeds.count, set(seeds)), default=self.settings[task].iterations)
             column.record["audit_labels"] = {"passed": True, "seeds": config.run_seeds, "iterations": iterations}
         else:
             self.findings.refuse(f"ttm.{task}.audit_labels", "is missing; submit test-time numbers with --audit_labels")

@@ -1,0 +1,68 @@
+"""Every training method that ships goes on after a stop as if there had been none, and computes where the model is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.stand_in_gpu import stand_in_gpu
+
+import ttmbench
+from ttmbench.methods import checkpoint
+from ttmbench.plugins.methods import METHODS
+from ttmbench.results.scores_file import read_scores
+from ttmbench.types import GroupShape
+
+FEW = {
+    **{name: {"views": 6} for name in ("tps", "tpt", "c_tpt")},
+    "watt": {"wrappers": ["{}", "a photo of {}"], "images": 4, "rounds": 1},
+    "rlcf": {"steps": 2, "lr": 1e-4},
+    **{name: {"images": 4} for name in ("tent", "cliptta")},
+}
+TRAINING = [spec.name for spec in METHODS if spec.trains and not spec.target.startswith("ttmbench.ttm.")]
+
+
+def evaluate(model, method, **settings):
+    return ttmbench.simple_evaluate(
+        "hf",
+        "shapes_color",
+        model_args={"pretrained": str(model)},
+        methods=[method],
+        method_args={method: FEW.get(method, {})},
+        **{"limit": 6, "device": "cpu", "bootstrap_iters": 0, **settings},
+    )
+
+
+def scores_of(folder, method):
+    (file,) = folder.rglob("scores_*.safetensors")
+    return read_scores(file, GroupShape(2, 2)).scores[method][0].groups
+
+
+@pytest.mark.parametrize("method", TRAINING)
+def test_a_method_that_was_stopped_goes_on(method, tiny_hf_clip, tmp_path, monkeypatch):
+    settings = {"save_scores": True, "seeds": [1]}
+    evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "whole"), **settings)
+    keep, turns = checkpoint.MethodCheckpoint.keep, []
+
+    def stopped(self, progress, task):
+        keep(self, progress, task)
+        turns.append(progress.turns)
+        if len(turns) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(checkpoint.MethodCheckpoint, "keep", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "stopped"), **settings)
+    evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "stopped"), **settings)
+    assert turns[:3] == [1, 2, 3], "no turn was done twice"
+    expected = scores_of(tmp_path / "whole", method)
+    np.testing.assert_array_equal(scores_of(tmp_path / "stopped", method), expected)
+    assert not np.array_equal(expected, scores_of(tmp_path / "whole", "none"))
+
+
+@pytest.mark.parametrize("method", ["watt", "rlcf"])
+def test_training_methods_compute_where_the_model_is(method, tiny_hf_clip):
+    here = evaluate(tiny_hf_clip, method).document
+    with stand_in_gpu():
+        there = evaluate(tiny_hf_clip, method, device="cuda").document
+    assert there["results"] == here["results"]
