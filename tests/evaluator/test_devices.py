@@ -16,6 +16,7 @@ from ttmbench.data.memory import Task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.devices import Devices
 from ttmbench.evaluator.local_executor import LocalExecutor
+from ttmbench.methods.checkpoint import MethodCheckpoint
 from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
 from ttmbench.scoring.capabilities import Capabilities
@@ -90,6 +91,46 @@ def test_adapted_models_and_files_are_the_same(apart):
     assert names == sorted(str(path.relative_to(two)) for path in two.rglob("*") if path.is_file())
     for name in (one for one in names if one.endswith(".safetensors") or "samples" in one):
         assert (one / name).read_bytes() == (two / name).read_bytes(), name
+
+
+def test_seeds_of_methods_that_train_are_divided_and_columns_have_the_bits_of_one_device(tmp_path, monkeypatch):
+    finished, whole = [], MethodCheckpoint.finish
+
+    def finish(self, progress, task):
+        finished.append(progress.updates)
+        whole(self, progress, task)
+
+    monkeypatch.setattr(MethodCheckpoint, "finish", finish)
+    methods, found = ["dn", "zero", "tent", "selftrain"], {}
+    args = {"zero.views": 4, "tent.images": 4, "selftrain.iterations": 1, "selftrain.epochs": 1}
+    for device in ("cpu", "cpu,cpu"):
+        finished.clear()
+        with forked_workers():
+            results = ttmbench.simple_evaluate(
+                "tiny-clip",
+                "shapes_color",
+                device=device,
+                limit=4,
+                methods=methods,
+                method_args=args,
+                seeds=SEEDS,
+                output_path=str(tmp_path / f"{len(device)}.json"),
+                save_scores=True,
+                **BASE,
+            )
+        found[device] = results, len(finished)
+    (one, trained), (two, trained_here) = found["cpu"], found["cpu,cpu"]
+    assert (trained, trained_here) == (3, 2), "one seed of tent was trained by the other process"
+    assert one.results == two.results and list(two.scores["shapes_color"]) == ["none", *methods]
+    for name, arrays in one.scores["shapes_color"].items():
+        for mine, other in zip(arrays, two.scores["shapes_color"][name], strict=True):
+            assert np.array_equal(mine.groups, other.groups), name
+    for name, record in one.document["methods"]["shapes_color"].items():
+        other = two.document["methods"]["shapes_color"][name]
+        for cost in (*record["cost"], *other["cost"]):
+            assert cost["seconds"] > 0
+            cost |= {"seconds": 0, "view_seconds": 0}
+        assert other == record and len(other["seeds"]) == (1 if name == "dn" else 3)
 
 
 @pytest.mark.slow

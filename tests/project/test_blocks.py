@@ -232,8 +232,10 @@ def test_a_table_of_ones_own_is_read(tmp_path):
 
 
 def test_a_plan_of_a_sweep_has_the_cells_that_it_says(tmp_path):
-    ((_, text),) = blocks(ROOT / "docs" / "sweep.md", "yaml")
+    (_, text), (_, grids) = blocks(ROOT / "docs" / "sweep.md", "yaml")
     path = tmp_path / "plan.yaml"
+    path.write_text(grids, encoding="utf-8")
+    assert len(list(expand(read_plan(path), "plan.yaml", {}))) == 9
     path.write_text(text, encoding="utf-8")
     cells = [one.cell for one in expand(read_plan(path), "plan.yaml", {})]
     assert sorted((cell.config.model_name, cell.task, cell.setting) for cell in cells) == [

@@ -165,7 +165,8 @@ def test_a_dry_run_lists_the_combinations(tmp_path, capsys):
     cells_of(tmp_path, settings=[DN | {"grid": {"strength": [0.1, 0.25]}}], options=SMALL)
     assert main(["sweep", str(tmp_path / "plan.yaml"), "--dry_run"]) == 0
     said = capsys.readouterr().out
-    assert "x strength=0.1/tiny-clip/shapes_color" in said and "x strength=0.25/tiny-clip/shapes_color" in said
+    first = next(line for line in said.splitlines() if "x strength=0.1/tiny-clip/shapes_color" in line)
+    assert first.split()[-4:] == ["-", "dn", "1", "-"] and "x strength=0.25/tiny-clip/shapes_color" in said
 
 
 def test_seeds_are_units_where_a_method_is_trained(tmp_path):

@@ -21,6 +21,7 @@ from ttmbench.methods import checkpoint
 from ttmbench.report import leaderboard
 from ttmbench.report.load import gather
 from ttmbench.results.reader import read_document
+from ttmbench.sweep import payload
 from ttmbench.sweep.estimate import rates, seconds_of, work_of
 from ttmbench.sweep.folder import read_summary, stages_left
 
@@ -112,6 +113,15 @@ def test_a_stopped_seed_goes_on_at_its_next_turn_and_finished_seeds_are_not_trai
     assert summary.status == "done" and [name for _, name, _ in executor.done] == [f"{cell.folder} seed 1", cell.folder]
     assert sorted(index for turn in own_methods.TURNS for index in turn) == list(range(12)), "one seed, once"
     assert numbers(root / cell.document) == alone[1][cell.folder]
+
+
+def test_a_finished_seed_travels_between_folders(tmp_path):
+    planned = cells_of(tmp_path, **PLAN)[0]
+    cell, node, driver = planned.cell, tmp_path / "node", tmp_path / "driver"
+    assert Worker(node).do(Unit(cell, "seed", 1)).state == "done"
+    payload.take_in(driver, cell, payload.changed({}, payload.stamps(node, cell, None)), over=False)
+    left = [[(unit.kind, unit.part) for unit in stage] for stage in stages_left(driver, planned)]
+    assert left == [[("seed", 0)], [("run", 0)]]
 
 
 def test_a_method_that_fails_loses_no_column_of_another(tmp_path):

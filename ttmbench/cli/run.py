@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.console import echo, warn
 from ttmbench._util.option_values import split_names
-from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.errors import INTERRUPTED, UsageError, results_of
@@ -210,6 +209,8 @@ def _not_lost_in_finalizers() -> Iterator[None]:
 
 def _read_config_file(path: Path) -> dict[str, Any]:
     """Settings of a YAML file for ``--config``; UsageError if it is not a mapping."""
+    from ttmbench._util.text import Unreadable, read_yaml  # yaml is for this alone
+
     try:
         content = read_yaml(path)
     except Unreadable as error:

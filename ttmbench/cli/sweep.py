@@ -139,7 +139,7 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
     from ttmbench.sweep.folder import stages_left
 
     rate_of = {} if root is None else rates(root)
-    rows, times = [], []
+    rows, times, has_methods = [], [], any(one.cell.config.methods for one in planned)
     for one in planned:
         stages = units_of(one.cell) if root is None else stages_left(root, one)
         work = work_of(one)
@@ -151,10 +151,13 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
         duration = "-" if seconds is None or not stages else f"{seconds:.0f}"
         total, left = (sum(map(len, part)) for part in (units_of(one.cell), stages))
         units = "done" if not left else str(total) if left == total else f"{left} of {total}"
-        rows.append([str(one.cell.number), one.cell.folder, *counts, training, units, duration])
-    names = ("groups", "images", "captions", "TTM", "units", "seconds")
+        methods = [name if seeds == 1 else f"{name} x {seeds}" for name, seeds in work.methods.items()]
+        of_methods = [", ".join(methods) or "-"] if has_methods else []
+        rows.append([str(one.cell.number), one.cell.folder, *counts, training, *of_methods, units, duration])
+    names = ("groups", "images", "captions", "TTM", *(["methods"] if has_methods else []), "units", "seconds")
     columns = [TableColumn("cell", "key"), TableColumn("folder", "key"), *(TableColumn(one, "number") for one in names)]
     caption = "TTM: iterations over all seeds x epochs. Unit: what a worker runs at a time."
+    caption += " Methods: x seeds, where these give different scores." if has_methods else ""
     print_table(columns, rows, caption=caption)
     timed = [seconds for seconds in times if seconds is not None]
     echo()

@@ -14,7 +14,6 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run, check_training
 from ttmbench.evaluator.task_result import Scored
-from ttmbench.methods.low_rank import check_train
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
@@ -26,6 +25,7 @@ from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.inputs import rows_of
 from ttmbench.ttm.checkpoint import score_tensors
+from ttmbench.ttm.low_rank import check_train
 from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 
@@ -140,7 +140,8 @@ def columns(
 ) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
     """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints.
 
-    ``by_ttm`` runs a method that is TTM with settings of its own; ``trained_alone`` leaves the others out.
+    ``by_ttm`` runs a method that is TTM with settings of its own; ``trained_alone`` leaves out the others, and checks,
+    which no later run finds.
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
@@ -156,8 +157,8 @@ def columns(
         state,
         "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
         () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
-        config.audit_labels,
-        config.ttm_holdout,
+        config.audit_labels and not trained_alone,
+        None if trained_alone else config.ttm_holdout,
         None if scored.data.clusters is None else scored.data.clusters.groups,
         config.seed,
     )

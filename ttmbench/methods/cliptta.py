@@ -11,8 +11,8 @@ from pydantic import Field
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
 from ttmbench.methods.losses import column_entropy, marginal_entropy, row_entropy
-from ttmbench.methods.low_rank import Train
 from ttmbench.methods.task import MethodStep, TrainingTask
+from ttmbench.ttm.low_rank import Train
 
 Labels = Literal["argmax", "matching"]
 """How an image gets its pseudo-caption: the best one for it alone, or that of the best matching of its group."""

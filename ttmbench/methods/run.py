@@ -24,10 +24,9 @@ from ttmbench.methods.audit import audit_labels
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.cost import Cost
-from ttmbench.methods.low_rank import low_rank_removed
 from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
-from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask, ViewSource
+from ttmbench.methods.task import FeatureTask, Logits, MethodStep, ScoreTask, TrainingTask, ViewSource
 from ttmbench.plugins.registry import load_target
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import held_out
@@ -35,6 +34,7 @@ from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.dual_encoder import Features, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.ttm.low_rank import low_rank_removed
 from ttmbench.ttm.parameters import select
 from ttmbench.ttm.trainer import Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
@@ -79,7 +79,7 @@ class MethodRun:
         if not spec.trains:
             with _named(spec, plugin), torch.no_grad():
                 chance = chance_of(
-                    spec, partial(load_target(spec.target), **settings), self.shape, self.metrics, self._logits
+                    spec, partial(load_target(spec.target), **settings), self.shape, self.metrics, self._logits(spec)
                 )
         return MethodScores(
             spec.name,
@@ -173,13 +173,16 @@ class MethodRun:
             self.encoded["raw"] = Features(*plain)
         return self.encoded["raw"]
 
-    def _logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+    def _logits(self, spec: MethodSpec) -> Logits:
         """Scores of features by the model's temperature and bias, whatever their dimension."""
+        if not spec.takes_features:
+            return lambda images, captions: images @ captions.T
         assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
         one = torch.zeros_like(self._encoded().images.features[:1])
         bias = self.stage.adapter.logits(one, one).detach().cpu()
         one[0, 0] = 1
-        return images @ captions.T * (self.stage.adapter.logits(one, one).detach().cpu() - bias) + bias
+        scale = self.stage.adapter.logits(one, one).detach().cpu() - bias
+        return lambda images, captions: images @ captions.T * scale + bias
 
     def _seen(self, order: np.ndarray) -> tuple[SeenRows, SeenRows]:
         """Images and captions after the shuffle."""

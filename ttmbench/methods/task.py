@@ -15,11 +15,11 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.cost import Cost
-from ttmbench.methods.low_rank import add_low_rank, rank_of
 from ttmbench.protocols import Batch as PreparedBatch
 from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
+from ttmbench.ttm.low_rank import add_low_rank, rank_of
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 Optimizer = torch.optim.Optimizer
@@ -185,7 +185,7 @@ class TrainingTask(FeatureTask):
             parameter.requires_grad_(False)
 
     def train(self, which: str) -> list[torch.nn.Parameter]:
-        """The parameters that ``train=`` names (`ttmbench.methods.low_rank.Train`); all others are frozen."""
+        """The parameters that ``train=`` names (`ttmbench.ttm.low_rank.Train`); all others are frozen."""
         rank = rank_of(which)
         found = self._select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
         self.trained = dict(found)

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 
 from ttmbench.methods.losses import Direction, entropies
-from ttmbench.methods.low_rank import Train
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
+from ttmbench.ttm.low_rank import Train
 from ttmbench.ttm.parameters import is_temperature
 
 MARGIN = 0.4  # of the largest entropy: answers above it are not reliable (ETA and SAR)
