@@ -185,11 +185,14 @@ class TrainingTask(FeatureTask):
         for parameter in adapter.parameters():  # until `train` chooses some: a method may train its own tensors alone
             parameter.requires_grad_(False)
 
-    def train(self, which: str) -> list[torch.nn.Parameter]:
-        """The parameters that ``train=`` names (`ttmbench.ttm.low_rank.Train`); all others are frozen."""
+    def train(self, which: str, temperature: bool = True) -> list[torch.nn.Parameter]:
+        """The parameters that ``train=`` names (`ttmbench.ttm.low_rank.Train`); all others are frozen.
+
+        Without ``temperature`` that and the bias of the logits stay frozen too: for losses that fall as logits grow.
+        """
         rank = rank_of(which)
         found = self._select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
-        self.trained = dict(found)
+        self.trained = {name: one for name, one in found.items() if temperature or not is_temperature(name)}
         for parameter in self.adapter.parameters():
             parameter.requires_grad_(False)
         for parameter in self.trained.values():
