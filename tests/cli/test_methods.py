@@ -55,7 +55,8 @@ def test_a_page_says_what_a_method_is(name, capsys, monkeypatch):
 
 def test_arguments_of_ttm_are_those_of_ttm_args(capsys):
     assert "--ttm_args NAME=VALUE" in printed(capsys, "show", "ttm")
-    assert "--method_args sinkhorn.NAME=VALUE" in printed(capsys, "show", "sinkhorn")
+    for name in ("sinkhorn", "selftrain"):
+        assert f"--method_args {name}.NAME=VALUE" in printed(capsys, "show", name)
 
 
 def test_a_method_whose_function_is_missing_is_one_line():

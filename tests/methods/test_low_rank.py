@@ -10,11 +10,11 @@ from support.norm_towers import NormTowers, vector_task
 from support.training_tasks import load, scores_of, training_task
 
 from ttmbench.errors import UsageError
-from ttmbench.methods import low_rank
-from ttmbench.methods.low_rank import Train, add_low_rank, remove_low_rank
 from ttmbench.methods.task import is_of_captions, is_of_images
 from ttmbench.methods.tent import tent
 from ttmbench.model_adapters import itc
+from ttmbench.ttm import low_rank
+from ttmbench.ttm.low_rank import Train, add_low_rank, remove_low_rank
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ def test_losses_weights_and_scores_as_published(adapter, variant, monkeypatch):
             sure = published.weakest[name] > 1e-4
             torch.testing.assert_close(value.double()[sure], state[name][sure], atol=1e-5, rtol=0)
             assert (value != task._original[name]).any()
-    torch.testing.assert_close(step.scores[order].double(), expected, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(step.scores[order].double(), expected, atol=1e-4, rtol=1e-5)
 
 
 def test_targets_have_gradients():

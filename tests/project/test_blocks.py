@@ -98,16 +98,29 @@ def test_the_page_on_adapters_makes_a_package_that_works(tmp_path):
 
 
 def test_the_page_on_methods_makes_a_package_that_works(tmp_path):
-    """Its files in their places, its test, and its commands as an installed plugin's."""
+    """Its files in their places, its test, its commands as an installed plugin's, and a sweep over its settings."""
     marked, words = package_of("add-a-method.md", tmp_path)
     assert len(marked) == 5 and len(words) == 4
+    grid = {"lr": [1e-3, 1e-4], "train": ["norm", "norm_images"]}
+    plan = {
+        **{"models": ["tiny-clip"], "tasks": ["shapes_color"], "options": {"limit": 6, "bootstrap_iters": 0}},
+        "settings": [{"name": "teacher", "methods": "mean_teacher", "seeds": [0], "grid": grid}],
+    }
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan), encoding="utf-8")
+    words.append(["sweep", "plan.yaml", "-o", "board", "--workers", "1"])
     shown = execute(
+        "import os\nos.environ['PYTHONPATH'] = os.getcwd()\n"
         "from ttmbench.testing import check_method\n"
         "for name in ('sharpened', 'centred', 'mean_teacher'):\n    print(len(check_method(name)), 'checks')\n"
         f"from ttmbench.cli import main\nfor words in {words}:\n    assert main(words) == 0, words\n",
         tmp_path,
     )
     assert shown.count("checks") == 3 and "mean_teacher" in shown
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in (tmp_path / "board").rglob("results.json")]
+    settings = [one["methods"]["shapes_color"]["mean_teacher"]["settings"] for one in found]
+    assert sorted((one["lr"], one["train"]) for one in settings) == [
+        (lr, train) for lr in sorted(grid["lr"]) for train in grid["train"]
+    ]
 
 
 def test_the_hooks_of_the_page_on_hooks_are_a_plugin_that_works(tmp_path):
@@ -232,8 +245,10 @@ def test_a_table_of_ones_own_is_read(tmp_path):
 
 
 def test_a_plan_of_a_sweep_has_the_cells_that_it_says(tmp_path):
-    ((_, text),) = blocks(ROOT / "docs" / "sweep.md", "yaml")
+    (_, text), (_, grids) = blocks(ROOT / "docs" / "sweep.md", "yaml")
     path = tmp_path / "plan.yaml"
+    path.write_text(grids, encoding="utf-8")
+    assert len(list(expand(read_plan(path), "plan.yaml", {}))) == 9
     path.write_text(text, encoding="utf-8")
     cells = [one.cell for one in expand(read_plan(path), "plan.yaml", {})]
     assert sorted((cell.config.model_name, cell.task, cell.setting) for cell in cells) == [

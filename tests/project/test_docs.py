@@ -16,6 +16,7 @@ import ttmbench
 from ttmbench import hookspecs
 from ttmbench.cli import main
 from ttmbench.cli.parser import build_parser
+from ttmbench.plugins.methods import METHODS
 
 
 def console_commands(page: Path) -> list[str]:
@@ -88,6 +89,14 @@ def test_no_page_or_source_names_this_machine_or_a_registry():
 def test_the_tables_of_models_and_tasks_are_those_of_the_catalogue_and_the_task_files():
     done = processes.run([ROOT / "scripts" / "docs" / "tables.py", "check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_on_methods_places_every_method_and_states_its_cost():
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    for heading in ("## Episodic, online, transductive", "## Cost"):
+        section = text.partition(f"{heading}\n")[2].partition("\n## ")[0]
+        named = {name for row in section.splitlines() if row[:1] == "|" for name in re.findall(r"`(\w+)`", row)}
+        assert {spec.name for spec in METHODS} - {"oracle", "placebo", "shuffle"} <= named, heading
 
 
 # Python

@@ -26,6 +26,7 @@ from ttmbench.ttm.algorithm import ShuffledTask, adapt
 from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.ttm.parts import DEFAULT_PARTS, check_parts, load_parts
 from ttmbench.ttm.selection import Selection, SelectionProposal, matching, placebo, shuffle
+from ttmbench.ttm.trainer import restored
 from ttmbench.types import GroupShape, MethodPart, ScheduleSpec
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
@@ -119,6 +120,7 @@ def test_a_part_is_recorded_where_it_is_not_the_default():
         ({"loss": "cross_entropy", "loss.negatives": "all"}, "'negatives': must be 'batch' or 'group', got 'all'"),
         ({"pseudo_labels": "sinkhorn"}, "pseudo_labels=sinkhorn gives soft labels, and loss=own takes one caption"),
         ({"train": "some"}, "train=some is unknown"),
+        ({"train": "lora:0"}, "train=lora:0 is unknown; it must be one of all, norm"),
     ],
 )
 def test_a_wrong_part_is_one_line_before_anything_is_scored(settings, message, monkeypatch):
@@ -387,6 +389,45 @@ def test_only_the_parameters_that_are_named_are_trained(registry):
     run(registry, stage, train="bias")
     changed = {name for name, tensor in stage.adapter.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {"image.bias", "caption.bias"}
+
+
+class Attending(Graded):
+    """Its layers have the names that low-rank updates look for."""
+
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.v_proj = torch.nn.Linear(5, 5), torch.nn.Linear(5, 5)
+
+    def train_images(self, prepared):
+        return self.q_proj(super().train_images(prepared))
+
+    def train_captions(self, prepared):
+        return self.v_proj(super().train_captions(prepared))
+
+    def encode_images(self, prepared):
+        return self.train_images(prepared).detach()
+
+    def encode_captions(self, prepared):
+        return self.train_captions(prepared).detach()
+
+
+@pytest.mark.parametrize("teacher", [{}, {"teacher": "ema", "teacher.decay": 0.5}], ids=str)
+def test_low_rank_updates_are_trained_resumed_and_taken_off(teacher, registry, tmp_path):
+    stage = stage_of(12, model=Attending())
+    before = {name: tensor.clone() for name, tensor in stage.adapter.state_dict().items()}
+    with restored(stage):
+        whole = run(registry, stage, train="lora:2", **teacher)
+        assert not np.array_equal(whole.steps[-1].scores.groups, whole.raw.groups)
+        assert np.array_equal(stage.score().groups, whole.steps[-1].scores.groups), "the model is still adapted"
+        assert all(torch.equal(tensor, before[name]) for name, tensor in stage.adapter.state_dict().items())
+    assert np.array_equal(stage.score().groups, whole.raw.groups)
+    assert all(parameter.requires_grad for parameter in stage.adapter.parameters())
+    keeper = SeedCheckpoint(tmp_path / "ttm" / "seed_3", "start", pytest.fail)
+    keeper.keep(whole.steps[0], whole.states[0])
+    progress = SeedCheckpoint(tmp_path / "ttm" / "seed_3", "start", pytest.fail).read()
+    config = {"config": whole.config, "schedule": LINEAR, "learning_rate": 1e-2, "seed": 3, "parts": whole.parts}
+    rest = list(adapt(stage_of(12, model=Attending()), whole.raw, resume=progress.state, **config))
+    assert same(SimpleNamespace(steps=[*progress.steps, *rest]), whole)
 
 
 # --- stopping and resuming ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import textwrap
 from ttmbench._util.console import console, echo, printable
 from ttmbench.methods.settings import arguments
 from ttmbench.plugins.registry import load_target
+from ttmbench.results.labels import COLUMNS
 from ttmbench.types import MethodSpec, Record
 
 _NEEDS = {
@@ -57,7 +58,8 @@ def print_page(spec: MethodSpec, plugin: str) -> None:
     settings = arguments(spec)
     _print_wrapped(f"{spec.name}: {spec.summary}" if spec.summary else spec.name, "")
     ours = spec.target.startswith("ttmbench.ttm.")
-    option = "--ttm_args NAME=VALUE" if ours else f"--method_args {spec.name}.NAME=VALUE"
+    has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
+    option = "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
     for text in () if ours else _paragraphs(spec):
         echo()
         _print_wrapped(text, "")

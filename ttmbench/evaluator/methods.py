@@ -14,7 +14,6 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run, check_training
 from ttmbench.evaluator.task_result import Scored
-from ttmbench.methods.low_rank import check_train
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
@@ -26,6 +25,7 @@ from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.inputs import rows_of
 from ttmbench.ttm.checkpoint import score_tensors
+from ttmbench.ttm.low_rank import check_train
 from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 

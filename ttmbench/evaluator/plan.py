@@ -128,9 +128,14 @@ def plan_task(
 def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) -> None:
     """UsageError if TTM cannot train what the settings name, or not by their loss."""
     if settings.train != "all" and model.trained is not None:
-        from ttmbench.ttm.parameters import select  # used for this alone
+        from ttmbench.ttm.low_rank import low_rank_removed, parameters_of, rank_of  # used for this alone
 
-        select(model.trained, settings.train)
+        with low_rank_removed(model.trained):
+            parameters_of(model.trained, settings.train)
+        if config.save_adapted is not None and rank_of(settings.train) is not None:
+            raise UsageError(
+                f"--save_adapted cannot save the updates of train={settings.train}; train a set of weights"
+            )
     if settings.loss == "own":
         return
     why = None

@@ -14,7 +14,8 @@ from ttmbench.methods.cost import Cost
 from ttmbench.methods.run import DECLARED, MethodRun
 from ttmbench.results.summary import MethodScores
 from ttmbench.ttm.checkpoint import SeedProgress
-from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature, select
+from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
+from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 from ttmbench.ttm.trainer import Step, batch_of
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MethodSpec, Record, Scores
@@ -40,7 +41,8 @@ def recorded(settings: TTMConfig) -> Record:
 
 def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgress], scores: Sequence[Scores]) -> Record:
     task, settings = stage.stage, stage.settings
-    parameters = select(task.adapter, settings.train)
+    with low_rank_removed(task.adapter):
+        parameters = parameters_of(task.adapter, settings.train)
     losses = [[value for step in run.steps for value in step.loss] for run in seeds.values()]
     first = next(iter(seeds.values())).steps
     images, captions = (len(np.unique(rows)) for rows in vars(task.prepared.rows).values())

@@ -13,13 +13,13 @@ from PIL import Image
 
 from ttmbench._util.third_party_errors import error_with_place
 from ttmbench.errors import UsageError
-from ttmbench.methods.low_rank import remove_low_rank
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.task import Batch, FeatureTask, MethodState, MethodStep, ScoreTask, TrainingTask
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.plugins.registry import load_target
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, Rows
+from ttmbench.ttm.low_rank import remove_low_rank
 from ttmbench.ttm.parameters import select
 from ttmbench.types import MethodSpec
 

@@ -24,7 +24,6 @@ from ttmbench.methods.audit import audit_labels
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.cost import Cost
-from ttmbench.methods.low_rank import low_rank_removed
 from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import FeatureTask, Logits, MethodStep, ScoreTask, TrainingTask, ViewSource
@@ -35,6 +34,7 @@ from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.dual_encoder import Features, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.ttm.low_rank import low_rank_removed
 from ttmbench.ttm.parameters import select
 from ttmbench.ttm.trainer import Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores

@@ -10,10 +10,10 @@ from pydantic import Field
 from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.low_rank import Train
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.protocols import Truncating
 from ttmbench.scoring.capabilities import unknown_wrappers
+from ttmbench.ttm.low_rank import Train
 from ttmbench.ttm.parameters import is_of_images, is_temperature
 
 WRAPPERS = (

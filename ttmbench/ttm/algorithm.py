@@ -202,9 +202,6 @@ class ShuffledTask:
     """The task with its captions in an order drawn by seed: inside every group, or among all captions.
 
     With more images than captions, where captions choose images, the images are shuffled.
-
-    Attributes:
-        order: position in the task's own order of each shuffled caption, int [groups, captions] or [all captions].
     """
 
     def __init__(self, stage: PreparedTask, seed: int) -> None:
@@ -217,10 +214,10 @@ class ShuffledTask:
         )
         rng = np.random.default_rng([seed, 0])
         if stage.is_global:
-            self.order = rng.permutation(self._options.size)
+            self._order = rng.permutation(self._options.size)
         else:
             each = np.arange(self._options.shape[1])
-            self.order = rng.permuted(np.broadcast_to(each, self._options.shape), axis=1)
+            self._order = rng.permuted(np.broadcast_to(each, self._options.shape), axis=1)
 
     @property
     def units(self) -> int:
@@ -230,24 +227,24 @@ class ShuffledTask:
 
     def propose(self, scores: Scores, rule: PseudoLabelRule = matching) -> PseudoLabels:
         """Pseudo-labels among shuffled captions: by default matchings (Algorithm 1, lines 4 and 5; globally Eq. 2)."""
-        return candidates(scores, self.is_global, self.order, rule)
+        return candidates(scores, self.is_global, self._order, rule)
 
     def round_of(self, step: Step) -> Round:
         """An iteration as a stopping rule sees it: with shuffled captions."""
-        back = np.argsort(self.order, axis=-1)
+        back = np.argsort(self._order, axis=-1)
         captions = back[step.captions] if self.is_global else np.take_along_axis(back, step.captions, axis=1)
-        return Round(step.selected, captions, step.loss, in_order(step.scores, self.is_global, self.order))
+        return Round(step.selected, captions, step.loss, in_order(step.scores, self.is_global, self._order))
 
     def proposal(self, choice: Selection, tie: np.ndarray, rng: np.random.Generator) -> SelectionProposal:
         """Algorithm 1's choice as a supervision gets to see it."""
-        n_captions = int(self.order.shape[-1])
+        n_captions = int(self._order.shape[-1])
         return SelectionProposal(choice, self.unshuffle(choice.captions), tie, n_captions, self.is_global, rng)
 
     def unshuffle(self, captions: np.ndarray) -> np.ndarray:
         """A matching's captions by their positions in the task's own order."""
         if self.is_global:
-            return np.asarray(self.order[captions])
-        return np.take_along_axis(self.order, captions, axis=1)
+            return np.asarray(self._order[captions])
+        return np.take_along_axis(self._order, captions, axis=1)
 
     def pairs(self, choice: Selection, with_targets: bool = False) -> TrainingPairs:
         """What to train on for the chosen units, as rows of distinct images and captions; with soft labels if asked."""
@@ -266,7 +263,7 @@ class ShuffledTask:
     def _soft(self, choice: Selection) -> TrainingPairs:
         """All images and captions of the chosen groups, in the shuffled order, and how much of a label each pair is."""
         chosen = choice.selected
-        options = np.take_along_axis(self._options, self.order, axis=1)[chosen]
+        options = np.take_along_axis(self._options, self._order, axis=1)[chosen]
         soft = choice.soft if choice.soft is not None else choice.captions[..., None] == np.arange(options.shape[1])
         targets = soft[chosen].astype(np.float32)
         images, captions = self._sides(self._choosing[chosen], options)
@@ -284,7 +281,7 @@ class ShuffledTask:
                 "use a task that is matched inside groups"
             )
         chosen = choice.selected
-        shuffled = np.take_along_axis(self._options, self.order, axis=1)[chosen]
+        shuffled = np.take_along_axis(self._options, self._order, axis=1)[chosen]
         choosing = self._choosing[chosen]
         shape = (*choosing.shape, shuffled.shape[1])
         matched = choice.captions[chosen][:, :, None] == np.arange(shape[2])

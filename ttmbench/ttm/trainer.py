@@ -18,7 +18,7 @@ from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import NamedParameters, TrainingPairs, finetune, named_parameters, restore, snapshot
-from ttmbench.ttm.parameters import select
+from ttmbench.ttm.low_rank import parameters_of, remove_low_rank
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts
 from ttmbench.types import Scores
 
@@ -89,7 +89,9 @@ class Trainer:
         self._batch = batch_of(config, units, images, stage.is_global)
         self._trained = trained_parameters(stage.adapter, config.train)
         self._optimizer = parts.optimizer(self._trained, config)
-        self._teacher = None if parts.teacher is None else snapshot(stage.adapter)
+        own = stage.adapter.state_dict().keys() if config.train != "all" else ()
+        self._updates = {name: one for name, one in self._trained if own and name not in own}  # of low rank
+        self._teacher = None if parts.teacher is None else self._copied()
         torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
 
     def rate(self, iteration: int) -> float:
@@ -99,12 +101,26 @@ class Trainer:
     def state(self, iteration: int, scores: Scores) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copied."""
         optimizer = self._optimizer.state_dict()["state"] if self.config.keep_optimizer_state else None
-        model = self.stage.adapter.state_dict()
-        return TrainingState(iteration, scores, model, optimizer, random_state(), self._teacher)
+        return TrainingState(iteration, scores, self._weights(), optimizer, random_state(), self._teacher)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """Everything that training changes, by name; the tensors are not copied."""
+        return {**self.stage.adapter.state_dict(), **{name: one.detach() for name, one in self._updates.items()}}
+
+    def _copied(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._weights().items()}
+
+    def _load(self, weights: Mapping[str, torch.Tensor], is_resumed: bool = False) -> None:
+        """Weights as `_weights` gives them; TtmbenchError if the model of a resumed run does not load them."""
+        own = {name: tensor for name, tensor in weights.items() if name not in self._updates}
+        (resume_weights if is_resumed else restore)(self.stage.adapter, own)
+        with torch.no_grad():
+            for name, update in self._updates.items():
+                update.copy_(weights[name])
 
     def resume(self, state: TrainingState) -> None:
         """Goes on from a state."""
-        resume_weights(self.stage.adapter, state.model)
+        self._load(state.model, is_resumed=True)
         if state.optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]
             self._optimizer.load_state_dict({"state": dict(state.optimizer), "param_groups": groups})
@@ -117,20 +133,20 @@ class Trainer:
         """Scores of the model, or of its teacher if there is one; the model stays as it is."""
         if self._teacher is None:
             return self.stage.score()
-        model = snapshot(self.stage.adapter)
-        restore(self.stage.adapter, self._teacher)
+        model = self._copied()
+        self._load(self._teacher)
         scores = self.stage.score()
-        restore(self.stage.adapter, model)
+        self._load(model)
         return scores
 
     def finish(self) -> None:
         """The model becomes its teacher, if there is one: the run is over."""
         if self._teacher is not None:
-            restore(self.stage.adapter, self._teacher)
+            self._load(self._teacher)
 
     def _updated(self) -> None:
         if self._teacher is not None and self.parts.teacher is not None:
-            self.parts.teacher(self._teacher, self.stage.adapter.state_dict())
+            self.parts.teacher(self._teacher, self._weights())
 
     def train(self, iteration: int, pairs: TrainingPairs, shown: tqdm[NoReturn]) -> tuple[float, ...]:
         """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
@@ -167,7 +183,7 @@ def trained_parameters(adapter: Trained, which: str) -> NamedParameters:
     every = named_parameters(adapter)
     if which == "all":
         return every
-    chosen = select(adapter, which)
+    chosen = parameters_of(adapter, which)
     for _, parameter in every:
         parameter.requires_grad_(False)
     for parameter in chosen.values():
@@ -241,6 +257,8 @@ class Original:
 
     def _reset(self) -> None:
         restore(self._adapter, self._weights)
+        if any(parameter.requires_grad != is_trained for parameter, is_trained in self._trained):
+            remove_low_rank(self._adapter)  # where all parameters are trained, there are no updates
         for parameter, is_trained in self._trained:
             parameter.requires_grad_(is_trained)
 

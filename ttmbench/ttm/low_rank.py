@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.protocols import Adapter, Trainable
+from ttmbench.protocols import Adapter, PairTrainable, Trainable
 from ttmbench.ttm.finetune import module_of
 from ttmbench.ttm.parameters import NOT_RUN, SETS, select
 
@@ -105,6 +105,16 @@ def check_train(adapter: Trainable, which: str) -> None:
         layers_for(adapter, rank)
     elif which in SETS:
         select(adapter, which)
+
+
+def parameters_of(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
+    """The parameters that ``train=`` names; updates of low rank are added, in place of earlier ones."""
+    rank = rank_of(which)
+    if rank is not None:
+        return add_low_rank(adapter, rank)
+    if which not in SETS:
+        raise UsageError(f"train={which} is unknown; it must be one of {_WORDS}")
+    return select(adapter, which)
 
 
 def remove_low_rank(adapter: object) -> None:
