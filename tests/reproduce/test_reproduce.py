@@ -842,3 +842,30 @@ def test_tables_of_finetuned_models_say_what_to_run(tmp_path, capsys):
         assert f"ttmbench run --model blip-itm --model_args pretrained={where} --tasks " in lines[-1]
     with pytest.raises(ValidationError, match="'finetuned' says what is done to 'model'"):
         ModelEntry(track="supervised", why="x", finetuned={"tasks": ["shapes_color"]})
+
+
+def test_a_table_may_have_test_time_methods(tmp_path, capsys):
+    """The plan names them with the table's settings, and a run of them is compared in their tracks."""
+    lines = ["shapes_color,tiny,sinkhorn,group_score,74.0,", "shapes_color,tiny,tent,group_match,99.0,"]
+    path = write_table(
+        tmp_path,
+        lines,
+        settings={"ttm_args": {"lr": 1e-5}, "method_args": {"tent.lr": 1e-4, "zero.views": 8}, "seeds": [0]},
+        tasks={"shapes_color": {"groups": 200}},
+        models={"tiny": {"track": "zero_shot", "model": "tiny-clip"}},
+    )
+    out, runs = tmp_path / "rep.json", tmp_path / "runs"
+    assert main(["reproduce", path, "--runs", str(runs), "--dry_run"]) == 0
+    command = capsys.readouterr().out
+    assert "--methods sinkhorn,tent" in command and "--method_args tent.lr=0.0001" in command and "zero" not in command
+    assert "--ttm_preset" not in command and " --ttm " not in command
+    words = ["run", "--model", "tiny-clip", "--tasks", "shapes_color", "--methods", "sinkhorn,tent", "--seeds", "0"]
+    assert main([*words, "--method_args", "tent.lr=1e-3", "--output_path", str(runs)]) == 0
+    main(["reproduce", path, "--runs", str(runs), "-o", str(out)])
+    rows = {row["key"]: row for row in json.loads(out.read_text())["rows"]}
+    assert {key: row["track"] for key, row in rows.items()} == {
+        "group_score,sinkhorn": "matching",
+        "group_match,tent": "test_time",
+    }
+    assert rows["group_score,sinkhorn"]["ours"]["value"] is not None
+    assert "settings of tent were changed (tent.lr=0.001)" in rows["group_match,tent"]["ours"]["notes"]

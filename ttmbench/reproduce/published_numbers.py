@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, get_args
 from ttmbench._util.console import one_line
 from ttmbench.data.row_files import csv_rows, read_text
 from ttmbench.errors import DataError
+from ttmbench.plugins.methods import METHODS
 from ttmbench.reproduce.agreement import Measured
-from ttmbench.results.labels import CHOICE_COLUMN, PUBLISHED, RAW, RAW_COLUMN, Column, PublishedTrack
+from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE_COLUMN, PUBLISHED, RAW, RAW_COLUMN, Column, PublishedTrack
 from ttmbench.results.numbers import Number
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ class PublishedNumber:
         table: of the paper.
         task: the paper's name, which is ours where there is such a task.
         model: the paper's name.
-        method: ``raw``, ``simple_match``, ``ttm``, ``overfitted``, ``oracle``, or the paper's own word.
+        method: ``raw``, ``simple_match``, ``ttm``, ``overfitted``, ``oracle``, a test-time method that ships, or the
+            paper's own word.
         metric: name.
         measured: the number, and its spread over runs where that is stated.
         decimals: digits after the point, as typed.
@@ -53,7 +55,7 @@ class PublishedNumber:
     @property
     def column(self) -> Column:
         """The column of a run's numbers that it is compared with; one of its own for a method that runs do not have."""
-        column = PUBLISHED.get(self.method, Column(one_line(self.method, CELL), RAW, None))
+        column = column_of(self.method) or Column(one_line(self.method, CELL), RAW, None)
         return CHOICE_COLUMN if column is RAW_COLUMN and self.of_model == "forced_choice" else column
 
     @property
@@ -63,7 +65,7 @@ class PublishedNumber:
         Raises:
             DataError: models of this track have raw numbers only.
         """
-        column, track = PUBLISHED.get(self.method), self.of_model
+        column, track = column_of(self.method), self.of_model
         if track == "zero_shot":
             return track if column is None else column.track
         if track == "supervised":
@@ -89,6 +91,16 @@ class PublishedNumber:
             file=one_line(f"{self.source}, {self.table}", CELL),
             published=True,
         )
+
+
+def column_of(method: str) -> Column | None:
+    """The column of a method as published tables name it; None for a method that runs do not have.
+
+    >>> column_of("raw").track, column_of("tent").filter, column_of("sinkhorn").track, column_of("ours")
+    ('zero_shot', 'tent', 'matching', None)
+    """
+    spec = next((one for one in METHODS if one.name == method and method not in BUILT_IN_FILTERS), None)
+    return PUBLISHED.get(method) if spec is None else Column(method, method, spec.track)
 
 
 def read_published(path: Traversable, runs: int = 1) -> Iterator[PublishedNumber]:

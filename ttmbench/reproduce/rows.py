@@ -211,6 +211,14 @@ def _notes(table: PublishedTable, one: Number, document: ResultsDocument) -> Ite
     config = document.config
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
+    if one.filter in document.methods.get(one.own_task, {}):
+        usual = table.spec.settings.get("method_args", {})
+        given = mapping(config.get("method_args")).items()
+        mine = [
+            f"{key}={value}" for key, value in given if key.startswith(f"{one.filter}.") and usual.get(key) != value
+        ]
+        if mine:
+            yield f"settings of {one.filter} were changed ({', '.join(mine)})"
     record = document.ttm.get(one.own_task)
     if one.filter != TTM or record is None:
         return

@@ -16,8 +16,10 @@ from ttmbench.evaluator.adapters import loads_as
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.rows import MISSING, OTHER, ComparedRow
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable
-from ttmbench.results.labels import CHOICE, RAW
+from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE, RAW
 from ttmbench.results.models import command_line
+
+_OF_SOME_METHODS = ("ttm_preset", "method_args")
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,18 @@ def plan(
         for (needed, preset), names in alike.items():
             finetuning, loaded = _finetuning(entry, registry, common)
             settings: dict[str, Any] = {**loaded, "tasks": names}
-            settings |= dict.fromkeys(needed, True)
+            methods = [name for name in needed if name not in BUILT_IN_FILTERS]
+            stages_of_ttm = [name for name in needed if name in BUILT_IN_FILTERS]
+            settings |= dict.fromkeys(stages_of_ttm, True)
+            if stages_of_ttm:
+                settings |= {"ttm_preset": preset}
             if needed:
-                own = {key: value for key, value in table.spec.settings.items() if key != "ttm_preset"}
-                settings |= {"ttm_preset": preset, "seeds": list(range(table.spec.runs)), **own}
+                own = {key: value for key, value in table.spec.settings.items() if key not in _OF_SOME_METHODS}
+                settings |= {"seeds": list(range(table.spec.runs)), **own}
+            if methods:
+                given = table.spec.settings.get("method_args", {})
+                mine = {key: value for key, value in given.items() if key.partition(".")[0] in methods}
+                settings |= {"methods": methods, "method_args": mine}
             yield PlannedRun({**settings, "on_error": "continue", **common}, entry.paid, finetuning)
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, UsageError
 from ttmbench.reproduce.agreement import Rule
-from ttmbench.reproduce.published_numbers import TRACKS, PublishedNumber, read_published
+from ttmbench.reproduce.published_numbers import TRACKS, PublishedNumber, column_of, read_published
 from ttmbench.results.labels import PUBLISHED, PublishedTrack
 from ttmbench.results.numbers import Number
 
@@ -272,8 +272,9 @@ def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
 
 def _known(number: PublishedNumber, spec: TableSpec) -> PublishedNumber:
     """A number of a table, with the track of its model; DataError for one that the table does not explain."""
-    if number.method not in PUBLISHED:
-        raise DataError(f"{number.where}: unknown method '{number.method}'; known: {', '.join(PUBLISHED)}")
+    if column_of(number.method) is None:
+        known = f"{', '.join(PUBLISHED)}, and test-time methods (`ttmbench ls methods`)"
+        raise DataError(f"{number.where}: unknown method '{number.method}'; known: {known}")
     if number.model not in spec.models:
         raise DataError(f"{number.where}: model '{number.model}' is not in the table's 'models'")
     number = replace(number, of_model=spec.models[number.model].track)
