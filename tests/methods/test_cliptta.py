@@ -163,3 +163,8 @@ def test_groups_in_which_it_is_not_defined():
             run(NormTowers(), shape, labels=labels)
     assert "beta_reg is not used: in 3x2 groups" in run(NormTowers(), (6, 3, 2))[2].notes[0]
     assert not run(NormTowers(), (6, 3, 2), beta_reg=0)[2].notes
+
+
+def test_the_temperature_is_trained_where_it_is_asked_for_alone():
+    assert not any("logit" in name for name in run(NormTowers(), train="all")[2].trained)
+    assert set(run(NormTowers(), train="temperature")[2].trained) == {"logit_scale", "logit_bias"}

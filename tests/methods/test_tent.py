@@ -214,8 +214,13 @@ def test_one_direction_without_a_choice_is_refused():
         run(NormTowers(), (8, 3, 1), direction="i2t")
 
 
-def test_a_trained_temperature_is_noted():
-    assert "temperature" in run(NormTowers(), train="all")[2].notes[0] and not run(NormTowers())[2].notes
+def test_the_temperature_is_trained_where_it_is_asked_for_alone():
+    task = run(NormTowers(), train="all")[2]
+    assert not task.notes and len(task.trained) == 12 and not any("logit" in name for name in task.trained)
+    model = NormTowers()
+    task = run(model, train="temperature")[2]
+    assert set(task.trained) == {"logit_scale", "logit_bias"} and "temperature is trained" in task.notes[0]
+    assert model.logit_scale > NormTowers().logit_scale and task.cost.image_rows == task.cost.caption_rows == 0
 
 
 def test_a_single_batch_is_scored_as_by_the_model_and_that_is_noted():

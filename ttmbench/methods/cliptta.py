@@ -44,7 +44,8 @@ def cliptta(
         )
     if m != n and beta_reg:
         task.notes.append(f"beta_reg is not used: in {m}x{n} groups the mean answer is not known to be uniform")
-    optimizer = task.optimizer(torch.optim.Adam(task.train(train), lr=lr))
+    parameters = task.train(train, temperature=train == "temperature")
+    optimizer = task.optimizer(torch.optim.Adam(parameters, lr=lr))
     for batch in task.stream(images=images):
         loss = None
         for _ in range(steps if m * len(batch.groups) > 1 else 0):  # one image has nothing to be compared with

@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import Direction, directions
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
+from ttmbench.ttm.low_rank import Train
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 WEIGHT = 2.5  # of the cosine in CLIPScore (arXiv:2104.08718)
@@ -28,7 +29,7 @@ def rlcf(
     k_captions: Annotated[int, Field(ge=2)] = 16,
     k_images: Annotated[int, Field(ge=2)] = 12,
     steps: Annotated[int, Field(ge=1)] = 8,
-    train: str = "all",
+    train: Train = "all",
     lr: Annotated[float, Field(gt=0)] = 1e-6,
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4,
 ) -> Iterator[MethodStep]:

@@ -71,7 +71,8 @@ class FeatureTask(ScoreTask):
         super().__init__(scores, seed)
         self._logits, self._views, self.cost = model, views, cost or Cost()
         self.all_images, self.all_captions = images, captions
-        self.image_rows, self.caption_rows = image_rows, caption_rows
+        self.scores = scores.to(images.device)
+        self.image_rows, self.caption_rows = image_rows.to(images.device), caption_rows.to(images.device)
 
     @property
     def images(self) -> torch.Tensor:
@@ -184,11 +185,14 @@ class TrainingTask(FeatureTask):
         for parameter in adapter.parameters():  # until `train` chooses some: a method may train its own tensors alone
             parameter.requires_grad_(False)
 
-    def train(self, which: str) -> list[torch.nn.Parameter]:
-        """The parameters that ``train=`` names (`ttmbench.ttm.low_rank.Train`); all others are frozen."""
+    def train(self, which: str, temperature: bool = True) -> list[torch.nn.Parameter]:
+        """The parameters that ``train=`` names (`ttmbench.ttm.low_rank.Train`); all others are frozen.
+
+        Without ``temperature`` that and the bias of the logits stay frozen too: for losses that fall as logits grow.
+        """
         rank = rank_of(which)
         found = self._select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
-        self.trained = dict(found)
+        self.trained = {name: one for name, one in found.items() if temperature or not is_temperature(name)}
         for parameter in self.adapter.parameters():
             parameter.requires_grad_(False)
         for parameter in self.trained.values():
@@ -292,7 +296,7 @@ class TrainingTask(FeatureTask):
 
     def _encode(self, side: str, rows: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
         distinct, back = torch.unique(rows, return_inverse=True)
-        inputs = take(self._prepared.images if side == "images" else self._prepared.captions, distinct.numpy())
+        inputs = take(self._prepared.images if side == "images" else self._prepared.captions, distinct.cpu().numpy())
         return self._features(side, inputs, shift)[back]
 
     def _features(self, side: str, inputs: PreparedBatch, shift: torch.Tensor | None = None) -> torch.Tensor:

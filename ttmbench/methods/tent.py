@@ -12,7 +12,6 @@ from pydantic import Field
 from ttmbench.methods.losses import Direction, entropies
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.ttm.low_rank import Train
-from ttmbench.ttm.parameters import is_temperature
 
 MARGIN = 0.4  # of the largest entropy: answers above it are not reliable (ETA and SAR)
 RADIUS = 0.05  # of SAR's step towards a larger loss
@@ -39,9 +38,9 @@ def tent(
     makes the loss larger, and resets the model when the moving average of the loss falls below 0.029 ln n. Its learning
     rate is ``lr`` for 64 images. A batch without such an answer is not trained on.
     """
-    parameters = task.train(train)
-    if any(map(is_temperature, task.trained)):
-        task.notes.append("the temperature is trained: raising it lowers every entropy and changes no answer")
+    parameters = task.train(train, temperature=train == "temperature")
+    if train == "temperature":
+        task.notes.append("the temperature is trained: larger logits have lower entropies and the same answers")
     if len(task.scores) <= max(1, images // task.scores.shape[1]):
         task.notes.append(
             "all groups are in one batch, which is scored before the only update: the scores are the model's"
