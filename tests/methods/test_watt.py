@@ -10,6 +10,7 @@ from support.training_tasks import WORDS, load, scores_of, training_task
 
 from ttmbench.errors import UsageError
 from ttmbench.methods import watt as module
+from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.watt import WRAPPERS, watt
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.plugins.methods import METHODS
@@ -262,3 +263,11 @@ def test_texts_are_needed(adapter):
 def test_the_shipped_wrappers_are_eight_and_differ():
     assert len(set(WRAPPERS)) == 8 and all(wrapper.count("{}") == 1 for wrapper in WRAPPERS)
     assert "watt" in {spec.name for spec in METHODS}
+
+
+def test_wrappers_of_the_command_line_are_separated_by_bars():
+    (spec,) = (spec for spec in METHODS if spec.name == "watt")
+    assert checked_settings(spec, {"wrappers": "{}|the {}"})["wrappers"] == ("{}", "the {}")
+    assert checked_settings(spec, {"wrappers": ["{}"]})["wrappers"] == ("{}",)
+    with pytest.raises(UsageError, match=r"watt\.wrappers"):
+        checked_settings(spec, {"wrappers": []})

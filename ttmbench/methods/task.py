@@ -71,7 +71,8 @@ class FeatureTask(ScoreTask):
         super().__init__(scores, seed)
         self._logits, self._views, self.cost = model, views, cost or Cost()
         self.all_images, self.all_captions = images, captions
-        self.image_rows, self.caption_rows = image_rows, caption_rows
+        self.scores = scores.to(images.device)
+        self.image_rows, self.caption_rows = image_rows.to(images.device), caption_rows.to(images.device)
 
     @property
     def images(self) -> torch.Tensor:
@@ -295,7 +296,7 @@ class TrainingTask(FeatureTask):
 
     def _encode(self, side: str, rows: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
         distinct, back = torch.unique(rows, return_inverse=True)
-        inputs = take(self._prepared.images if side == "images" else self._prepared.captions, distinct.numpy())
+        inputs = take(self._prepared.images if side == "images" else self._prepared.captions, distinct.cpu().numpy())
         return self._features(side, inputs, shift)[back]
 
     def _features(self, side: str, inputs: PreparedBatch, shift: torch.Tensor | None = None) -> torch.Tensor:

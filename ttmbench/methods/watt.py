@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch.nn.functional import normalize
 
 from ttmbench.errors import UsageError
@@ -29,10 +29,18 @@ WRAPPERS = (
 """Words around a caption that do not change what it says; the paper's are for class names ("a origami {}.")."""
 
 
+def separated(given: object) -> object:
+    """Wrappers of one text are separated by bars, as the command line gives them."""
+    return tuple(given.split("|")) if isinstance(given, str) else given
+
+
+Wrappers = Annotated[tuple[str, ...], BeforeValidator(separated), Field(min_length=1)]
+
+
 def watt(
     task: TrainingTask,
     *,
-    wrappers: Annotated[tuple[str, ...], Field(min_length=1)] = WRAPPERS,
+    wrappers: Wrappers = WRAPPERS,
     variant: Literal["sequential", "parallel"] = "sequential",
     steps: Annotated[int, Field(ge=1)] = 2,
     rounds: Annotated[int, Field(ge=0)] = 5,
@@ -53,7 +61,7 @@ def watt(
 
     Args:
         task: with the texts of its captions.
-        wrappers: words around each caption, which stands at ``{}``; the model must know them.
+        wrappers: words around each caption, which stands at ``{}``, separated by ``|``; the model must know them.
         variant: whether each wrapper goes on from the last one, or starts from the last mean.
         steps: of Adam, with each wrapper.
         rounds: times that all wrappers are gone through and averaged.
