@@ -17,7 +17,8 @@ from ttmbench.results.reader import read_document
 T = "shapes_color"
 COMMAND = (
     f"--model tiny-clip --tasks {T} --limit 12 --methods dual_softmax,dn,zero,tent --method_args "
-    "zero.views=6,tent.images=8 --seeds 0,1 --save_scores --log_samples --output_path {}"
+    "zero.views=6,tent.images=8 --ttm --ttm_args iterations=1,epochs=1 --ttm_holdout 0.5 --seeds 0,1 --audit_labels "
+    "--save_scores --log_samples --output_path {}"
 )
 NAMES = ("dual_softmax", "dn", "zero", "tent")
 
@@ -81,6 +82,14 @@ FORGERIES = [
     (lambda forged: method(forged, "dual_softmax")["cost"][0].update(views=4), "cost.0.views: is 4"),
     (lambda forged: method(forged, "tent")["cost"][0].update(tower_passes=0.01), "cost.0.tower_passes: is 0.01"),
     (lambda forged: method(forged, "zero")["cost"][1].update(seconds=1e6), "cost.1.seconds: is 1000000.0"),
+    (put("methods", T, "tent", "audit_labels", "compared", to=0), f"methods.{T}.tent.audit_labels.compared: is 0"),
+    (without("methods", T, "dn", "audit_labels"), f"methods.{T}.dn.audit_labels: is missing"),
+    (put("methods", T, "tent", "holdout", "scored", to=2), f"methods.{T}.tent.holdout.scored: is 2"),
+    (without("methods", T, "tent", "holdout"), "method 'tent' has no held-out groups, for which the command asks"),
+    (
+        lambda forged: forged.everywhere(" --audit_labels", ""),
+        f"methods.{T}.tent.audit_labels: is missing; submit test-time numbers with --audit_labels",
+    ),
     (without("methods", T, "tent"), f"methods.{T}.tent is missing, and there are scores of this method"),
     (other_scores("dual_softmax"), "scores of method 'dual_softmax' are not those that it makes of the raw scores"),
     (other_scores("tent"), f"methods.{T}.tent.positions: is "),

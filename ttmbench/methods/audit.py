@@ -9,7 +9,7 @@ import numpy as np
 from ttmbench._arrays.scores import fewer_first
 from ttmbench.errors import AssertionNotMet
 from ttmbench.matching import match_groups
-from ttmbench.types import Record, Scores
+from ttmbench.types import Matching, Record, Scores
 
 CLEAR = 0.01  # of the median margin: below it rounding may decide
 
@@ -34,7 +34,7 @@ def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], 
     compared = 0
     for seed, scores in found.items():
         one, other = (match_groups(fewer_first(each.groups)) for each in (scores, again(seed)))
-        clear = one.margin > CLEAR * np.median(one.margin)
+        clear = is_clear(one)
         differs = clear & (one.captions != other.captions).any(axis=1)
         if differs.any():
             raise AssertionNotMet(
@@ -44,3 +44,8 @@ def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], 
             )
         compared += int(clear.sum())
     return {"passed": True, "compared": compared, "of": sum(len(scores.groups) for scores in found.values())}
+
+
+def is_clear(matching: Matching) -> np.ndarray:
+    """Of which groups the matching has a margin that rounding does not decide."""
+    return np.asarray(matching.margin > CLEAR * np.median(matching.margin))

@@ -104,6 +104,8 @@ def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: 
         of_task = {(row.metric, row.filter): row for row in numbers if row.task == task}
         is_global = document.configs[task]["matching"] == "global"
         metrics = headline({metric for metric, name in of_task if name == RAW}, is_global)
+        if not {(metrics[0], RAW), (metrics[1], RAW)} & of_task.keys():
+            continue  # a task that ranks
         rows.append([_heading(document, task, is_global)])
         for column in columns_in(name for _, name in of_task):
             for metric, before in _compared(column, metrics, document.training(task, column.filter)):
@@ -141,9 +143,14 @@ def _compared(column: Column, metrics: tuple[str, str], record: object) -> Itera
     elif column in COLUMNS:
         yield match_metric, matched if column.filter in _GAINING else None
     else:
-        uses_matching = isinstance(record, MethodRecord) and record.assumes_matching
+        uses_matching = isinstance(record, MethodRecord) and _uses_matching(record)
         yield raw_metric, matched if uses_matching else (raw_metric, RAW)
         yield match_metric, matched
+
+
+def _uses_matching(record: MethodRecord) -> bool:
+    """Whether a method's scores of single pairs hold what a matching knows; those of a trained model do not."""
+    return record.assumes_matching and record.reset is None
 
 
 def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
@@ -154,7 +161,7 @@ def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
     most = max(*seeds, *(len(record.seeds) for record in records.values()), 1)
     caption = f"± is the standard deviation over {most} seeds." if most > 1 else "One seed: no standard deviation."
     caption += " Gains are over SimpleMatch."
-    unmatched = [name for name, record in records.items() if not record.assumes_matching]
+    unmatched = [name for name, record in records.items() if not _uses_matching(record)]
     if unmatched:
         caption = f"{caption[:-1]}, those of scores without matching ({', '.join(unmatched)}) over raw."
     if any(row.filter == HOLDOUT for row in numbers):

@@ -64,8 +64,8 @@ class MethodAudit(Part):
     """Every seed run again with the captions of each group in another order."""
 
     passed: Recorded[Literal[True]]
-    compared: Recorded[Count] = Field(description="Groups whose margin is above 1 % of the median margin.")
-    of: Recorded[Count] = Field(description="Groups, of all seeds.")
+    compared: Recomputed[Count] = Field(description="Groups whose margin is above 1 % of the median margin.")
+    of: Recomputed[Count] = Field(description="Groups, of all seeds.")
 
 
 class HeldOutMetric(Part):
@@ -79,8 +79,8 @@ class MethodHoldout(Part):
     """Training on a part of the groups, scored on the others."""
 
     share: Recomputed[Real] = Field(description="Of the groups, held out.")
-    adapted: Recorded[Count] = Field(description="Groups that were trained on.")
-    scored: Recorded[Count] = Field(description="Groups that were held out.")
+    adapted: Recomputed[Count] = Field(description="Groups that were trained on.")
+    scored: Recomputed[Count] = Field(description="Groups that were held out.")
     metrics: Recorded[dict[str, HeldOutMetric]] = Field(description="Metric -> its values on held-out groups.")
 
 

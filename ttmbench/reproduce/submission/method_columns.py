@@ -7,21 +7,26 @@ take the model; their settings, declarations, seeds and positions are made again
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ttmbench.config import TTMConfig
+from ttmbench._arrays.scores import fewer_first
+from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError
 from ttmbench.evaluator.methods import is_ttm, refusal, settings_for
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.evaluator.ttm_method import recorded, settings_of
+from ttmbench.matching import match_groups
+from ttmbench.methods.audit import is_clear
 from ttmbench.methods.chance import DISTRIBUTIONS, DRAWS, kind_of
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
+from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.submission.replay import MOST_ITERATIONS
+from ttmbench.results.clusters import held_out
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import key_of
 from ttmbench.results.method_record import MethodRecord
@@ -70,12 +75,20 @@ def method_columns(
         seeds = shared.seeds_of(spec)
         if len(arrays) != len(seeds):
             raise DataError(f"scores of method '{name}' are of {len(arrays)} seeds, the command gives {len(seeds)}")
-        known = _Known(document, scored, shared, record, arrays)
+        known = _Known(document, scored, run.config, shared, record, arrays)
         if set(spec.needs) == {"scores"}:
             yield known.again(spec, given)
         else:
             settings = recorded(settings_of(spec, given, of_ttm)) if is_ttm(spec) else checked_settings(spec, given)
             yield known.as_stored(spec, _plain(settings))
+
+
+def unaudited(columns: Sequence[MethodScores], config: RunConfig, registry: Registry) -> list[str]:
+    """Methods that nothing shows to answer alike whatever the order of captions: neither a label audit nor a rerun."""
+    if config.audit_labels:
+        return []
+    specs = [registry.method(column.name) for column in columns]
+    return [spec.name for spec in specs if set(spec.needs) != {"scores"} and not is_ttm(spec)]
 
 
 def _is_undefined(spec: MethodSpec, scored: Scored, can: Collection[str], notes: Collection[str]) -> bool:
@@ -92,6 +105,7 @@ class _Known:
 
     document: ResultsDocument
     scored: Scored
+    config: RunConfig
     shared: MethodRun
     record: MethodRecord
     arrays: list[Scores]
@@ -106,7 +120,7 @@ class _Known:
         for found, expected in zip(self.arrays, column.scores, strict=True):
             if not np.abs(found.groups - expected.groups).max() <= most:
                 raise DataError(f"scores of method '{spec.name}' are not those that it makes of the raw scores")
-        record = {**column.record, "settings": _plain(column.record["settings"])}
+        record = {**column.record, "settings": _plain(column.record["settings"]), **self._checks(spec)}
         levels, stated = dict(column.chance or {}), self._stated_levels(spec)
         for metric, level in levels.items():
             value = stated.get(metric)
@@ -125,8 +139,9 @@ class _Known:
         trained = self.record.trained
         chance = {"distribution": DISTRIBUTIONS[kind], "draws": DRAWS[kind]}
         record = {
-            **self.record.model_dump(mode="json"),
+            **self.record.model_dump(mode="json", exclude={"audit_labels", "holdout"}),
             **declared,
+            **self._checks(spec),
             "settings": settings,
             "needs": list(spec.needs),
             "seeds": list(seeds),
@@ -136,6 +151,25 @@ class _Known:
         }
         levels = None if spec.trains else self._stated_levels(spec)
         return MethodScores(spec.name, self.arrays, record, track=spec.track, chance=levels)
+
+    def _checks(self, spec: MethodSpec) -> Record:
+        """What the record has of the label audit and of held-out groups, whose numbers are as stated."""
+        checks: Record = {}
+        if is_ttm(spec):
+            return checks
+        if self.config.audit_labels:
+            clear = [is_clear(match_groups(fewer_first(one.groups))) for one in self.arrays]
+            counts = {"compared": sum(int(one.sum()) for one in clear), "of": sum(map(len, clear))}
+            checks["audit_labels"] = {"passed": True, **counts}
+        if self.config.ttm_holdout is not None and spec.reset == "never":
+            if self.record.holdout is None:
+                raise DataError(f"method '{spec.name}' has no held-out groups, for which the command asks")
+            data, groups = self.scored.data, len(self.scored.raw.groups)
+            clusters = np.arange(groups) if data.clusters is None else data.clusters.groups
+            held = int(held_out(clusters, self.config.ttm_holdout, self.config.seed).sum())
+            parts = {"share": self.config.ttm_holdout, "adapted": groups - held, "scored": held}
+            checks["holdout"] = {**self.record.holdout.model_dump(mode="json"), **parts}
+        return checks
 
     def _stated_levels(self, spec: MethodSpec) -> dict[str, float | None]:
         """Chance levels as the document states them: those on random features take the model, which scores them."""

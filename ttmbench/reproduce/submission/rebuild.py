@@ -30,7 +30,7 @@ from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.reproduce.submission.files import Files, MissingError, compare_files
 from ttmbench.reproduce.submission.findings import Findings
-from ttmbench.reproduce.submission.method_columns import method_columns
+from ttmbench.reproduce.submission.method_columns import method_columns, unaudited
 from ttmbench.reproduce.submission.replay import check_pairs, equal_seeds, replayed_columns
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.results.document import ResultsDocument
@@ -209,7 +209,10 @@ class Submission:
             for column in (column for column in columns if column.name == TTM):
                 self._complete(column, result)
             result = replace(result, columns=columns, elsewhere=self._elsewhere(name))
-        methods = method_columns(document, result, self._run, stored, can, self.settings[name])
+        methods = list(method_columns(document, result, self._run, stored, can, self.settings[name]))
+        for method in unaudited(methods, config, self.registry):
+            place = f"methods.{name}.{method}.audit_labels"
+            self.findings.refuse(place, "is missing; submit test-time numbers with --audit_labels")
         result = replace(result, columns=[*result.columns, *methods])
         surplus = set(stored.scores) - {column.name for column in result.columns}
         if surplus:

@@ -137,6 +137,10 @@ def _check_method(place: str, method: MethodRecord, data: Dataset | None, total:
     for at, loss in enumerate(method.loss):
         if loss is not None and not (trains and abs(loss) <= MOST_LOSS):
             findings.refuse(f"{place}.loss.{at}", f"is {loss:.6g}, which no training of this method gives")
+    metrics = {} if method.holdout is None else method.holdout.metrics
+    for name, metric in metrics.items():
+        if len(metric.adapted) != len(method.seeds):
+            findings.refuse(f"{place}.holdout.metrics.{name}", f"has {len(metric.adapted)} seeds")
     if method.trained is not None and not trains:
         findings.refuse(f"{place}.trained", "is present, and the method trains nothing")
     for at, cost in enumerate(method.cost):
