@@ -62,13 +62,17 @@ class Capabilities:
         self.debiasable = pair_scorer if isinstance(pair_scorer, Debiasable) else None
         self.blind = adapter if isinstance(adapter, Blind) else None
         self.truncating = adapter if isinstance(adapter, Truncating) and self.stored_features is None else None
-        shiftable = isinstance(adapter, CaptionEmbeddings) and adapter.caption_width is not None
-        self.caption_embeddings = cast("CaptionEmbeddings", adapter) if shiftable else None
         self.savable = adapter if isinstance(adapter, Savable) else None
         self.many_at_once = adapter if isinstance(adapter, ManyAtOnce) else None
         self.may_refuse = adapter if isinstance(adapter, MayRefuse) else None
         self.bounding = adapter if isinstance(adapter, Bounding) else None
         self.reporting = adapter if isinstance(adapter, Reporting) else None
+
+    @property
+    def caption_embeddings(self) -> CaptionEmbeddings | None:
+        """The adapter, where captions' token embeddings can be shifted."""
+        adapter: object = self.adapter
+        return adapter if isinstance(adapter, CaptionEmbeddings) and adapter.caption_width is not None else None
 
     @property
     def scores(self) -> Literal["embeddings", "pairs", "choices"]:
