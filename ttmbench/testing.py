@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 import numpy as np
@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 
 from ttmbench.config import TTMConfig
-from ttmbench.methods.contract import BrokenMethodError, outcomes
+from ttmbench.errors import TtmbenchError
+from ttmbench.methods.contract import BrokenMethodError, Outcome, outcomes
+from ttmbench.methods.part_contract import outcomes_of_part
 from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.protocols import ChoiceQuestion, ChoiceScorer, DualEncoder, PairScorer, PreparedPairScorer
 from ttmbench.scoring.capabilities import Capabilities, Model, TrainableDualEncoder, TrainablePairScorer, Trained
@@ -22,7 +24,7 @@ from ttmbench.scoring.prepare import prepare
 from ttmbench.ttm.finetune import TrainingPairs as _TrainingPairs
 from ttmbench.ttm.finetune import finetune, make_optimizer, restore, snapshot
 from ttmbench.ttm.trainer import TOLERANCE
-from ttmbench.types import Group, ImageRef, MethodSpec
+from ttmbench.types import Group, ImageRef, MethodPart, MethodSpec
 
 CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two dogs", "a photo of a yellow star")
 
@@ -71,7 +73,7 @@ def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> 
 
 
 def check_method(
-    method: MethodSpec | str,
+    method: MethodSpec | MethodPart | str,
     *,
     settings: Mapping[str, object] | None = None,
     adapter: TrainableDualEncoder | None = None,
@@ -83,10 +85,10 @@ def check_method(
     the parameters of ``task.train`` is changed. A run that is stopped after a turn and resumed ends with the scores of
     an uninterrupted one. Episodic methods give a group the same bits alone and after others; of what is declared
     independent of the order of groups, the order changes nothing. Groups of other shapes are scored, or refused in one
-    line.
+    line. A part of TTM is checked in three iterations: its seed, the order of captions, and a resumed run.
 
     Args:
-        method: its specification, or a registered name.
+        method: its specification, a registered name, or a part of TTM.
         settings: arguments of the method; few views or steps make the check faster.
         adapter: a model that can be trained; the built-in one by default.
 
@@ -96,14 +98,31 @@ def check_method(
     spec = build_registry(quiet=True).method(method) if isinstance(method, str) else method
     if adapter is None:
         adapter = load_target("ttmbench.model_adapters.tiny_clip:load")(device="cpu")
-    made: list[str] = []
     try:
-        for name, holds, otherwise in outcomes(spec, adapter, settings or {}):
-            if not holds:
-                raise ContractError(f"{spec.name}: {name}: {otherwise}")
-            made.append(name)
+        return _names(spec.name, _outcomes(spec, adapter, settings or {}))
     except BrokenMethodError as error:
         raise ContractError(f"{spec.name}: {error.check}: {error.why}") from error
+
+
+def _outcomes(
+    spec: MethodSpec | MethodPart, adapter: TrainableDualEncoder, settings: Mapping[str, object]
+) -> Iterator[Outcome]:
+    if isinstance(spec, MethodSpec):
+        yield from outcomes(spec, adapter, settings)
+        return
+    try:
+        yield from outcomes_of_part(spec, adapter, settings)
+    except TtmbenchError as error:
+        raise BrokenMethodError("it can be run", str(error)) from error
+
+
+def _names(whose: str, checks: Iterator[Outcome]) -> list[str]:
+    """The names of checks that all hold; ContractError for the first that does not."""
+    made = []
+    for name, holds, otherwise in checks:
+        if not holds:
+            raise ContractError(f"{whose}: {name}: {otherwise}")
+        made.append(name)
     return made
 
 

@@ -18,6 +18,7 @@ from ttmbench.reproduce.tables import load_table
 
 # Models that a page makes; tests/project/test_blocks.py runs them.
 NEW_MODELS = {"add-an-adapter.md": {"color-counter", "two-towers"}}
+NEW_METHODS = {"add-a-method.md": {"sharpened", "centred", "mean_teacher"}}
 MODULES = ("mkdocs", "sglang.launch_server", "venv")
 # Other programs, and commands of the shell: their words are not checked.
 FOREIGN = (".", "cd", "docker", "eval", "export", "git", "llama-server", "mv", "ray", "vllm")
@@ -76,21 +77,23 @@ def _problem_of_ttmbench(words: list[str], page: str) -> str | None:
         options = build_parser(normalise(words)[0]).parse_args(normalise(words))
     except SystemExit:
         return "is no command line"
-    return next(_unknown_names(options, NEW_MODELS.get(page, set())), None)
+    return next(_unknown_names(options, NEW_MODELS.get(page, set()), NEW_METHODS.get(page, set())), None)
 
 
-def _unknown_names(options: argparse.Namespace, new_models: set[str]) -> Iterator[str]:
+def _unknown_names(options: argparse.Namespace, new_models: set[str], new_methods: set[str]) -> Iterator[str]:
     registry, given, command = build_registry(), vars(options), options.execute.__name__
-    known = set(registry.adapters) | new_models
+    known, methods = set(registry.adapters) | new_models, set(registry.methods) | new_methods
     models = [given.get("model")] + (given.get("models") or [] if command == "doctor" else [])
     listed = given.get("tasks") or []
     tasks = [name for text in ([listed] if isinstance(listed, str) else listed) for name in text.split(",")]
     tasks += [name for text in given.get("names") or [] for name in text.split(",") if command == "download"]
     tasks += [given["task"]] if given.get("task") else []
-    if command == "show" and given["name"] not in registry.methods:
+    if command == "show" and given["name"] not in methods:
         (models if given["name"] in known else tasks).append(given["name"])
     if command == "validate":  # also of runs, which are files and folders
         tasks = [name for name in tasks if "/" not in name]
+    asked = given.get("methods") or []
+    yield from (f"no method {name}" for name in asked if name not in methods)
     yield from (f"no model {name}" for name in models if name and name not in known)
     for check, name in [(lambda name: select_tasks(registry, [name]), name) for name in tasks] + (
         [(load_table, given["name"])] if command == "reproduce" and given["name"] else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support.sweeps import SMALL, cells_of
 
@@ -167,6 +169,15 @@ def test_a_dry_run_lists_the_combinations(tmp_path, capsys):
     said = capsys.readouterr().out
     first = next(line for line in said.splitlines() if "x strength=0.1/tiny-clip/shapes_color" in line)
     assert first.split()[-4:] == ["-", "dn", "1", "-"] and "x strength=0.25/tiny-clip/shapes_color" in said
+
+
+def test_the_plan_of_the_docs_has_the_settings_that_they_name(tmp_path):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "sweep.md").read_text(encoding="utf-8")
+    text = page.partition("### Grids")[2].partition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "plan.yaml").write_text(text)
+    names = [one.cell.setting for one in expand(read_plan(tmp_path / "plan.yaml"), "plan.yaml", {})]
+    assert (len(names), names[0], names[-1]) == (9, "raw", "both dn.strength=0.25 ttm.lr=0.0001")
+    assert names[1] == "tent lr=0.001 train=norm" and all(f"`{name}`" in page for name in (*names[:2], names[-1]))
 
 
 def test_seeds_are_units_where_a_method_is_trained(tmp_path):

@@ -21,6 +21,7 @@ from ttmbench.evaluator import score_task
 from ttmbench.plugins.manager import problem_of
 from ttmbench.plugins.parts import PARTS
 from ttmbench.plugins.registry import build_registry, load_target
+from ttmbench.testing import ContractError, check_method
 from ttmbench.ttm import finetune, other_parts
 from ttmbench.ttm.algorithm import ShuffledTask, adapt
 from ttmbench.ttm.checkpoint import SeedCheckpoint
@@ -52,6 +53,11 @@ class Graded(Towers):
 @pytest.fixture(scope="module")
 def registry():
     return build_registry(extra=[("own", own_parts)])
+
+
+@pytest.fixture(scope="module")
+def tiny_clip():
+    return load_target("ttmbench.model_adapters.tiny_clip:load")(device="cpu")
 
 
 def run(registry, stage=None, **settings):
@@ -176,6 +182,39 @@ def test_a_wrong_result_of_a_part_names_it(kind, given, problem, registry, monke
     with pytest.raises(Exception, match=rf"{kind} 'wrong' \(support\.own_parts:given\)") as raised:
         run(replace(registry, parts=parts), **{kind: "wrong"})
     assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize("part", [*PARTS[1::2], *own_parts.ttmbench_register_methods()], ids=lambda part: part.name)
+def test_every_part_keeps_its_contract(part, tiny_clip):
+    made = check_method(part, adapter=tiny_clip)
+    assert made[0] == "settings can be read" and made[-1] == "a stopped run is resumed with equal bits"
+
+
+def by_position(labels, threshold, by_share, ties):
+    return labels.captions[:, 0] == 0
+
+
+def calls(count=[0]):  # noqa: B006
+    count[0] += 1
+    return count[0]
+
+
+def forgetful(step, steps, floor):
+    return float(calls())
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("selection", "by_position", "captions in another order are selected alike"),
+        ("lr_schedule", "forgetful", "the same seed gives the same scores"),
+        ("loss", "by_position", "it can be run: loss 'mine'"),
+        ("teacher", "nobody", "it can be run: .* does not exist"),
+    ],
+)
+def test_a_part_that_breaks_its_contract_is_told_which(kind, name, message, tiny_clip):
+    with pytest.raises(ContractError, match=f"mine: {message}"):
+        check_method(MethodPart(kind, "mine", f"{__name__}:{name}"), adapter=tiny_clip)
 
 
 # --- each part ------------------------------------------------------------------------------------------------

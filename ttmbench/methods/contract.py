@@ -31,7 +31,7 @@ GROUPS = 4
 OTHER_SHAPES = ((1, 4), (2, 3), (3, 3), (3, 2))  # images, captions
 TOLERANCE = 1e-3  # logits; of sums in another order, after training
 _TEXTS = [f"a {color} {shape}" for color, shape in product(("red", "green", "blue"), ("circle", "square", "star"))]
-_CAPTIONS = [*_TEXTS, *(f"{text} on the left" for text in _TEXTS)]
+CAPTION_TEXTS = [*_TEXTS, *(f"{text} on the left" for text in _TEXTS)]
 
 
 class BrokenMethodError(Exception):
@@ -180,8 +180,8 @@ class Trial:
         """Whether the model encodes an image and a caption as before the runs."""
         _, _, images, captions = self._inputs[(2, 2), False]
         with torch.no_grad():
-            image = self.adapter.encode_images(self.adapter.prepare_images(_images(1)))
-            caption = self.adapter.encode_captions(self.adapter.prepare_captions(_CAPTIONS[:1]))
+            image = self.adapter.encode_images(self.adapter.prepare_images(random_images(1)))
+            caption = self.adapter.encode_captions(self.adapter.prepare_captions(CAPTION_TEXTS[:1]))
         return torch.equal(image, images[:1]) and torch.equal(caption, captions[:1])
 
     def _called(self, task: ScoreTask) -> Any:
@@ -279,11 +279,13 @@ class Trial:
         """
         m, n = shape
         numbers = np.random.default_rng(1).permutation(GROUPS * n) if renumbered else np.arange(GROUPS * n)
-        texts = [_CAPTIONS[row] for row in numbers]
-        inputs = self.adapter.prepare_images(_images(GROUPS * m)), self.adapter.prepare_captions(texts)
+        texts = [CAPTION_TEXTS[row] for row in numbers]
+        inputs = self.adapter.prepare_images(random_images(GROUPS * m)), self.adapter.prepare_captions(texts)
         rows = Rows(np.arange(GROUPS * m).reshape(GROUPS, m), np.argsort(numbers).reshape(GROUPS, n))
         with torch.no_grad():
-            images = [self.adapter.encode_images(self.adapter.prepare_images([one])) for one in _images(GROUPS * m)]
+            images = [
+                self.adapter.encode_images(self.adapter.prepare_images([one])) for one in random_images(GROUPS * m)
+            ]
             captions = [self.adapter.encode_captions(self.adapter.prepare_captions([text])) for text in texts]
         return Prepared(*inputs, rows), texts, torch.cat(images), torch.cat(captions)
 
@@ -314,7 +316,8 @@ def _constant(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
     return 0 * (images @ captions.T) + 3
 
 
-def _images(count: int) -> list[Image.Image]:
+def random_images(count: int) -> list[Image.Image]:
+    """Images of random pixels, the same ones each time."""
     drawn = np.random.default_rng(5).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
     return [Image.fromarray(pixels) for pixels in drawn]
 

@@ -138,8 +138,8 @@ def tuned(
 def policy_loss(logits: torch.Tensor, rewards: torch.Tensor, k: int) -> torch.Tensor | None:
     """Mean over the k best choices of the centred reward times -ln p; None if all of these have one reward.
 
-    >>> policy_loss(torch.tensor([1.0, 1.0, -9.0]), torch.tensor([0.5, 0.3, 2.0]), 2)
-    tensor(0.)
+    >>> policy_loss(torch.tensor([2.0, 1.0, -9.0]), torch.tensor([0.5, 0.3, 2.0]), 2)
+    tensor(-0.0500)
     >>> policy_loss(torch.zeros(2), torch.tensor([0.4, 0.4]), 2) is None
     True
     """

@@ -143,6 +143,8 @@ def _is_configured(spec: MethodSpec) -> bool:
 
 def _of_config() -> Iterator[tuple[str, Any, Any, bool]]:
     for name, field in TTMConfig.model_fields.items():
+        if name == "part_args":  # given as KIND.KEY
+            continue
         yield name, Annotated[field.annotation, field], field.default, field.is_required()
 
 

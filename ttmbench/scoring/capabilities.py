@@ -62,8 +62,6 @@ class Capabilities:
         self.debiasable = pair_scorer if isinstance(pair_scorer, Debiasable) else None
         self.blind = adapter if isinstance(adapter, Blind) else None
         self.truncating = adapter if isinstance(adapter, Truncating) and self.stored_features is None else None
-        shiftable = isinstance(adapter, CaptionEmbeddings) and adapter.caption_width is not None
-        self.caption_embeddings = cast("CaptionEmbeddings", adapter) if shiftable else None
         self.savable = adapter if isinstance(adapter, Savable) else None
         self.many_at_once = adapter if isinstance(adapter, ManyAtOnce) else None
         self.may_refuse = adapter if isinstance(adapter, MayRefuse) else None
@@ -93,6 +91,12 @@ class Capabilities:
     def trained(self) -> Trained | None:
         """The adapter, where it can be trained."""
         return cast("Trained", self.adapter) if self.loss is not None else None
+
+    @property
+    def caption_embeddings(self) -> CaptionEmbeddings | None:
+        """The adapter, where a method can shift the token embeddings of captions."""
+        adapter: object = self.adapter
+        return adapter if isinstance(adapter, CaptionEmbeddings) and adapter.caption_width is not None else None
 
     @property
     def names(self) -> list[str]:

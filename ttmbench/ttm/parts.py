@@ -24,7 +24,7 @@ from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.ttm.finetune import Loss, MakeOptimizer, adamw, cosine_within_iteration
 from ttmbench.ttm.selection import PseudoLabels, Ties, matching, select
-from ttmbench.types import GroupShape, PartKind
+from ttmbench.types import GroupShape, MethodPart, PartKind
 
 PseudoLabelRule = Callable[[np.ndarray], PseudoLabels]
 """Scores, logits [groups, images, captions] -> a pseudo-label of every group and the confidence in it.
@@ -86,7 +86,8 @@ DEFAULT_PARTS = Parts()
 
 def load_parts(registry: Registry, settings: TTMConfig) -> Parts:
     """The parts that settings name, with their arguments; UsageError for an unknown part or a wrong argument."""
-    return Parts(**{kind: _load(registry, settings, kind) for kind in settings.other_parts})
+    named = {kind: registry.part(kind, getattr(settings, kind)) for kind in settings.other_parts}
+    return Parts(**{kind: load_part(spec, settings.part_args.get(kind, {})) for kind, spec in named.items()})
 
 
 def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_global: bool) -> None:
@@ -103,12 +104,11 @@ def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_g
         )
 
 
-def _load(registry: Registry, settings: TTMConfig, kind: PartKind) -> Callable[..., Any]:
-    name = getattr(settings, kind)
-    spec = registry.part(kind, name)
+def load_part(spec: MethodPart, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function of a part with arguments by name; its errors and wrong results name it. UsageError for others."""
     function = load_target(spec.target)
-    given = _arguments(function, settings.part_args.get(kind, {}), f"--ttm_args {kind}={name}")
-    return _checked(partial(function, **given), kind, f"{kind} '{name}' ({spec.target})")
+    arguments = _arguments(function, given, f"--ttm_args {spec.kind}={spec.name}")
+    return _checked(partial(function, **arguments), spec.kind, f"{spec.kind} '{spec.name}' ({spec.target})")
 
 
 def _arguments(function: Callable[..., Any], given: Mapping[str, Any], origin: str) -> dict[str, Any]:
