@@ -99,6 +99,12 @@ class Capabilities:
         return cast("Trained", self.adapter) if self.loss is not None else None
 
     @property
+    def caption_embeddings(self) -> CaptionEmbeddings | None:
+        """The adapter, where a method can shift the token embeddings of captions."""
+        adapter: object = self.adapter
+        return adapter if isinstance(adapter, CaptionEmbeddings) and adapter.caption_width is not None else None
+
+    @property
     def names(self) -> list[str]:
         """Names of the protocols, as results list them."""
         views: dict[str, object] = {

@@ -107,7 +107,7 @@ def linear(step: int, steps: int, floor: float) -> float:
     >>> linear(0, 4, 0.2), linear(4, 4, 0.2)
     (1.0, 0.2)
     """
-    return 1 - (1 - floor) * step / steps
+    return floor + (1 - floor) * (1 - step / steps)
 
 
 def constant(step: int, steps: int, floor: float) -> float:
