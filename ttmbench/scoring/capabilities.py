@@ -69,12 +69,6 @@ class Capabilities:
         self.reporting = adapter if isinstance(adapter, Reporting) else None
 
     @property
-    def caption_embeddings(self) -> CaptionEmbeddings | None:
-        """The adapter, where captions' token embeddings can be shifted."""
-        adapter: object = self.adapter
-        return adapter if isinstance(adapter, CaptionEmbeddings) and adapter.caption_width is not None else None
-
-    @property
     def scores(self) -> Literal["embeddings", "pairs", "choices"]:
         """How the model scores; one that offers several ways is asked in the first of them."""
         if self.dual_encoder is not None:
