@@ -16,6 +16,7 @@ from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.html.site import SitePages
 from ttmbench.report.html.site_rows import chance_levels
+from ttmbench.report.methods_table import method_rows
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.results.numbers import DocumentFile, Number, numbers_of, to_frame
@@ -132,3 +133,19 @@ def test_the_report_has_them(folder):
     html = to_html(read_report(folder / "x.json", ThumbnailOptions(images="none")))
     for name in METHODS:
         assert f"<td>{name}</td>" in html
+
+
+def test_the_report_sets_methods_beside_their_baseline_and_cost(folder):
+    document = read_document(folder / "x.json")
+    rows = {row.method: row for row in method_rows(document)}
+    numbers = document.results[T]
+    assert list(rows) == METHODS
+    for name, row in rows.items():
+        baseline = "group_match,none" if name == "dual_softmax" else "group_score,none"
+        assert row.score_gain == pytest.approx(numbers[f"group_score,{name}"] - numbers[baseline])
+        assert row.match_gain == pytest.approx(numbers[f"group_match,{name}"] - numbers["group_match,none"])
+        assert 0.5 <= row.position <= 1
+    assert (rows["dn"].passes, rows["zero"].passes) == (2.0, 2.0 + 5), "five views of each image beside the plain one"
+    assert rows["dn"].parameters is None and (rows["tent"].parameters or 0) > 0
+    page = to_html(read_report(folder / "x.json", ThumbnailOptions()))
+    assert 'id="methods"' in page and page.count("<td>dual_softmax</td>") >= 1

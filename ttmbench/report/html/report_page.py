@@ -15,6 +15,7 @@ from ttmbench.report import charts
 from ttmbench.report.groups import GroupSet, groups_from_scores, read_groups
 from ttmbench.report.html.render import json_block, render
 from ttmbench.report.load import Gathered, ReportedRun, gather
+from ttmbench.report.methods_table import method_rows
 from ttmbench.report.summary_table import AnswerRow, answer_of
 from ttmbench.report.text_table import transfer_table
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
@@ -114,6 +115,7 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
         seen_legend=SEEN_LEGEND,
         bar=bar,
         transfers=transfer_table(transfers),
+        methods=[(run, row) for run in runs for row in method_rows(run.document)],
         models=sorted({run.model for run in runs}),
         tasks=sorted({number.task for number in numbers}),
         metrics=list(dict.fromkeys(number.metric for number in numbers)),
