@@ -169,7 +169,7 @@ def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -
     """Break a table into blocks that fit in ``width``; a column that does not fit beside the keys is in none.
 
     >>> names = TableColumn("task", "key"), TableColumn("value", "number"), TableColumn("chance", "number")
-    >>> [[column.name for column in block] for block, _, _ in lay_out(names, [["shapes_color", "12.50", "50"]], 22)]
+    >>> [[column.name for column in block] for block, _, _ in lay_out(names, [["shapes_color", "12.50", "50"]], 20)]
     [['task', 'value'], ['task', 'chance']]
     """
     whole = _fitted(columns, _natural(columns, rows), width, TEXT, ("text",))
