@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.rounding import bound
 from support.stand_in_gpu import stand_in_gpu
 from support.training_tasks import load, training_task
+from support.view_tasks import rebuilt, view_task
 
 import ttmbench
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods import views as views_module
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.mta import mta
-from ttmbench.methods.task import FeatureTask
 from ttmbench.methods.views import Views, crop_box, input_size, random_crop, views_of
 from ttmbench.methods.vte import vte
 from ttmbench.methods.zero import zero
@@ -121,10 +122,8 @@ def test_a_view_depends_on_its_image_and_the_seed_alone_bit_for_bit(adapter, ima
 
 def test_one_view_is_the_plain_image(images):
     groups = [images.group(0, 1)]
-    assert torch.equal(
-        made(groups, count=1),
-        Pixels().encode_images(Pixels().prepare_images([ref.open() for ref in groups[0].images]))[:, None],
-    )
+    alone = [Pixels().encode_images(Pixels().prepare_images([ref.open()])) for ref in groups[0].images]
+    assert torch.equal(made(groups, count=1), torch.stack(alone)), "the views of an image are a batch of their own"
 
 
 # --- crops ---------------------------------------------------------------------------------------------------------
@@ -316,31 +315,30 @@ def test_views_are_those_of_the_model_as_it_came_after_it_was_trained(tiny_hf_cl
     assert all(torch.equal(*pair) for pair in zip(parameters, trained, strict=True))
 
 
-def scores_on(device, groups) -> list[torch.Tensor]:
-    """By every method with views, from an adapter on a device; rows of images and captions are on the processor."""
-    adapter = tiny_clip.load(device=device, dtype="fp32")
-    features = encode(adapter, prepare(adapter, groups, 64)[0], 64)
-    task = FeatureTask(
-        torch.zeros(len(groups), 2, 2),
-        0,
-        model=adapter.logits,
-        images=features.images.features,
-        captions=features.captions.features,
-        image_rows=torch.from_numpy(features.images.rows),
-        caption_rows=torch.from_numpy(features.captions.rows),
-        views=views_of(adapter, groups, 64)(0, Cost()),
-    )
-    with torch.no_grad():
-        return [method(task, views=6).cpu() for method in (zero, vte, mta)]
+def views_on(device, groups) -> torch.Tensor:
+    return views_of(tiny_clip.load(device=device, dtype="fp32"), groups, 64)(0, Cost())(6, 0.5, False)
 
 
-def test_on_a_gpu_methods_with_views_run_and_give_the_same(images):
+def test_views_are_encoded_on_a_gpu(images):
     groups = [images.group(0, 1), images.group(2, 0)]
-    expected = scores_on("cpu", groups)
+    expected = views_on("cpu", groups)
     with stand_in_gpu():
-        found = scores_on("cuda", groups)
-    for here, there in zip(expected, found, strict=True):  # the towers are other code on a GPU
-        torch.testing.assert_close(there, here, atol=1e-4, rtol=1e-4)
+        found = views_on("cuda", groups)
+        assert found.device.type == "cuda"
+        found = found.cpu()
+    model = tiny_clip.load(device="cpu", dtype="fp32").model  # its towers are other code on a GPU
+    torch.testing.assert_close(found, expected, atol=bound(model, expected), rtol=0)
+
+
+def test_methods_with_views_run_on_a_gpu_and_give_the_same():
+    task = view_task(4, 2, 3)
+    expected = [method(task, views=6) for method in (zero, vte, mta)]
+    with stand_in_gpu():
+        parts = (task.scores, task.all_images, task.all_captions, task.image_rows, task.caption_rows)
+        moved = rebuilt(*(part.to("cuda") for part in parts), lambda *settings: task._views(*settings).to("cuda"))
+        found = [method(moved, views=6).cpu() for method in (zero, vte, mta)]
+    for here, there in zip(expected, found, strict=True):
+        torch.testing.assert_close(there, here, atol=1e-3, rtol=1e-4)
 
 
 def test_an_image_that_cannot_be_read_is_named_with_its_group(images):

@@ -60,6 +60,12 @@ def some_groups(task: FeatureTask, chosen) -> FeatureTask:
     return rebuilt(*parts, task._views)
 
 
+def doubled(task: FeatureTask) -> FeatureTask:
+    """The task in float64."""
+    parts = task.scores.double(), task.all_images.double(), task.all_captions.double()
+    return rebuilt(*parts, task.image_rows, task.caption_rows, lambda *settings: task._views(*settings).double())
+
+
 def turned_captions(task: FeatureTask) -> FeatureTask:
     """The task with the captions of every group in reverse order."""
     parts = task.scores.flip(2), task.all_images, task.all_captions, task.image_rows, task.caption_rows.flip(1)
