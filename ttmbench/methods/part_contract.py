@@ -65,7 +65,7 @@ class _Trial:
 
         def keep(step: Step, state: TrainingState) -> None:
             model = {name: tensor.detach().clone() for name, tensor in state.model.items()}
-            teacher = None if state.teacher is None else {name: one.clone() for name, one in state.teacher.items()}
+            teacher = None if state.teacher is None else {name: value.clone() for name, value in state.teacher.items()}
             states.append(replace(state, model=model, teacher=teacher))
 
         with restored(self.stage):
