@@ -101,34 +101,34 @@ def _check_form(raw: dict[str, object], document: ResultsDocument, findings: Fin
         findings.refuse(f"errors.{index}", f"task {error.task} failed: {error.message:.200}")
 
 
-def _compare(found: object, expected: object, place: str, check: Check, findings: Findings) -> None:
+def _compare(found: object, expected: object, key: str, check: Check, findings: Findings) -> None:
     """Walks both documents: recomputed fields are equal, recorded and free ones are of reasonable form and size."""
     if isinstance(found, Part) and isinstance(expected, Part):
         for name, about in type(found).model_fields.items():
-            key = f"{place}.{about.alias or name}" if place else (about.alias or name)
+            child_key = f"{key}.{about.alias or name}" if key else (about.alias or name)
             kind = next(item for item in about.metadata if isinstance(item, Check))
             if (name in found.model_fields_set) != (name in expected.model_fields_set):
                 present = name in found.model_fields_set
-                findings.refuse(key, "is present, but the run does not write it" if present else "is missing")
-            _compare(getattr(found, name), getattr(expected, name), key, kind, findings)
+                findings.refuse(child_key, "is present, but the run does not write it" if present else "is missing")
+            _compare(getattr(found, name), getattr(expected, name), child_key, kind, findings)
         extra = found.model_extra, expected.model_extra
-        findings.same(place, extra[0] or {}, extra[1] or {}, "the run writes")
+        findings.same(key, extra[0] or {}, extra[1] or {}, "the run writes")
     elif check != RECOMPUTED and not _has_parts(found):
-        check_value(place, found, findings)
+        check_value(key, found, findings)
     elif isinstance(found, Mapping) and isinstance(expected, Mapping):
-        for key in dict.fromkeys([*expected, *found]):
-            at = f"{place}.{key}"
-            if key not in found:
-                findings.refuse(at, "is missing; the command, data and scores give it")
-            elif key not in expected:
-                findings.refuse(at, "is present, but the command, data and scores do not give it")
+        for name in dict.fromkeys([*expected, *found]):
+            child_key = f"{key}.{name}"
+            if name not in found:
+                findings.refuse(child_key, "is missing; the command, data and scores give it")
+            elif name not in expected:
+                findings.refuse(child_key, "is present, but the command, data and scores do not give it")
             else:
-                _compare(found[key], expected[key], at, check, findings)
+                _compare(found[name], expected[name], child_key, check, findings)
     elif isinstance(found, list) and isinstance(expected, list) and _has_parts(found) and len(found) == len(expected):
         for number, (left, right) in enumerate(zip(found, expected, strict=True)):
-            _compare(left, right, f"{place}.{number}", check, findings)
+            _compare(left, right, f"{key}.{number}", check, findings)
     else:
-        findings.same(place, found, expected, _BY.get(place.partition(".")[0], "the command, data and scores give"))
+        findings.same(key, found, expected, _BY.get(key.partition(".")[0], "the command, data and scores give"))
 
 
 _BY = {"config": "the command gives", "configs": "the task has", "model_name": "the command gives"}

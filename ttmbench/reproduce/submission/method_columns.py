@@ -119,8 +119,8 @@ class _Known:
                 raise DataError(f"method '{spec.name}' has {name}={value}, at most {MOST_ITERATIONS} are taken")
         column = self.shared.column(spec, arguments)
         most = ROUNDING * max(1.0, float(np.ptp(self.scored.raw.groups)))
-        for found, expected in zip(self.arrays, column.scores, strict=True):
-            if not np.abs(found.groups - expected.groups).max() <= most:
+        for stored, expected in zip(self.arrays, column.scores, strict=True):
+            if not np.abs(stored.groups - expected.groups).max() <= most:
                 raise DataError(f"scores of method '{spec.name}' are not those that it makes of the raw scores")
         record = {**column.record, "settings": _plain(column.record["settings"]), **self._checks(spec)}
         levels, stated = dict(column.chance or {}), self._stated_levels(spec)

@@ -367,5 +367,5 @@ def _source(here: dict[str, object], stated: Mapping[str, object], spec: TaskSpe
     """Where the data came from: what depends on the machine is as the document states it."""
     if stated.get("kind") != here.get("kind") and stated.get("kind") in list(kinds_of(spec.source)):
         return {**stated, **({"coverage": here["coverage"]} if "coverage" in here else {})}
-    places = {key: stated[key] for key in _OF_THE_PLACE if key in stated}
-    return {**{key: value for key, value in here.items() if key not in _OF_THE_PLACE}, **places}
+    local_fields = {key: stated[key] for key in _OF_THE_PLACE if key in stated}
+    return {**{key: value for key, value in here.items() if key not in _OF_THE_PLACE}, **local_fields}
