@@ -207,14 +207,14 @@ def doubled_names(names: Sequence[str]) -> dict[str, list[int]]:
     {'crane': [1, 3]}
     """
     twice = [name for name, count in Counter(names).items() if count > 1]
-    return {name: [place for place, one in enumerate(names) if one == name] for name in twice}
+    return {name: [index for index, other in enumerate(names) if other == name] for name in twice}
 
 
 def _notes_on_classes(classes: Classes, labels: np.ndarray) -> list[str]:
     doubled = doubled_names(classes.names)
     if not doubled:
         return []
-    images = int(np.isin(labels, [place for places in doubled.values() for place in places]).sum())
+    images = int(np.isin(labels, [index for places in doubled.values() for index in places]).sum())
     words = "; ".join(f"{name}: {', '.join(map(str, places))}" for name, places in doubled.items())
     return [f"classes of one name always tie ({words}): {images} images, which accuracy_top1 counts as wrong"]
 
