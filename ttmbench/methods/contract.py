@@ -359,9 +359,9 @@ def _check_state(state: Mapping[str, object]) -> None:
             raise BrokenMethodError("task.state has tensors", f"'{name}' is of type {type(value).__name__}")
 
 
-def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-4, atol=TOLERANCE)
+def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return torch.allclose(left, right, rtol=1e-4, atol=TOLERANCE)
 
 
-def _difference(one: torch.Tensor, other: torch.Tensor) -> str:
-    return f"scores differ by up to {float((one - other).abs().max()):.3g}"
+def _difference(left: torch.Tensor, right: torch.Tensor) -> str:
+    return f"scores differ by up to {float((left - right).abs().max()):.3g}"

@@ -276,7 +276,7 @@ def agreement(runs: Sequence[Seen]) -> float | None:
     matchings = [run.matching for run in runs if run.matching is not None]
     if len(matchings) < 2 or len(matchings) < len(runs):
         return None
-    return fmean(float(same(one, other).mean()) for one, other in itertools.combinations(matchings, 2))
+    return fmean(float(same(left, right).mean()) for left, right in itertools.combinations(matchings, 2))
 
 
 def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:

@@ -299,6 +299,6 @@ def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch
             )
 
 
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
+def _distance(left: np.ndarray, right: np.ndarray) -> float:
     """Largest absolute difference; NaN if a score is NaN."""
-    return float(np.abs(one.astype(np.float64) - other).max())
+    return float(np.abs(left.astype(np.float64) - right).max())
