@@ -89,12 +89,12 @@ def flops_of_a_step(adapter: Any, prepared: Any, batch: int) -> float:
 def matrix_peak(device: str, dtype: str, size: int) -> float:
     """Floating-point operations a second of the best of several products of square matrices."""
     kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
-    one = torch.randn(size, size, device=device, dtype=kind)
+    matrix = torch.randn(size, size, device=device, dtype=kind)
     best = np.inf
     for _ in range(10):
         _wait(device)
         started = time.perf_counter()
-        one @ one
+        matrix @ matrix
         _wait(device)
         best = min(best, time.perf_counter() - started)
     return 2 * size**3 / best

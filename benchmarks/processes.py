@@ -37,23 +37,23 @@ def compare_processes(model: Path, task: Path, settings: Settings, options: argp
             "batch_groups": settings.batch,
             "lr": settings.learning_rate,
         }
-        told = ",".join(f"{name}={value}" for name, value in arguments.items())
+        ttm_args = ",".join(f"{name}={value}" for name, value in arguments.items())
         commands[dtype] = [sys.executable, "-m", "ttmbench", "--model", "hf", "--model_args", f"pretrained={model}"]
-        commands[dtype] += ["--tasks", str(task), "--ttm", "--ttm_args", told, "--seeds", str(settings.seed)]
+        commands[dtype] += ["--tasks", str(task), "--ttm", "--ttm_args", ttm_args, "--seeds", str(settings.seed)]
         commands[dtype] += ["--device", "cpu", "--dtype", dtype, "--bootstrap_iters", "0", "--use_cache", "off"]
     best: dict[str, dict[str, float]] = {}
     for _ in range(options.repeats):
         for name, command in commands.items():
-            found = _timed(command, options.threads)
-            if name not in best or found["seconds"] < best[name]["seconds"]:
-                best[name] = found
+            measured = _timed(command, options.threads)
+            if name not in best or measured["seconds"] < best[name]["seconds"]:
+                best[name] = measured
     print(f"{'process':<18}{'seconds':>10}{'ratio':>8}{'of processor':>14}{'ratio':>8}{'MB at most':>12}")
-    for name, found in best.items():
+    for name, measured in best.items():
         for kind, ratio in (("seconds", "ratio"), ("processor_seconds", "processor_ratio")):
-            found[ratio] = best["straightforward"][kind] / found[kind]
+            measured[ratio] = best["straightforward"][kind] / measured[kind]
         print(
-            f"{name:<18}{found['seconds']:>10.2f}{found['ratio']:>8.2f}{found['processor_seconds']:>14.2f}"
-            f"{found['processor_ratio']:>8.2f}{found['megabytes']:>12.0f}"
+            f"{name:<18}{measured['seconds']:>10.2f}{measured['ratio']:>8.2f}{measured['processor_seconds']:>14.2f}"
+            f"{measured['processor_ratio']:>8.2f}{measured['megabytes']:>12.0f}"
         )
     return {"processes": best}
 
@@ -61,14 +61,14 @@ def compare_processes(model: Path, task: Path, settings: Settings, options: argp
 def _timed(command: list[str], threads: int) -> dict[str, float]:
     """Seconds from start to end, those of the processor, and the most memory in megabytes."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as errors:
         started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started
         process.returncode = os.waitstatus_to_exitcode(status)  # it ended, although nobody waited by its own method
         if status:
-            said.seek(0)
-            raise SystemExit(f"{command[1:4]} failed: {said.read().decode()[-500:]}")
+            errors.seek(0)
+            raise SystemExit(f"{command[1:4]} failed: {errors.read().decode()[-500:]}")
     worked = usage.ru_utime + usage.ru_stime
     return {"seconds": seconds, "processor_seconds": worked, "megabytes": usage.ru_maxrss / 1024}

@@ -96,19 +96,19 @@ def make_documents(folder: Path, count: int) -> None:
     """Runs of the built-in model with samples beside them, under so many names."""
     import ttmbench
 
-    one = folder / "one"
+    source = folder / "one"
     tasks = ["shapes_color", "shapes_place", "shapes_replace"]
     settings = {"device": "cpu", "use_cache": "off", "ttm": True, "ttm_args": {"iterations": 2, "epochs": 1}}
-    ttmbench.simple_evaluate("tiny-clip", tasks, limit=GROUPS, log_samples=True, output_path=str(one), **settings)
-    (document,) = one.rglob("results_*.json")
+    ttmbench.simple_evaluate("tiny-clip", tasks, limit=GROUPS, log_samples=True, output_path=str(source), **settings)
+    (document,) = source.rglob("results_*.json")
     content = json.loads(document.read_text(encoding="utf-8"))
     for number in range(count):
-        place = folder / "runs" / f"{number:04d}"
-        place.mkdir(parents=True)
+        target = folder / "runs" / f"{number:04d}"
+        target.mkdir(parents=True)
         for file in content["artifacts"]:
-            (place / file).write_bytes((document.parent / file).read_bytes())
+            (target / file).write_bytes((document.parent / file).read_bytes())
         changed = content | {"model_name": f"model-{number}", "date": content["date"] + number}
-        (place / document.name).write_text(json.dumps(changed), encoding="utf-8")
+        (target / document.name).write_text(json.dumps(changed), encoding="utf-8")
 
 
 def measure_documents(folder: Path, count: int) -> dict[str, float]:
@@ -120,19 +120,19 @@ def measure_documents(folder: Path, count: int) -> dict[str, float]:
     for number in range(count):
         name = f"{number:04d}"  # links of files: the commands do not follow those of folders
         shutil.copytree(folder / "runs" / name, chosen / name, copy_function=os.link)
-    documents = [str(next(place.glob("results_*.json"))) for place in sorted(chosen.iterdir())]
+    documents = [str(next(run.glob("results_*.json"))) for run in sorted(chosen.iterdir())]
     out = ["--output_path", str(folder / f"out{count}")]
     commands = {
         "leaderboard": ["leaderboard", str(chosen.resolve()), *out],
         "report": ["report", str(chosen.resolve()), "--output_path", str(folder / f"out{count}" / "report.html")],
         "compare": ["compare", *documents],
     }
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, command in commands.items():
         with redirect_stdout(io.StringIO()):
-            one = measured(lambda command=command: _succeed(main(command), command))  # type: ignore[misc]
-        found |= {f"{name} {key}": value for key, value in one.items()}
-    return found
+            values = measured(lambda command=command: _succeed(main(command), command))  # type: ignore[misc]
+        numbers |= {f"{name} {key}": value for key, value in values.items()}
+    return numbers
 
 
 def _succeed(code: int, command: list[str]) -> None:
@@ -145,8 +145,8 @@ def measured(work: Callable[[], Any]) -> dict[str, float]:
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak that a process inherits is its parent's
     before, clock, used = held("VmRSS"), time.perf_counter(), time.process_time()
     work()
-    found = {"seconds": time.perf_counter() - clock, "processor seconds": time.process_time() - used}
-    return found | {"GB": (held("VmHWM") - before) / 1e9}
+    numbers = {"seconds": time.perf_counter() - clock, "processor seconds": time.process_time() - used}
+    return numbers | {"GB": (held("VmHWM") - before) / 1e9}
 
 
 def held(what: str) -> int:
@@ -197,8 +197,8 @@ def main_of_parent(options: argparse.Namespace) -> None:
 def _child(name: str, folder: Path, size: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--child", name, "--folder", str(folder), "--sizes", str(size)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    numbers: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return numbers
 
 
 def main() -> None:

@@ -71,10 +71,10 @@ def _hf(folder: Path) -> tuple[str, ...]:
 
 def children(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """The environment of what is timed: bytecode is kept, as where users install, whatever this process was told."""
-    kept = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    variables = {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {
         "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
-        **kept,
+        **variables,
         "TTMBENCH_CACHE": "off",
         "HF_HUB_OFFLINE": "1",
     }
@@ -100,11 +100,11 @@ def table(chosen: Sequence[Command], times: Mapping[str, list[dict[str, float]]]
     for command in chosen:
         row: dict[str, float | str] = {"command": command.name, "beside": command.beside}
         for kind in ("clock", "processor"):
-            own = [one[kind] for one in times[command.name]]
-            other = [one[kind] for one in times[command.beside]]
-            row[kind] = statistics.median(own)
-            row[f"{kind}_more"] = statistics.median(a - b for a, b in zip(own, other, strict=True))
-            row[f"{kind}_ratio"] = statistics.median(a / b for a, b in zip(own, other, strict=True))
+            seconds = [run[kind] for run in times[command.name]]
+            other = [run[kind] for run in times[command.beside]]
+            row[kind] = statistics.median(seconds)
+            row[f"{kind}_more"] = statistics.median(a - b for a, b in zip(seconds, other, strict=True))
+            row[f"{kind}_ratio"] = statistics.median(a / b for a, b in zip(seconds, other, strict=True))
         rows.append(row)
     return rows
 
@@ -121,19 +121,19 @@ def main() -> None:
         environment = children(os.environ, folder)
         chosen = commands(folder)
         if options.only:
-            wanted = [one for one in chosen if options.only in one.name]
-            beside = {one.beside for one in wanted} | {"nothing"}
-            chosen = [one for one in chosen if one in wanted or one.name in beside]
-        if any(str(folder / "clip") in " ".join(one.words) for one in chosen):
+            wanted = [command for command in chosen if options.only in command.name]
+            beside = {command.beside for command in wanted} | {"nothing"}
+            chosen = [command for command in chosen if command in wanted or command.name in beside]
+        if any(str(folder / "clip") in " ".join(command.words) for command in chosen):
             make_clip(folder / "clip", 64, 2)
-        if any(str(folder / "siglip") in " ".join(one.words) for one in chosen):
+        if any(str(folder / "siglip") in " ".join(command.words) for command in chosen):
             make_siglip(folder / "siglip", 64, 2)
-        times: dict[str, list[dict[str, float]]] = {one.name: [] for one in chosen}
+        times: dict[str, list[dict[str, float]]] = {command.name: [] for command in chosen}
         for round_number in range(options.repeats + 1):
             for command in chosen:
-                found = measure(command, environment, folder)
+                seconds = measure(command, environment, folder)
                 if round_number:  # the first compiles modules and reads files into memory
-                    times[command.name].append(found)
+                    times[command.name].append(seconds)
     rows = table(chosen, times)
     print(f"{'seconds':20}{'clock':>8}{'more':>8}{'ratio':>8}{'processor':>12}{'more':>8}{'ratio':>8}  beside")
     for row in rows:

@@ -112,8 +112,8 @@ class Straightforward:
             tokens = self.tokenise([caption for g in groups for caption in self.captions[g]])
             with self.clock.stage("score"), torch.no_grad():
                 logits = self.model(pixel_values=pixels, **tokens).logits_per_image.numpy().astype(np.float64)
-            for place in range(len(groups)):
-                block = slice(2 * place, 2 * place + 2)
+            for index in range(len(groups)):
+                block = slice(2 * index, 2 * index + 2)
                 yield logits[block, block]
 
     def finetune(
@@ -167,7 +167,9 @@ def main() -> None:
     images = [[rows.parent / group[f"image_{index}"] for index in (0, 1)] for group in groups]
     captions = [[group[f"caption_{index}"] for index in (0, 1)] for group in groups]
     history = Straightforward(folder, images, captions).run(settings)
-    print(json.dumps({"losses": [one.losses for one in history], "group_match": [one.group_match for one in history]}))
+    print(
+        json.dumps({"losses": [step.losses for step in history], "group_match": [step.group_match for step in history]})
+    )
 
 
 if __name__ == "__main__":

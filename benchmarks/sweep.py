@@ -56,12 +56,12 @@ def compare(limit: int, ways: Sequence[str]) -> dict[str, float]:
             "workers2": [[*sweep, f"{folder}/w2", "--workers", "2"]],
             "commands": [[*sweep, f"{folder}/cells", "--cell", str(number)] for number in range(1, 9)],
         }
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         for way in ways:
             timed = [_seconds(words) for words in commands[way]]
-            found[f"{way}, clock"] = sum(clock for clock, _ in timed)
-            found[f"{way}, processor"] = sum(processor for _, processor in timed)
-        return found
+            seconds[f"{way}, clock"] = sum(clock for clock, _ in timed)
+            seconds[f"{way}, processor"] = sum(processor for _, processor in timed)
+        return seconds
 
 
 def _seconds(words: Sequence[str]) -> tuple[float, float]:
@@ -83,11 +83,11 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=40, help="groups of a real cell")
     parser.add_argument("--output", type=Path, help="also write the numbers there, as JSON")
     options = parser.parse_args()
-    found = compare(options.limit, options.ways)
-    for name, value in found.items():
+    seconds = compare(options.limit, options.ways)
+    for name, value in seconds.items():
         print(f"{name:54} {value:12.4g}")
     if options.output:
-        options.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        options.output.write_text(json.dumps(seconds, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

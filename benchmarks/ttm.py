@@ -89,16 +89,16 @@ def run_straightforward(model: Path, groups: list[Group], settings: Settings) ->
     return history, straight.clock, time.perf_counter() - started
 
 
-def compare(one: list[Iteration], other: list[Iteration]) -> dict:
+def compare(left: list[Iteration], right: list[Iteration]) -> dict:
     """How far apart two runs are: equal choices, and the largest differences of numbers."""
     return {
-        "selected_equal": all(a.selected == b.selected for a, b in zip(one, other, strict=True)),
-        "pseudo_labels_equal": all(a.labels == b.labels for a, b in zip(one, other, strict=True)),
-        "threshold_difference": max(abs(a.threshold - b.threshold) for a, b in zip(one, other, strict=True)),
+        "selected_equal": all(a.selected == b.selected for a, b in zip(left, right, strict=True)),
+        "pseudo_labels_equal": all(a.labels == b.labels for a, b in zip(left, right, strict=True)),
+        "threshold_difference": max(abs(a.threshold - b.threshold) for a, b in zip(left, right, strict=True)),
         "loss_difference": max(
-            abs(x - y) for a, b in zip(one, other, strict=True) for x, y in zip(a.losses, b.losses, strict=True)
+            abs(x - y) for a, b in zip(left, right, strict=True) for x, y in zip(a.losses, b.losses, strict=True)
         ),
-        "group_match_equal": all(a.group_match == b.group_match for a, b in zip(one, other, strict=True)),
+        "group_match_equal": all(a.group_match == b.group_match for a, b in zip(left, right, strict=True)),
     }
 
 

@@ -27,8 +27,8 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
     """Loads a language model, or a generative model that gets noise for images; errors as for `hf.load`."""
     import transformers
 
-    found = find(asked)
-    config = load_config(found)
+    pretrained = find(asked)
+    config = load_config(pretrained)
     if hasattr(config, "vision_config"):
         return BlindCaptioner(visualgpt.load(**asked.model_dump()))
     if type(config) in transformers.AutoModelForSeq2SeqLM._model_mapping:
@@ -37,8 +37,10 @@ def load(asked: BlindOptions) -> BlindLanguageModel | BlindCaptioner:
         kind = transformers.AutoModelForCausalLM
     else:
         raise UsageError(f"{asked.pretrained} is of type '{config.model_type}', which writes no text")
-    model = load_weights(kind, found)
-    return BlindLanguageModel(LoadedModel(model, found.files, load_part(transformers.AutoTokenizer, found)), asked)
+    model = load_weights(kind, pretrained)
+    return BlindLanguageModel(
+        LoadedModel(model, pretrained.files, load_part(transformers.AutoTokenizer, pretrained)), asked
+    )
 
 
 class BlindScorer(ABC):
@@ -70,8 +72,8 @@ class BlindCaptioner(BlindScorer):
 
     def fingerprint(self) -> Mapping[str, object]:
         """The model's, without entries that concern scores with an image."""
-        own = {key: value for key, value in self.captioner.fingerprint().items() if key not in ("alpha", "prior")}
-        return {**own, "score": "log P(t) from noise images"}
+        entries = {key: value for key, value in self.captioner.fingerprint().items() if key not in ("alpha", "prior")}
+        return {**entries, "score": "log P(t) from noise images"}
 
     def _score(self, captions: Sequence[str]) -> np.ndarray:
         return self.captioner.log_priors(captions)
@@ -125,12 +127,12 @@ class BlindLanguageModel(BlindScorer, FrozenModel):
         source = torch.tensor([prompt] * len(captions), device=self.device)
         labels = [self.tokenizer(caption, return_special_tokens_mask=True) for caption in captions]
         ids, seen = self._padded([label["input_ids"] for label in labels])
-        own = torch.nn.utils.rnn.pad_sequence(
+        scored = torch.nn.utils.rnn.pad_sequence(
             [torch.tensor(label["special_tokens_mask"]) == 0 for label in labels], batch_first=True
         ).to(self.device)
         if self.end_token:
             last = torch.arange(ids.shape[1], device=self.device) == seen.sum(dim=1, keepdim=True) - 1
-            own |= last & (ids == self.tokenizer.eos_token_id)
+            scored |= last & (ids == self.tokenizer.eos_token_id)
         start = torch.full_like(ids[:, :1], self.model.config.decoder_start_token_id)
         logits = self.model(
             input_ids=source,
@@ -138,7 +140,7 @@ class BlindLanguageModel(BlindScorer, FrozenModel):
             decoder_input_ids=torch.cat([start, ids[:, :-1]], dim=1),
             decoder_attention_mask=torch.cat([torch.ones_like(start), seen[:, :-1]], dim=1),
         ).logits
-        return logits, ids, own
+        return logits, ids, scored
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

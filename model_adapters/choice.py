@@ -91,15 +91,15 @@ def _greedy(chat: ImageTextModel, max_tokens: int) -> GenerationConfig:
     """Greedy decoding; of the model's own generation settings only its special tokens apply."""
     from transformers import GenerationConfig
 
-    own, tokenizer = chat.model.generation_config, chat.tokenizer
-    ends = tokenizer.eos_token_id if own.eos_token_id is None else own.eos_token_id
+    config, tokenizer = chat.model.generation_config, chat.tokenizer
+    ends = tokenizer.eos_token_id if config.eos_token_id is None else config.eos_token_id
     first_end = ends[0] if isinstance(ends, list) else ends
-    pads = next((pad for pad in (own.pad_token_id, tokenizer.pad_token_id, first_end) if pad is not None), None)
+    pads = next((pad for pad in (config.pad_token_id, tokenizer.pad_token_id, first_end) if pad is not None), None)
     return GenerationConfig(
         do_sample=False,
         num_beams=1,
         max_new_tokens=max_tokens,
-        bos_token_id=own.bos_token_id,
+        bos_token_id=config.bos_token_id,
         eos_token_id=ends,
         pad_token_id=pads,
     )

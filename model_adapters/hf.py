@@ -47,16 +47,16 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
     """
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
-    found, quick = find(asked), asked.quick_gelu
-    config = None if quick is None else set_activation(load_config(found), quick)
-    model = load_weights(AutoModel, found, config=config)
+    pretrained, quick = find(asked), asked.quick_gelu
+    config = None if quick is None else set_activation(load_config(pretrained), quick)
+    model = load_weights(AutoModel, pretrained, config=config)
     note = note_on_activation(model.config, asked.pretrained)
     if not all(hasattr(model, name) for name in ("get_image_features", "get_text_features", "logit_scale")):
         raise UsageError(
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
-    parts = load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found)
-    adapter = TransformersModel(LoadedModel(model, found.files, *parts), asked)
+    parts = load_part(AutoTokenizer, pretrained), load_part(AutoImageProcessor, pretrained)
+    adapter = TransformersModel(LoadedModel(model, pretrained.files, *parts), asked)
     adapter.model_notes = () if note is None or quick is not None else (note,)
     return adapter
 

@@ -44,8 +44,8 @@ class ContrastiveHalf(TransformersModel):
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for other dual encoders, the longest caption, and the temperature where it is none of the model's."""
-        own = {} if self.temperature is None else {"temperature": self.temperature}
-        return {**super().fingerprint(), "max_tokens": self.max_tokens, **own}
+        extra = {} if self.temperature is None else {"temperature": self.temperature}
+        return {**super().fingerprint(), "max_tokens": self.max_tokens, **extra}
 
     def prepare_captions(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
         """Tokens padded on the right: the first state is projected."""

@@ -53,14 +53,14 @@ def load_family(
     """
     import transformers
 
-    found = find(asked)
-    family = load_config(found).model_type
+    pretrained = find(asked)
+    family = load_config(pretrained).model_type
     if family not in families:
         raise UsageError(
             f"{asked.pretrained} is of type '{family}', whose {part} is not known; known: {', '.join(families)}{hint}"
         )
     kind, reader = families[family]
-    return family, load_whole(getattr(transformers, kind), found), reader
+    return family, load_whole(getattr(transformers, kind), pretrained), reader
 
 
 class MatchingModel(TrainablePairModel, ABC):
@@ -99,8 +99,8 @@ class MatchingModel(TrainablePairModel, ABC):
 
     def truncated(self, captions: Sequence[str]) -> list[bool]:
         """Which captions have more tokens than the text encoder is given."""
-        given = self.prepare_captions(captions)["attention_mask"].sum(dim=1)
-        return longer_than(self.tokenizer, captions, given.tolist())
+        lengths = self.prepare_captions(captions)["attention_mask"].sum(dim=1)
+        return longer_than(self.tokenizer, captions, lengths.tolist())
 
     def encode_images(self, prepared: torch.Tensor) -> torch.Tensor:
         """States of the vision encoder that text attends to, [images, tokens, width]."""
@@ -170,13 +170,13 @@ class BlipMatching(MatchingModel):
     def _enc(self) -> int:
         """The id of [ENC]: Hub tokenizers are BERT's, which lack it; it follows [DEC], which is the model's bos."""
         known, text = self.tokenizer.get_vocab().get("[ENC]"), self.model.config.text_config
-        found = int(text.bos_token_id) + 1 if known is None else int(known)
-        if found >= text.vocab_size:
+        token_id = int(text.bos_token_id) + 1 if known is None else int(known)
+        if token_id >= text.vocab_size:
             raise UsageError(
                 f"{self.name} has {text.vocab_size} tokens and no [ENC] among them; --model_args itm_start=cls begins "
                 "captions with [CLS], on which BLIP's own heads were not trained"
             )
-        return found
+        return token_id
 
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         text = self.model.text_encoder(

@@ -90,7 +90,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         self.reads_prefix, self._tokens_of = text.reads_prefix, text.token_embedding
         self.is_compiled = asked.compile
         self._set_towers((model.encode_image, text.encode), asked.compile)
-        model_config, own = source.config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
+        model_config, inner = source.config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
         self._is_quick = bool(source.config["model_cfg"].get(QUICK))
         self._declared = {
             "model": _declared_model(source.model),
@@ -99,13 +99,13 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
             QUICK: self._is_quick,
             "weights_sha256": self.weights_sha256,
             "preprocessing": json.loads(json.dumps(asdict(self.preprocessing))),
-            "tokenizer": type(own).__name__,
+            "tokenizer": type(inner).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
             "compiled": asked.compile,
             "n_parameters": count_parameters(self.parameters()),
             # A configuration that names no activation means GELU.
             "config_sha256": digest_of({key: value for key, value in model_config if key != QUICK or value}),
-            "tokenizer_sha256": tokenizer_digest(own),
+            "tokenizer_sha256": tokenizer_digest(inner),
             "context_length": getattr(tokenizer, "context_length", None),
             "device": self.device.type,
         }

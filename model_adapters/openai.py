@@ -159,9 +159,9 @@ class VqaScoreModel(_ServedModel):
             return float("nan")
         listed = answer["top_logprobs"]
         if self._score_as == "yes_token":
-            found = yes_token(listed)
-            self._undecided += found is None
-            return 0.0 if found is None else found  # as published: a token that is not listed counts as 0
+            probability = yes_token(listed)
+            self._undecided += probability is None
+            return 0.0 if probability is None else probability  # as published: a token that is not listed counts as 0
         sides = read_yes_no(listed)
         if sides is None:
             self._undecided += 1

@@ -47,14 +47,14 @@ def load(asked: VisualGptOptions) -> Captioner:
     """Loads BLIP, BLIP-2 or a model with a chat template, from the Hub or a folder; errors as for `hf.load`."""
     import transformers
 
-    found = find(asked)
-    family = load_config(found).model_type
+    pretrained = find(asked)
+    family = load_config(pretrained).model_type
     if family not in ("blip", "blip-2"):
-        return ChatCaptioner(load_image_text(found, asked), asked)
+        return ChatCaptioner(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)
     if family == "blip":
-        return BlipCaptioner(load_whole(transformers.BlipForConditionalGeneration, found), asked)
-    return Blip2Captioner(load_whole(transformers.Blip2ForConditionalGeneration, found), asked)
+        return BlipCaptioner(load_whole(transformers.BlipForConditionalGeneration, pretrained), asked)
+    return Blip2Captioner(load_whole(transformers.Blip2ForConditionalGeneration, pretrained), asked)
 
 
 class CaptionModel(PairModel, ABC, Generic[Images, Encoded]):
@@ -107,8 +107,8 @@ class CaptionModel(PairModel, ABC, Generic[Images, Encoded]):
         new = [caption for caption in dict.fromkeys(captions) if (count, caption) not in self._priors]
         if new:
             with torch.inference_mode():
-                found = np.stack([self._given(noise, new) for noise in self._noise_images(count)])
-            means = np.logaddexp.reduce(found, axis=0) - np.log(count)
+                log_probs = np.stack([self._given(noise, new) for noise in self._noise_images(count)])
+            means = np.logaddexp.reduce(log_probs, axis=0) - np.log(count)
             self._priors.update({(count, caption): mean for caption, mean in zip(new, means.tolist(), strict=True)})
         return np.array([self._priors[count, caption] for caption in captions], dtype=np.float32)
 
@@ -183,14 +183,14 @@ class _FixedImages(CaptionModel[torch.Tensor, torch.Tensor]):
 
     def _tokens(self, texts: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens, attention mask and which tokens are a text's own (not put around it), padded on the right."""
-        found = self.tokenizer(
+        tokens = self.tokenizer(
             list(texts),
             padding="longest",
             padding_side="right",
             return_special_tokens_mask=True,
             return_tensors="pt",
         ).to(self.device)
-        return found["input_ids"], found["attention_mask"], found["special_tokens_mask"] == 0
+        return tokens["input_ids"], tokens["attention_mask"], tokens["special_tokens_mask"] == 0
 
     def _prompted(self, captions: Sequence[str]) -> tuple[list[str], int]:
         """Captions with the prompt before them, and how many tokens of each are the prompt's."""
@@ -210,10 +210,10 @@ class BlipCaptioner(_FixedImages):
 
     def _next_tokens(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
         texts, before = self._prompted(captions)
-        ids, seen, own = self._tokens(texts)
+        ids, seen, is_text = self._tokens(texts)
         # Decoding starts with the decoder's own first token where the tokenizer puts [CLS].
         ids[:, 0] = self.model.config.text_config.bos_token_id
-        scored = own & (torch.arange(ids.shape[1], device=ids.device) > before)
+        scored = is_text & (torch.arange(ids.shape[1], device=ids.device) > before)
         if self.end_token:
             scored |= (ids == self.tokenizer.sep_token_id) & (seen == 1)
         logits = self.model.text_decoder(input_ids=ids, attention_mask=seen, encoder_hidden_states=images).logits
@@ -233,9 +233,9 @@ class Blip2Captioner(_FixedImages):
 
     def _decoded(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
         texts, before = self._prompted(captions)
-        ids, seen, own = self._tokens(texts)
-        first = int(own[0].int().argmax())  # tokens that are put before a text
-        scored = own & (torch.arange(ids.shape[1], device=ids.device) >= first + before)
+        ids, seen, is_text = self._tokens(texts)
+        first = int(is_text[0].int().argmax())  # tokens that are put before a text
+        scored = is_text & (torch.arange(ids.shape[1], device=ids.device) >= first + before)
         if self.end_token:
             ids, seen, scored = self._ended(ids, seen, scored)
         states, mask = self._behind_image(images, ids, seen)
@@ -253,14 +253,14 @@ class Blip2Captioner(_FixedImages):
     def _translated(self, images: torch.Tensor, captions: Sequence[str]) -> Tokens:
         ids, seen, _ = self._tokens([self.prompt] * len(captions))
         states, mask = self._behind_image(images, ids, seen)
-        labels, given, own = self._tokens(captions)
-        scored = (own | (labels == self.tokenizer.eos_token_id)) & (given == 1) if self.end_token else own
+        labels, label_mask, is_text = self._tokens(captions)
+        scored = (is_text | (labels == self.tokenizer.eos_token_id)) & (label_mask == 1) if self.end_token else is_text
         start = torch.full_like(labels[:, :1], self.model.config.text_config.decoder_start_token_id)
         logits = self.model.language_model(
             inputs_embeds=states,
             attention_mask=mask,
             decoder_input_ids=torch.cat([start, labels[:, :-1]], dim=1),
-            decoder_attention_mask=torch.cat([torch.ones_like(start), given[:, :-1]], dim=1),
+            decoder_attention_mask=torch.cat([torch.ones_like(start), label_mask[:, :-1]], dim=1),
         ).logits
         return logits[scored], labels[scored], scored.nonzero()[:, 0]
 
@@ -285,8 +285,8 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every model that writes captions, and the frames of noise where a model takes films."""
-        own = {} if self._frames == 1 else {"noise_frames": f"{self._frames}, equal"}
-        return {**super().fingerprint(), **own}
+        extra = {} if self._frames == 1 else {"noise_frames": f"{self._frames}, equal"}
+        return {**super().fingerprint(), **extra}
 
     def declared_prompt(self) -> str:
         """The whole prompt, as the template makes it."""
@@ -337,8 +337,8 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
             differs = (ids[:shared] != row["input_ids"][:shared]).nonzero()
             before = int(differs[0]) if len(differs) else shared
         else:
-            own = self.chat.tokenizer(caption, add_special_tokens=False)["input_ids"]
-            row, before = self.chat.continued(prompt, own), len(ids)
+            tokens = self.chat.tokenizer(caption, add_special_tokens=False)["input_ids"]
+            row, before = self.chat.continued(prompt, tokens), len(ids)
         if self.end_token:
             row = self.chat.continued(row, [self.chat.tokenizer.eos_token_id])
         return row, before

@@ -34,12 +34,12 @@ _STARTS = ("", "▁", "Ġ")  # how vocabularies write a space before a word
 @takes(VqaScoreOptions)
 def load(asked: VqaScoreOptions) -> VQAScore:
     """Loads a model with a chat template, BLIP-2 or InstructBLIP, from the Hub or a folder; errors as for `hf.load`."""
-    found = find(asked)
-    family = load_config(found).model_type
+    pretrained = find(asked)
+    family = load_config(pretrained).model_type
     if family not in CLASSES:
-        return VQAScore(load_image_text(found, asked), asked)
+        return VQAScore(load_image_text(pretrained, asked), asked)
     refuse_chat_arguments(asked)
-    return VQAScore(load_qformer(found, family, torch.device(pick_device(asked.device))), asked)
+    return VQAScore(load_qformer(pretrained, family, torch.device(pick_device(asked.device))), asked)
 
 
 class VQAScore(TrainablePairModel):
@@ -56,9 +56,9 @@ class VQAScore(TrainablePairModel):
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, the question, and the tokens that count as its answers."""
-        own: dict[str, object] = {"answer_ids": self._answer} if self._answer else {}
+        extra: dict[str, object] = {"answer_ids": self._answer} if self._answer else {}
         if self.lora is not None:
-            own |= {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
+            extra |= {"lora_rank": self.lora[0], "lora_targets": self.lora[1]}
         return {
             **super().fingerprint(),
             "score": self.score,
@@ -67,7 +67,7 @@ class VQAScore(TrainablePairModel):
             "no_tokens": self.no,
             "image_processor": type(self.chat.processor.image_processor).__name__,
             **self.chat.declared,
-            **own,
+            **extra,
         }
 
     def save_pretrained(self, folder: Path) -> None:
@@ -159,16 +159,16 @@ def answer_tokens(tokenizer: PreTrainedTokenizerBase, word: str) -> dict[str, in
         UsageError: there is none.
     """
     vocabulary = tokenizer.get_vocab()
-    found: dict[str, int] = {}
+    tokens: dict[str, int] = {}
     for form in (word.capitalize(), word.lower()):
         for text in (form, f" {form}"):
             ids = tokenizer.encode(text, add_special_tokens=False)
             if len(ids) == 1 and ids[0] != tokenizer.unk_token_id:
-                found[str(tokenizer.convert_ids_to_tokens(ids[0]))] = int(ids[0])
-        found |= {start + form: int(vocabulary[start + form]) for start in _STARTS if start + form in vocabulary}
-    if not found:
+                tokens[str(tokenizer.convert_ids_to_tokens(ids[0]))] = int(ids[0])
+        tokens |= {start + form: int(vocabulary[start + form]) for start in _STARTS if start + form in vocabulary}
+    if not tokens:
         raise UsageError(f"this model's vocabulary has no single token for '{word}', so its answer cannot be read off")
-    return dict(sorted(found.items()))
+    return dict(sorted(tokens.items()))
 
 
 def add_lora(model: PreTrainedModel, rank: int, targets: str) -> None:

@@ -26,11 +26,11 @@ PLACES = {
 
 def versions(root: Path) -> dict[str, str]:
     """The version as each file states it; empty where none is found."""
-    found = {}
+    values = {}
     for file, pattern in PLACES.items():
         match = re.search(pattern, (root / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
-        found[file] = match[1] if match else ""
-    return found
+        values[file] = match[1] if match else ""
+    return values
 
 
 def problems(root: Path, tag: str) -> list[str]:
@@ -43,29 +43,29 @@ def problems(root: Path, tag: str) -> list[str]:
     Returns:
         A sentence each.
     """
-    found = [
+    errors = [
         f"{file} states version {version or 'none'}, the tag is {tag}"
         for file, version in versions(root).items()
         if tag != f"v{version}"
     ]
     if ".dev" in tag:
-        found.append(f"{tag} is a development version; a release has none of its suffix .dev")
+        errors.append(f"{tag} is a development version; a release has none of its suffix .dev")
     log = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     newest = next(iter(re.findall(r"^## (.*)$", log, flags=re.MULTILINE)), "nothing")
     if not re.fullmatch(rf"{re.escape(tag.removeprefix('v'))} \(\d{{4}}-\d\d-\d\d\)", newest):
-        found.append(f"CHANGELOG.md begins with '{newest}', not with '{tag.removeprefix('v')} (year-month-day)'")
+        errors.append(f"CHANGELOG.md begins with '{newest}', not with '{tag.removeprefix('v')} (year-month-day)'")
     if contract.found() != contract.read():
-        found.append("tests/project/contract.json is not what is there now; run `python scripts/contract.py write`")
-    return found
+        errors.append("tests/project/contract.json is not what is there now; run `python scripts/contract.py write`")
+    return errors
 
 
 def main() -> None:
     """Exits with what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tag", help="v and the version")
-    found = problems(ROOT, parser.parse_args().tag)
-    if found:
-        sys.exit("\n".join(found))
+    errors = problems(ROOT, parser.parse_args().tag)
+    if errors:
+        sys.exit("\n".join(errors))
 
 
 if __name__ == "__main__":

@@ -32,21 +32,21 @@ def found() -> dict[str, list[str]]:
     }
 
 
-def _keys(part: Mapping, whole: Mapping, inside: tuple[str, ...], place: str = "") -> Iterator[str]:
+def _keys(part: Mapping, whole: Mapping, inside: tuple[str, ...], prefix: str = "") -> Iterator[str]:
     """Every key that a JSON Schema names, with those around it; a part that refers to itself is entered once."""
     if "$ref" in part:
         name = part["$ref"].rpartition("/")[2]
         if name not in inside:
-            yield from _keys(whole["$defs"][name], whole, (*inside, name), place)
+            yield from _keys(whole["$defs"][name], whole, (*inside, name), prefix)
     for key, value in part.get("properties", {}).items():
-        yield f"{place}{key}"
-        yield from _keys(value, whole, inside, f"{place}{key}.")
+        yield f"{prefix}{key}"
+        yield from _keys(value, whole, inside, f"{prefix}{key}.")
     for key in ("items", "additionalProperties"):
         if isinstance(part.get(key), Mapping):
-            yield from _keys(part[key], whole, inside, f"{place}*.")
+            yield from _keys(part[key], whole, inside, f"{prefix}*.")
     for key in ("anyOf", "oneOf", "allOf"):
-        for one in part.get(key, ()):
-            yield from _keys(one, whole, inside, place)
+        for choice in part.get(key, ()):
+            yield from _keys(choice, whole, inside, prefix)
 
 
 def read() -> dict[str, list[str]]:
@@ -67,7 +67,7 @@ def broken(now: Mapping[str, list[str]], before: Mapping[str, list[str]]) -> lis
             continue
         there = set(now.get(kind, ()))
         if kind == "hooks":
-            there |= {one for one in names for other in there if _has_arguments_of(other, one)}
+            there |= {hook for hook in names for other in there if _has_arguments_of(other, hook)}
         lost += [f"{kind}: {name} is gone" for name in names if name not in there]
     return lost
 

@@ -65,9 +65,9 @@ class Outcome(NamedTuple):
 
 def environment(setting: str) -> dict[str, str]:
     """The environment of a setting: that of this process, with its variables and without those it does not set."""
-    given = dict(zip(VARIABLES, SETTINGS[setting], strict=False))
+    values = dict(zip(VARIABLES, SETTINGS[setting], strict=False))
     rest = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    return rest | {"OMP_NUM_THREADS": "1"} | {name: value for name, value in given.items() if value}
+    return rest | {"OMP_NUM_THREADS": "1"} | {name: value for name, value in values.items() if value}
 
 
 def instruction_set(setting: str) -> InstructionSet:
@@ -85,8 +85,8 @@ def read_probe(printed: str) -> InstructionSet:
     """Reads what PROBE prints under ONEDNN_VERBOSE and MKL_VERBOSE."""
 
     def first(pattern: str) -> str:
-        found = re.search(pattern, printed, re.MULTILINE)
-        return found[1].strip() if found else "none"
+        match = re.search(pattern, printed, re.MULTILINE)
+        return match[1].strip() if match else "none"
 
     kernels = re.findall(r"^onednn_verbose,.*,exec,cpu,(?:convolution|matmul),([^,]+),", printed, re.MULTILINE)
     onednn = first(r"^onednn_verbose,.*,cpu,isa:(?:Intel )?(.+)$")
@@ -126,13 +126,13 @@ def table(rows: Sequence[tuple[str, InstructionSet, Outcome | str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the settings one after another; 1 if a test failed under one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", metavar="A,B", help=f"of {', '.join(SETTINGS)} (default: all)")
     parser.add_argument("--list", action="store_true", help="print what each setting uses, and run no test")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, after -- (default: -n auto)")
-    args = parser.parse_args(given)
+    args = parser.parse_args(arguments)
     names = args.settings.split(",") if args.settings else list(SETTINGS)
     if unknown := [name for name in names if name not in SETTINGS]:
         parser.error(f"--settings {','.join(unknown)}: not a setting; choose from {', '.join(SETTINGS)}")

@@ -52,24 +52,24 @@ def fields_of(document: ResultsDocument) -> Iterator[Field]:
     yield from _fields(document, ())
 
 
-def _fields(part: Part, place: Place) -> Iterator[Field]:
+def _fields(part: Part, path: Place) -> Iterator[Field]:
     for name in sorted(part.model_fields_set & type(part).model_fields.keys()):
         about = type(part).model_fields[name]
-        check = next(one for one in about.metadata if isinstance(one, Check))
-        here = (*place, about.alias or name)
+        check = next(entry for entry in about.metadata if isinstance(entry, Check))
+        here = (*path, about.alias or name)
         yield Field(f"{type(part).__name__}.{name}", here, check)
         yield from _inside(getattr(part, name), here)
 
 
-def _inside(value: object, place: Place) -> Iterator[Field]:
+def _inside(value: object, path: Place) -> Iterator[Field]:
     if isinstance(value, Part):
-        yield from _fields(value, place)
+        yield from _fields(value, path)
     elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from _inside(one, (*place, key))
+        for key, item in value.items():
+            yield from _inside(item, (*path, key))
     elif isinstance(value, list):
-        for at, one in enumerate(value):
-            yield from _inside(one, (*place, at))
+        for at, item in enumerate(value):
+            yield from _inside(item, (*path, at))
 
 
 def impossible(value: object) -> Iterator[tuple[str, object]]:
@@ -176,7 +176,7 @@ def copied(path: Path, folder: Path) -> Path:
 
 def accepted(paths: Sequence[Path], registry: Registry, every: bool, tell: Callable[[str], object]) -> list[str]:
     """The forgeries that should have been refused, a line each."""
-    found, seen, counts = [], set[str](), {RECOMPUTED: 0, RECORDED: 0, FREE: 0}
+    lines, seen, counts = [], set[str](), {RECOMPUTED: 0, RECORDED: 0, FREE: 0}
     for path in paths:
         with tempfile.TemporaryDirectory() as folder:
             here = copied(path, Path(folder) / "x")
@@ -191,10 +191,10 @@ def accepted(paths: Sequence[Path], registry: Registry, every: bool, tell: Calla
                     here.write_text(json.dumps(made), encoding="utf-8")
                     counts[field.check] += 1
                     if has_to_be and not is_refused(here, registry):
-                        found.append(f"{path.name}: {'.'.join(map(str, field.place))}: {words}")
-                        tell(f"accepted: {found[-1]}")
+                        lines.append(f"{path.name}: {'.'.join(map(str, field.place))}: {words}")
+                        tell(f"accepted: {lines[-1]}")
     tell(", ".join(f"{count} forgeries of {check.kind} fields" for check, count in counts.items()))
-    return found
+    return lines
 
 
 def main() -> int:

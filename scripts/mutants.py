@@ -183,7 +183,7 @@ def copy_of_checkout(folder: Path) -> None:
 def stages_of(mutant: Mutant, tests: dict[str, Stages]) -> list[tuple[str, ...]]:
     """The tests for a mutant: doctests of its file with the first of them."""
     first, *others = tests[mutant.file]
-    return [(mutant.file, *first), *(tuple(one) for one in others)]
+    return [(mutant.file, *first), *(tuple(stage) for stage in others)]
 
 
 def check(workers: Sequence[Worker], stages: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], int]:
@@ -232,23 +232,26 @@ def run(
 def report(outcome: dict[Mutant, str], known: dict[tuple[str, str, str, str], str], seed: int) -> int:
     """Prints what became of the mutants; returns the exit code."""
     caught = {mutant for mutant, became in outcome.items() if became != "survived"}
-    survived = sorted(set(outcome) - caught, key=lambda one: (one.file, one.line, one.after))
-    equivalent = [one for one in survived if one.key in known]
-    for title, of in (("file", lambda one: one.file), ("operator", lambda one: one.operator)):
-        total, found = Counter(map(of, outcome)), Counter(map(of, caught))
+    survived = sorted(set(outcome) - caught, key=lambda mutant: (mutant.file, mutant.line, mutant.after))
+    equivalent = [mutant for mutant in survived if mutant.key in known]
+    for title, of in (("file", lambda mutant: mutant.file), ("operator", lambda mutant: mutant.operator)):
+        total, killed = Counter(map(of, outcome)), Counter(map(of, caught))
         print(
             f"\n{title:36} caught  of",
-            *(f"{name:36} {found[name]:6} {total[name]:3}" for name in sorted(total)),
+            *(f"{name:36} {killed[name]:6} {total[name]:3}" for name in sorted(total)),
             sep="\n",
         )
     for title, some in (
-        ("Survivors without a reason", [one for one in survived if one.key not in known]),
+        ("Survivors without a reason", [mutant for mutant in survived if mutant.key not in known]),
         ("Survivors that change no result", equivalent),
     ):
         print(f"\n{title}: {len(some)}")
-        for one in some:
-            print(f"{one.file}:{one.line} in {one.place or 'the module'}\n  - {one.before}\n  + {one.after}")
-            print(*([f"  because {known[one.key]}"] if one.key in known else []), sep="\n")
+        for mutant in some:
+            print(
+                f"{mutant.file}:{mutant.line} in {mutant.place or 'the module'}\n"
+                f"  - {mutant.before}\n  + {mutant.after}"
+            )
+            print(*([f"  because {known[mutant.key]}"] if mutant.key in known else []), sep="\n")
     share, slow = len(caught) / len(outcome), sum(became == "slow" for became in outcome.values())
     others = len(outcome) - len(equivalent)
     print(
@@ -266,20 +269,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draw", type=int, default=400, help="how many mutants (default 400)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="tests at a time (default: one a CPU)")
     parser.add_argument("--only", default="", help="draw from files whose path contains this")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     tests, known = files(), read_equivalent()
-    every = [one for name in tests if given.only in name for one in mutants_of(name, (ROOT / name).read_bytes())]
-    mutants = random.Random(given.seed).sample(every, min(given.draw, len(every)))
-    print(f"{len(mutants)} of {len(every)} mutants, seed {given.seed}, {given.workers} at a time", flush=True)
+    every = [
+        mutant for name in tests if options.only in name for mutant in mutants_of(name, (ROOT / name).read_bytes())
+    ]
+    mutants = random.Random(options.seed).sample(every, min(options.draw, len(every)))
+    print(f"{len(mutants)} of {len(every)} mutants, seed {options.seed}, {options.workers} at a time", flush=True)
     for name in WARM:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        workers = [Worker(Path(folder).resolve() / f"copy{index}") for index in range(given.workers)]
+        workers = [Worker(Path(folder).resolve() / f"copy{index}") for index in range(options.workers)]
         for worker in workers:
             copy_of_checkout(worker.folder)
         outcome: dict[Mutant, str] = {}
         try:
-            limits = check(workers, sorted({stage for one in mutants for stage in stages_of(one, tests)}))
+            limits = check(workers, sorted({stage for mutant in mutants for stage in stages_of(mutant, tests)}))
             for mutant, became in run(mutants, workers, tests, limits):
                 outcome[mutant] = became
                 if became == "survived":
@@ -289,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             for worker in workers:
                 worker.end()
-    return report(outcome, known, given.seed)
+    return report(outcome, known, options.seed)
 
 
 if __name__ == "__main__":

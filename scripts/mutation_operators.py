@@ -79,7 +79,7 @@ class _Collector:
             self._starts.append(self._starts[-1] + len(line))
         self._walk(ast.parse(source), "", set())
 
-    def _walk(self, node: ast.AST, place: str, bound: set[str]) -> None:
+    def _walk(self, node: ast.AST, function: str, bound: set[str]) -> None:
         """Goes through everything that runs; ``bound`` holds names that have a value by then."""
         types = isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
         for name, value in ast.iter_fields(node):
@@ -88,41 +88,41 @@ class _Collector:
             value = value[:1] if types and name == "args" else value
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST) and not _left_alone(child):
-                    self._visit(child, place, bound)
+                    self._visit(child, function, bound)
 
-    def _visit(self, node: ast.AST, place: str, bound: set[str]) -> None:
-        self._mutate(node, place, bound)
+    def _visit(self, node: ast.AST, function: str, bound: set[str]) -> None:
+        self._mutate(node, function, bound)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             arguments = ast.walk(node.args) if isinstance(node, ast.FunctionDef) else ()
-            inner = {one.arg for one in arguments if isinstance(one, ast.arg)}
-            self._walk(node, f"{place}.{node.name}".lstrip("."), inner)
+            inner = {argument.arg for argument in arguments if isinstance(argument, ast.arg)}
+            self._walk(node, f"{function}.{node.name}".lstrip("."), inner)
         elif not _is_negative(node):
-            self._walk(node, place, bound)
+            self._walk(node, function, bound)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
 
-    def _mutate(self, node: ast.AST, place: str, bound: set[str]) -> None:
+    def _mutate(self, node: ast.AST, function: str, bound: set[str]) -> None:
         if isinstance(node, ast.Compare):
             for at, operator in enumerate(node.ops):
                 changed = copy.deepcopy(node)
                 changed.ops[at] = _COMPARED[type(operator)]()
-                self._add("comparison", place, node, changed)
+                self._add("comparison", function, node, changed)
         elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp):
             for operators, kind in ((_COMPUTED, "arithmetic"), (_COMBINED, "boolean")):
                 if type(node.op) in operators:
                     changed = copy.deepcopy(node)
                     changed.op = operators[type(node.op)]()
-                    self._add(kind, place, node, changed)
+                    self._add(kind, function, node, changed)
         elif isinstance(node, ast.UnaryOp):
-            self._add("arithmetic" if isinstance(node.op, ast.USub) else "boolean", place, node, node.operand)
+            self._add("arithmetic" if isinstance(node.op, ast.USub) else "boolean", function, node, node.operand)
             if _is_negative(node):
-                self._add("constant", place, node, ast.Constant(_next(ast.literal_eval(node))))
+                self._add("constant", function, node, ast.Constant(_next(ast.literal_eval(node))))
         elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            self._add("constant", place, node, ast.Constant(_next(node.value)))
-        if place and _droppable(node, bound):
-            self._add("statement", place, node, ast.Pass())
+            self._add("constant", function, node, ast.Constant(_next(node.value)))
+        if function and _droppable(node, bound):
+            self._add("statement", function, node, ast.Pass())
 
-    def _add(self, operator: str, place: str, node: object, changed: ast.AST) -> None:
+    def _add(self, operator: str, function: str, node: object, changed: ast.AST) -> None:
         breaks = "\n" * (node.end_lineno - node.lineno)
         text = ast.unparse(changed)
         code = f"{text}{breaks}" if isinstance(node, ast.stmt | ast.Constant) else f"({text}{breaks})"
@@ -130,9 +130,9 @@ class _Collector:
         end = self._starts[node.end_lineno - 1] + node.end_col_offset
         first, last = self._starts[node.lineno - 1], self._starts[node.end_lineno]
         before, after = self._source[first:last], self._source[first:start] + code.encode() + self._source[end:last]
-        shown = [" ".join(one.decode().split()) for one in (before, after)]
+        shown = [" ".join(part.decode().split()) for part in (before, after)]
         self.found.append(
-            Mutant(self._file, operator, place, node.lineno, shown[0], shown[1], (start, end), code.encode())
+            Mutant(self._file, operator, function, node.lineno, shown[0], shown[1], (start, end), code.encode())
         )
 
 
@@ -162,8 +162,8 @@ def _droppable(node: ast.AST, bound: set[str]) -> bool:
     if isinstance(node, ast.Expr):
         return not isinstance(node.value, ast.Constant)  # a docstring
     if isinstance(node, ast.Assign):
-        names = [one for target in node.targets for one in ast.walk(target) if isinstance(one, ast.Name)]
-        return all(not isinstance(one.ctx, ast.Store) or one.id in bound for one in names)
+        names = [name for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        return all(not isinstance(name.ctx, ast.Store) or name.id in bound for name in names)
     return isinstance(node, _SIMPLE)
 
 

@@ -32,7 +32,7 @@ def lower_bounds(project: dict, without: Collection[str] = ()) -> dict[str, str]
     extras: dict[str, list[str]] = project.get("optional-dependencies", {})
     lists = [project["dependencies"], *(needs for extra, needs in extras.items() if extra not in without)]
     bounds: dict[str, str] = {}
-    for requirement in (one for needs in lists for one in needs):
+    for requirement in (need for needs in lists for need in needs):
         match = _REQUIREMENT.fullmatch(requirement)
         if match is None:
             raise ValueError(f"dependency {requirement!r} is not of the form name>=version")

@@ -85,26 +85,26 @@ def run_all(root: Path, commands: Sequence[str], logs: Path) -> list[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(os.cpu_count()) as pool:
 
-        def run(place: int) -> str:
-            first, *words = shlex.split(commands[place])
+        def run(number: int) -> str:
+            first, *words = shlex.split(commands[number])
             program = [sys.executable, *(["-m", "ttmbench"] if first == "ttmbench" else [])]
-            log, clock = logs / f"{place}.log", time.monotonic()
+            log, clock = logs / f"{number}.log", time.monotonic()
             with log.open("wb") as file:
-                own = {**environment, "TTMBENCH_CACHE": f"{cache}/{place}"}
+                variables = {**environment, "TTMBENCH_CACHE": f"{cache}/{number}"}
                 done = subprocess.run(
-                    [*program, *words], cwd=root, env=own, stdout=file, stderr=subprocess.STDOUT, check=False
+                    [*program, *words], cwd=root, env=variables, stdout=file, stderr=subprocess.STDOUT, check=False
                 )
-            print(f"{time.monotonic() - clock:6.0f} s, exit {done.returncode}: {commands[place]}", flush=True)
-            return "" if done.returncode == 0 else f"exit {done.returncode}, see {log}: {commands[place]}"
+            print(f"{time.monotonic() - clock:6.0f} s, exit {done.returncode}: {commands[number]}", flush=True)
+            return "" if done.returncode == 0 else f"exit {done.returncode}, see {log}: {commands[number]}"
 
         return [line for line in pool.map(run, range(len(commands))) if line]
 
 
 def documents_of(root: Path) -> dict[str, ResultsDocument]:
     """The results documents of the built-in models in both folders: path from the top -> document."""
-    found = [path for path in (root / REFERENCE).glob("*.json") if not path.name.startswith("study_")]
-    found += [path for model in MODELS for path in (root / SUBMISSIONS / model).glob("results_*.json")]
-    return {path.relative_to(root).as_posix(): read_document(path) for path in sorted(found)}
+    paths = [path for path in (root / REFERENCE).glob("*.json") if not path.name.startswith("study_")]
+    paths += [path for model in MODELS for path in (root / SUBMISSIONS / model).glob("results_*.json")]
+    return {path.relative_to(root).as_posix(): read_document(path) for path in sorted(paths)}
 
 
 def contradictions(documents: Mapping[str, ResultsDocument]) -> list[str]:
@@ -116,7 +116,10 @@ def contradictions(documents: Mapping[str, ResultsDocument]) -> list[str]:
     Returns:
         A line for each number that one model has twice on the same data, with the same settings and seeds.
     """
-    made = {f"commit {one.git_hash}, version {one.packages.get('ttmbench')}": where for where, one in documents.items()}
+    made = {
+        f"commit {document.git_hash}, version {document.packages.get('ttmbench')}": where
+        for where, document in documents.items()
+    }
     lines = [f"{where} is of {what}" for what, where in made.items()] if len(made) > 1 else []
     known: dict[tuple[object, ...], tuple[object, str]] = {}
     for where, document in documents.items():
@@ -156,7 +159,9 @@ def make(root: Path, runs: Sequence[str], studies: Sequence[str], logs: Path) ->
         for plot in matrices[-1].parent.glob(f"{matrices[-1].stem}.*"):
             plot.unlink()
     documents = documents_of(root)
-    failed += [f"{where} is not of commit {commit}" for where, one in documents.items() if one.git_hash != commit]
+    failed += [
+        f"{where} is not of commit {commit}" for where, document in documents.items() if document.git_hash != commit
+    ]
     return failed + contradictions(documents)
 
 

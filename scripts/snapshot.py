@@ -200,14 +200,14 @@ def _run_one(target: Path, arguments: list[str], work: Path, environment: Mappin
         if path.is_file() and before.get(path) != path.stat().st_mtime_ns and ".sweep" not in path.parts:
             texts[f"files/{path.relative_to(work)}"] = _as_text(path)
     for name, text in texts.items():
-        place = target / _stable(name, scratch)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(_stable(text, scratch), encoding="utf-8")
+        file = target / _stable(name, scratch)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_stable(text, scratch), encoding="utf-8")
 
 
 def _expanded(arguments: list[str], work: Path) -> list[str]:
     """The arguments with globs below the working folder replaced by what they match."""
-    return [str(one) for word in arguments for one in (sorted(work.glob(word)) if "*" in word else [word])]
+    return [str(path) for word in arguments for path in (sorted(work.glob(word)) if "*" in word else [word])]
 
 
 def _as_text(path: Path) -> str:
@@ -227,8 +227,8 @@ def _as_text(path: Path) -> str:
 
 def _without_volatile(value: object) -> Any:
     if isinstance(value, dict):
-        return {key: "VARIES" if key in VOLATILE_KEYS else _without_volatile(one) for key, one in value.items()}
-    return [_without_volatile(one) for one in value] if isinstance(value, list) else value
+        return {key: "VARIES" if key in VOLATILE_KEYS else _without_volatile(item) for key, item in value.items()}
+    return [_without_volatile(item) for item in value] if isinstance(value, list) else value
 
 
 def _stable(text: str, scratch: str) -> str:

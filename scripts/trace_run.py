@@ -73,16 +73,16 @@ def _kinds(values: Iterable[object], depth: int = 3) -> set[str]:
         inner = (
             list(value.values()) if isinstance(value, dict) else list(value) if isinstance(value, list | tuple) else []
         )
-        for one in (value, *inner[:3]):
-            name = type(one).__name__
-            if name in {"ndarray", "Tensor"} and one.ndim == 3 and max(one.shape[1:]) <= MOST_OPTIONS:
+        for item in (value, *inner[:3]):
+            name = type(item).__name__
+            if name in {"ndarray", "Tensor"} and item.ndim == 3 and max(item.shape[1:]) <= MOST_OPTIONS:
                 kinds.add("scores")
             elif name == "Group":
                 kinds.add("groups")
-            elif isinstance(one, dict) and any(isinstance(key, str) and "," in key for key in one):
+            elif isinstance(item, dict) and any(isinstance(key, str) and "," in key for key in item):
                 kinds.add("results")
-            elif depth and type(one).__module__.startswith("ttmbench"):
-                kinds |= _kinds(_fields(one) or (), depth - 1)
+            elif depth and type(item).__module__.startswith("ttmbench"):
+                kinds |= _kinds(_fields(item) or (), depth - 1)
     return kinds
 
 

@@ -207,8 +207,8 @@ class Batches:
             yield self.pairs.pixels[family, below(self.rng, 4)], caption
         for _ in range(self.recipe.exchanged // 2):
             family, flip = below(self.rng, len(self.pairs.looks)), self._flip()
-            for one in (family, family ^ 1):
-                yield self.pairs.pixels[one, below(self.rng, 4)], bound_caption(self.pairs.looks[one][::flip])
+            for member in (family, family ^ 1):
+                yield self.pairs.pixels[member, below(self.rng, 4)], bound_caption(self.pairs.looks[member][::flip])
         for _ in range(self.recipe.named):
             family = below(self.rng, len(self.singles.looks))
             yield self.singles.pixels[family, below(self.rng, 4)], str(self.singles.looks[family][0])

@@ -133,18 +133,18 @@ def _square_group_score(images: int, true_captions: int) -> Fraction:
     """
     pairs = images * true_captions
     ways = {(images, 0): Fraction(1)}
-    for place in range(1, pairs + 1):
+    for rank in range(1, pairs + 1):
         following: dict[tuple[int, int], Fraction] = {}
         for (fresh, below), chance in ways.items():
-            begun = pairs - (place - 1) - fresh * true_captions
+            begun = pairs - (rank - 1) - fresh * true_captions
             if begun:  # a further pair of an image that has one: its caption with each fresh image
                 now = below + fresh
                 key = (fresh, now)
-                following[key] = following.get(key, Fraction(0)) + chance * begun / (place + now)
+                following[key] = following.get(key, Fraction(0)) + chance * begun / (rank + now)
             if fresh:  # the lowest pair of an image: also that image with the captions of the others that are above
-                now = below + (fresh - 1) + (pairs - (place - 1) - true_captions)
+                now = below + (fresh - 1) + (pairs - (rank - 1) - true_captions)
                 key = (fresh - 1, now)
-                following[key] = following.get(key, Fraction(0)) + chance * fresh * true_captions / (place + now)
+                following[key] = following.get(key, Fraction(0)) + chance * fresh * true_captions / (rank + now)
         ways = following
     return sum(ways.values(), Fraction(0))
 

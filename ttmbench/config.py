@@ -123,8 +123,8 @@ class TTMConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_part_args(cls, given: object) -> object:
-        return beneath(given, PART_KINDS, "part_args") if isinstance(given, Mapping) else given
+    def _read_part_args(cls, value: object) -> object:
+        return beneath(value, PART_KINDS, "part_args") if isinstance(value, Mapping) else value
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> Arguments:
@@ -315,7 +315,7 @@ class RunConfig(BaseModel):
         if not isinstance(pairs, Mapping):
             return pairs
         pairs = nested(pairs, ("device_map", "max_memory", "quantization_config"))
-        return {key: read_dtype(one) if key in ("dtype", "weights_dtype") else one for key, one in pairs.items()}
+        return {key: read_dtype(item) if key in ("dtype", "weights_dtype") else item for key, item in pairs.items()}
 
     @field_validator("dtype", "batch_size", "limit", mode="before")
     @classmethod

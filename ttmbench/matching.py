@@ -62,9 +62,9 @@ def _sets(images: int, captions: Sequence[int], each: int) -> Iterator[tuple[int
     if images == 0:
         yield ()
         return
-    for given in combinations(captions, each):
-        for rest in _sets(images - 1, [one for one in captions if one not in given], each):
-            yield given + rest
+    for first in combinations(captions, each):
+        for rest in _sets(images - 1, [caption for caption in captions if caption not in first], each):
+            yield first + rest
 
 
 def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1) -> Matching:
@@ -92,9 +92,9 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captio
     groups, images, captions = exact.shape
     if more_images(exact) and true_captions == 1:
         chosen = match_groups(fewer_first(exact))
-        given = np.full((groups, images), -1)
-        np.put_along_axis(given, chosen.captions, np.arange(captions)[None, :], axis=1)
-        return Matching(given, chosen.margin, chosen.tie)
+        assigned = np.full((groups, images), -1)
+        np.put_along_axis(assigned, chosen.captions, np.arange(captions)[None, :], axis=1)
+        return Matching(assigned, chosen.margin, chosen.tie)
     table = injections(images, captions, true_captions)
     best = np.empty(groups, dtype=np.int64)
     margin = np.empty(groups)
@@ -102,8 +102,8 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captio
     for start in range(0, groups, step):
         part = slice(start, start + step)
         best[part], margin[part] = _best_and_margin(exact[part], table)
-    given = table[best] if true_captions == 1 else table[best].reshape(groups, images, true_captions)
-    return Matching(captions=given, margin=margin, tie=margin == 0)
+    assigned = table[best] if true_captions == 1 else table[best].reshape(groups, images, true_captions)
+    return Matching(captions=assigned, margin=margin, tie=margin == 0)
 
 
 def oracle_margin(
@@ -120,8 +120,8 @@ def oracle_margin(
     """
     scores = fewer_first(check_scores(scores)) if true_captions == 1 else scores
     matching = match_groups(scores, true_captions)
-    own = np.arange(scores.shape[1] * true_captions)
-    right = (matching.captions.reshape(len(scores), -1) == own).all(axis=1)
+    truth = np.arange(scores.shape[1] * true_captions)
+    right = (matching.captions.reshape(len(scores), -1) == truth).all(axis=1)
     totals = _totals(scores.astype(np.float64), injections(*scores.shape[1:], true_captions))
     wrong_by = totals.max(axis=1) - totals[:, 0]
     return np.where(matching.tie & (wrong_by == 0), 0.0, np.where(right, matching.margin, -wrong_by))
@@ -177,8 +177,8 @@ def _totals(
 ) -> Real[np.ndarray, "groups injections"]:
     per_image = table.shape[1] // scores.shape[1]
     total = scores[:, 0, table[:, 0]]
-    for place in range(1, table.shape[1]):
-        total = total + scores[:, place // per_image, table[:, place]]
+    for pair in range(1, table.shape[1]):
+        total = total + scores[:, pair // per_image, table[:, pair]]
     return total
 
 
@@ -209,13 +209,13 @@ def _exact_best_and_margin(
     Floats, as multiples of a power of two, are cut into limbs of 32 bits, so that int64 totals are exact.
     """
     fractions, exponents = np.frexp(scores)
-    whole = [int(one) for one in np.ravel(fractions * 2.0**53)]
-    unit = min((int(e) for e, one in zip(np.ravel(exponents), whole, strict=True) if one), default=0)
-    whole = [one << (int(e) - unit) if one else 0 for e, one in zip(np.ravel(exponents), whole, strict=True)]
+    whole = [int(number) for number in np.ravel(fractions * 2.0**53)]
+    unit = min((int(e) for e, number in zip(np.ravel(exponents), whole, strict=True) if number), default=0)
+    whole = [number << (int(e) - unit) if number else 0 for e, number in zip(np.ravel(exponents), whole, strict=True)]
     least = min(whole)  # every matching has as many terms, so this changes no difference
     limbs = max(1, -(-(max(whole) - least).bit_length() // _LIMB))
     mask = (1 << _LIMB) - 1
-    digits = [[(one - least) >> (_LIMB * limb) & mask for one in whole] for limb in range(limbs)]
+    digits = [[(number - least) >> (_LIMB * limb) & mask for number in whole] for limb in range(limbs)]
     sums = _totals(np.array(digits, dtype=np.int64).reshape(limbs, *scores.shape), table)
     for limb in range(limbs - 1):
         sums[limb + 1] += sums[limb] >> _LIMB

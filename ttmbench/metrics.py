@@ -46,16 +46,16 @@ def text_score(
     >>> text_score(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]]])).tolist()
     [True, False]
     """
-    own, other = rows_of(scores, true_captions)
-    return np.asarray((own > other).all(axis=1))
+    positive, negative = rows_of(scores, true_captions)
+    return np.asarray((positive > negative).all(axis=1))
 
 
 def text_score_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its own caption and its best other caption the same; see `text_score`."""
-    own, other = rows_of(scores, true_captions)
-    return (own == other).any(axis=1)
+    positive, negative = rows_of(scores, true_captions)
+    return (positive == negative).any(axis=1)
 
 
 def text_score_ties_right(
@@ -69,8 +69,8 @@ def text_score_ties_right(
     >>> text_score_ties_right(np.array([[[2., 1.]], [[1., 1.]], [[1., 2.]]])).tolist()
     [True, True, False]
     """
-    own, other = rows_of(scores, true_captions)
-    return np.asarray((own >= other).all(axis=1))
+    positive, negative = rows_of(scores, true_captions)
+    return np.asarray((positive >= negative).all(axis=1))
 
 
 def image_score(
@@ -83,16 +83,16 @@ def image_score(
     >>> image_score(np.array([[[2., 1.], [3., 4.]], [[3., 1.], [2., 4.]]])).tolist()
     [False, True]
     """
-    own, other = columns_of(scores, true_captions)
-    return np.asarray((own > other).all(axis=1))
+    positive, negative = columns_of(scores, true_captions)
+    return np.asarray((positive > negative).all(axis=1))
 
 
 def image_score_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some caption scores its own image and its best other image the same; see `image_score`."""
-    own, other = columns_of(scores, true_captions)
-    return (own == other).any(axis=1)
+    positive, negative = columns_of(scores, true_captions)
+    return (positive == negative).any(axis=1)
 
 
 def group_score(
@@ -133,8 +133,8 @@ def group_match(
     """
     scores = fewer_first(scores) if true_captions == 1 else scores
     matching = match_groups(scores, true_captions)
-    own = np.arange(scores.shape[1] * true_captions)
-    return (matching.captions.reshape(len(scores), -1) == own).all(axis=1) & ~matching.tie
+    truth = np.arange(scores.shape[1] * true_captions)
+    return (matching.captions.reshape(len(scores), -1) == truth).all(axis=1) & ~matching.tie
 
 
 def group_match_ties(
@@ -154,8 +154,8 @@ def individual_match(
     >>> individual_match(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
     """
-    own, other = rows_of(scores, true_captions)
-    return (own > other).mean(axis=1)
+    positive, negative = rows_of(scores, true_captions)
+    return (positive > negative).mean(axis=1)
 
 
 def global_assignment_accuracy(
@@ -181,9 +181,9 @@ def global_assignment_accuracy(
     [False, False]
     """
     images = len(scores)
-    own = np.arange(images * true_captions) if truth is None else truth
+    true_columns = np.arange(images * true_captions) if truth is None else truth
     matching = match_global(scores, true_captions)
-    right = matching.captions.reshape(images, -1) == np.sort(own.reshape(images, -1), axis=1)
+    right = matching.captions.reshape(images, -1) == np.sort(true_columns.reshape(images, -1), axis=1)
     return right.all(axis=1) & ~matching.tie
 
 

@@ -134,8 +134,8 @@ def _check_choice_scorer(adapter: ChoiceScorer, images: list[Image.Image], check
     questions.append(ChoiceQuestion("Is the first or the second image brighter?", images[:2]))
     together = list(adapter.answer(questions))
     check("one answer a question", len(together) == len(questions), f"{len(together)} to {len(questions)}")
-    check("answers are texts", all(one is None or isinstance(one, str) for one in together), f"got {together}")
-    alone = [one for question in questions for one in adapter.answer([question])]
+    check("answers are texts", all(answer is None or isinstance(answer, str) for answer in together), f"got {together}")
+    alone = [answer for question in questions for answer in adapter.answer([question])]
     check("the number of questions changes no answer", together == alone, f"{together} became {alone}")
 
 
@@ -253,11 +253,11 @@ def _all_pairs(adapter: PreparedPairScorer, prepared: _Prepared, batch_size: int
     return score_in_memory(adapter, prepared, batch_size, all_pairs=True).every
 
 
-def _close(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.shape == other.shape and bool(np.allclose(one, other, rtol=0, atol=TOLERANCE))
+def _close(left: np.ndarray, right: np.ndarray) -> bool:
+    return left.shape == right.shape and bool(np.allclose(left, right, rtol=0, atol=TOLERANCE))
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> str:
-    if one.shape != other.shape:
-        return f"shapes {one.shape} and {other.shape}"
-    return f"scores differ by up to {np.abs(one - other).max():.3g} (allowed: {TOLERANCE:g})"
+def _difference(left: np.ndarray, right: np.ndarray) -> str:
+    if left.shape != right.shape:
+        return f"shapes {left.shape} and {right.shape}"
+    return f"scores differ by up to {np.abs(left - right).max():.3g} (allowed: {TOLERANCE:g})"

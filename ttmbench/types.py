@@ -70,8 +70,8 @@ class GroupShape:
         """
         if self.more_images:
             raise ValueError(f"in {self} groups some images have no caption")
-        own = np.arange(self.images * self.true_captions).reshape(1, self.images, -1)
-        return (np.arange(groups)[:, None, None] * self.captions + own).reshape(-1, self.true_captions)
+        columns = np.arange(self.images * self.true_captions).reshape(1, self.images, -1)
+        return (np.arange(groups)[:, None, None] * self.captions + columns).reshape(-1, self.true_captions)
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ class CaptionTokens(ContrastiveModel[Prepared]):
             raise UsageError(FP16)
         embedding = self._token_embedding()
         assert embedding is not None, "the width says so"
-        own = own_tokens(_ids(self._trimmed(prepared)), lambda captions: _ids(self.prepare_captions(captions)))
-        with shifted(embedding, own.to(self.device), shift.to(self.device)):
+        mask = own_tokens(_ids(self._trimmed(prepared)), lambda captions: _ids(self.prepare_captions(captions)))
+        with shifted(embedding, mask.to(self.device), shift.to(self.device)):
             with torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext():
                 return self.encode_captions(prepared)
 
@@ -75,16 +75,16 @@ def own_tokens(ids: torch.Tensor, tokenize: Callable[[Sequence[str]], torch.Tens
 
 
 @contextmanager
-def shifted(embedding: nn.Module, own: torch.Tensor, shift: torch.Tensor) -> Iterator[None]:
+def shifted(embedding: nn.Module, mask: torch.Tensor, shift: torch.Tensor) -> Iterator[None]:
     """A context in which a text tower's token embeddings are shifted.
 
     Args:
         embedding: the module that embeds tokens.
-        own: which tokens of the batch are the captions' own, bool [captions, length].
+        mask: which tokens of the batch are the captions' own, bool [captions, length].
         shift: added to the embeddings of the first k of them, [k, width].
     """
-    place = own.cumsum(dim=1) - 1
-    row = place.masked_fill(~own | (place >= len(shift)), len(shift))
+    position = mask.cumsum(dim=1) - 1
+    row = position.masked_fill(~mask | (position >= len(shift)), len(shift))
     added = functional.embedding(row, torch.cat([shift, torch.zeros_like(shift[:1])]))
     hook = embedding.register_forward_hook(lambda module, inputs, output: output + added)
     try:

@@ -156,10 +156,10 @@ class ImageTextModel(PromptedModel):
 
     def continued(self, row: Row, ids: Sequence[int]) -> Row:
         """A prompt's tokens followed by tokens of the model's own text."""
-        own = torch.tensor(ids, dtype=row["input_ids"].dtype)
-        more = {name: value[-1:].expand(len(own)) for name, value in row.items()} | {"input_ids": own}
+        tokens = torch.tensor(ids, dtype=row["input_ids"].dtype)
+        more = {name: value[-1:].expand(len(tokens)) for name, value in row.items()} | {"input_ids": tokens}
         if self.kind in PREFIXES and "token_type_ids" in row:  # a prefix, whose tokens all see each other, ends before
-            more["token_type_ids"] = torch.ones_like(own)
+            more["token_type_ids"] = torch.ones_like(tokens)
         return {name: torch.cat([value, more[name]]) for name, value in row.items()}
 
     def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
@@ -253,20 +253,20 @@ class ImageTextModel(PromptedModel):
 
     @contextmanager
     def _remembering(self, answer: BatchFeature | None) -> Iterator[_Memory]:
-        own = self.processor.image_processor
-        memory = _Memory(own, answer)
+        original = self.processor.image_processor
+        memory = _Memory(original, answer)
         self.processor.image_processor = memory
         try:
             yield memory
         finally:
-            self.processor.image_processor = own
+            self.processor.image_processor = original
 
 
 class _Memory:
     """An image processor that returns a known output, or remembers its first one."""
 
-    def __init__(self, own: BaseImageProcessor, answer: BatchFeature | None) -> None:
-        self.own, self.answer = own, answer
+    def __init__(self, processor: BaseImageProcessor, answer: BatchFeature | None) -> None:
+        self.own, self.answer = processor, answer
 
     def __call__(self, images: Sequence[Image], **options: object) -> BatchFeature:
         if self.answer is None:
@@ -277,7 +277,7 @@ class _Memory:
         return getattr(self.own, name)
 
 
-def load_image_text(found: Pretrained, asked: ChatOptions, *, encodes: bool = True) -> ImageTextModel:
+def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool = True) -> ImageTextModel:
     """An image-text-to-text model, whose images will be encoded apart from prompts if ``encodes``.
 
     Raises:
@@ -286,19 +286,19 @@ def load_image_text(found: Pretrained, asked: ChatOptions, *, encodes: bool = Tr
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    processor = load_part(AutoProcessor, found)
+    processor = load_part(AutoProcessor, pretrained)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
-        raise UsageError(f"{found.name} has no processor for images and text")
+        raise UsageError(f"{pretrained.name} has no processor for images and text")
     if asked.split_images is not None:
         names = [n for n in ("do_image_splitting", "crop_to_patches") if hasattr(processor.image_processor, n)]
         if not names:
-            raise UsageError(f"{found.name} does not split images; leave split_images out")
+            raise UsageError(f"{pretrained.name} does not split images; leave split_images out")
         for name in names:
             setattr(processor.image_processor, name, asked.split_images)
     if asked.pad_images is not None:
-        processor.image_processor = _padding(found, processor.image_processor, asked.pad_images)
-    model = load_weights(AutoModelForImageTextToText, found, placement=placement_of(asked))
-    loaded = LoadedModel(model, found.files, processor.tokenizer, processor.image_processor, processor)
+        processor.image_processor = _padding(pretrained, processor.image_processor, asked.pad_images)
+    model = load_weights(AutoModelForImageTextToText, pretrained, placement=placement_of(asked))
+    loaded = LoadedModel(model, pretrained.files, processor.tokenizer, processor.image_processor, processor)
     return ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
 
 
@@ -313,13 +313,13 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
         )
 
 
-def _padding(found: Pretrained, own: BaseImageProcessor, pad: bool) -> BaseImageProcessor:
+def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -> BaseImageProcessor:
     """LLaVA-1.5's image processor with the checkpoint's settings and this padding."""
     from transformers import LlavaImageProcessor
 
-    if load_config(found).model_type != "llava":
-        raise UsageError(f"{found.name} is not a LLaVA-1.5, and only its images are padded; leave pad_images out")
-    settings = own.to_dict()
+    if load_config(pretrained).model_type != "llava":
+        raise UsageError(f"{pretrained.name} is not a LLaVA-1.5, and only its images are padded; leave pad_images out")
+    settings = processor.to_dict()
     for name in ("image_processor_type", "processor_class", "do_pad"):
         settings.pop(name, None)
     return LlavaImageProcessor(**settings, do_pad=pad)

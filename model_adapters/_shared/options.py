@@ -132,13 +132,13 @@ class HubFiles(Weights):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_old_weights(cls, given: dict[str, object]) -> dict[str, object]:
+    def _read_old_weights(cls, values: dict[str, object]) -> dict[str, object]:
         """``weights=bf16`` is the old spelling of ``weights_dtype=bf16``."""
-        dtype = given.get("weights")
+        dtype = values.get("weights")
         if dtype not in DTYPES or not ("weights_dtype" in cls.model_fields or cls is HubFiles):
-            return given
-        renamed = {} if cls is HubFiles else {"weights_dtype": given.get("weights_dtype") or dtype}
-        return {**given, "weights": "auto", **renamed}
+            return values
+        renamed = {} if cls is HubFiles else {"weights_dtype": values.get("weights_dtype") or dtype}
+        return {**values, "weights": "auto", **renamed}
 
 
 class HubModel(InPrecision, HubFiles):

@@ -175,8 +175,8 @@ class _Weights(Mapping[str, torch.Tensor]):
 
 
 def _map_of(model: PreTrainedModel) -> dict[str, object]:
-    found = getattr(model, "hf_device_map", None)
-    return found if isinstance(found, dict) else {}
+    device_map = getattr(model, "hf_device_map", None)
+    return device_map if isinstance(device_map, dict) else {}
 
 
 def _read_map(device_map: str | int | Mapping[str, int | str]) -> str | Mapping[str, int | str]:
@@ -185,20 +185,20 @@ def _read_map(device_map: str | int | Mapping[str, int | str]) -> str | Mapping[
     return str(device_map) if device_map in _AUTOMATIC else {"": _device(device_map)}
 
 
-def _device(given: int | str) -> int | str:
+def _device(device: int | str) -> int | str:
     """A device of a map, which must exist here; a number is that of an accelerator."""
-    if given in _ELSEWHERE[:2] or isinstance(given, int):
-        return given
-    if given == "auto":
-        return pick_device(given)
+    if device in _ELSEWHERE[:2] or isinstance(device, int):
+        return device
+    if device == "auto":
+        return pick_device(device)
     try:
-        torch.device(given)
+        torch.device(device)
     except (RuntimeError, TypeError):
         raise UsageError(
-            f"device_map: {given} is not a device; known: {', '.join(_AUTOMATIC)}, cpu, disk, cuda:0, and the number "
+            f"device_map: {device} is not a device; known: {', '.join(_AUTOMATIC)}, cpu, disk, cuda:0, and the number "
             "of a device"
         ) from None
-    return pick_device(given)
+    return pick_device(device)
 
 
 def _quantization(packed: dict[str, object]) -> object:

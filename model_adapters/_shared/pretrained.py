@@ -102,8 +102,10 @@ class LoadedModel:
             **quantization_of(self.model),
         }
         if self.processor is not None:
-            own = {name: value for name, value in vars(self.processor).items() if isinstance(value, str | int | float)}
-            declared["processor_sha256"] = digest_of({"class": type(self.processor).__name__, **own})
+            settings = {
+                name: value for name, value in vars(self.processor).items() if isinstance(value, str | int | float)
+            }
+            declared["processor_sha256"] = digest_of({"class": type(self.processor).__name__, **settings})
         if self.image_processor is not None:
             declared["preprocessing"] = plain(self.image_processor.to_dict())
         return declared
@@ -137,9 +139,9 @@ def find(asked: HubFiles) -> Pretrained:
 @takes(HubFiles)
 def locate(asked: HubFiles) -> list[ModelFiles]:
     """The files that a model of transformers is loaded from, fetched unless ``offline``; errors as for `find`."""
-    found = find(asked)
-    found.repository.get(found.files.weights)
-    return [found.files]
+    pretrained = find(asked)
+    pretrained.repository.get(pretrained.files.weights)
+    return [pretrained.files]
 
 
 def load_config(model: Pretrained) -> PretrainedConfig:
@@ -200,12 +202,14 @@ def load_weights(
     return loaded
 
 
-def load_whole(kind: type[PreTrainedModel], found: Pretrained) -> LoadedModel:
+def load_whole(kind: type[PreTrainedModel], pretrained: Pretrained) -> LoadedModel:
     """A model with its tokenizer and image processor; errors as for `load_weights`."""
     from transformers import AutoImageProcessor, AutoTokenizer
 
-    model = load_weights(kind, found)
-    return LoadedModel(model, found.files, load_part(AutoTokenizer, found), load_part(AutoImageProcessor, found))
+    model = load_weights(kind, pretrained)
+    return LoadedModel(
+        model, pretrained.files, load_part(AutoTokenizer, pretrained), load_part(AutoImageProcessor, pretrained)
+    )
 
 
 def _refuse_unknown_code(name: str, config: object) -> None:
@@ -265,12 +269,12 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         stored = json.loads(backend.to_str())
-        own = {"backend": {name: value for name, value in stored.items() if name not in ("padding", "truncation")}}
+        content = {"backend": {name: value for name, value in stored.items() if name not in ("padding", "truncation")}}
     elif hasattr(tokenizer, "get_vocab"):
-        own = {"vocabulary": dict(tokenizer.get_vocab())}
+        content = {"vocabulary": dict(tokenizer.get_vocab())}
     else:
         return _open_clip_digest(tokenizer)
-    return digest_of(_settings(tokenizer) | own)
+    return digest_of(_settings(tokenizer) | content)
 
 
 @functools.lru_cache(maxsize=4)  # 50,000 words and merges, of a tokenizer that several models may share

@@ -66,19 +66,21 @@ class QFormerModel(PromptedModel):
     def row(self, image: PreparedImage, prompt: str) -> Row:
         """A prompt's tokens; the image's queries come before them."""
         if prompt not in image.rows:
-            found = self._tokens(self.tokenizer, prompt)
+            row = self._tokens(self.tokenizer, prompt)
             if self._reads_question:
                 asked = self._tokens(self.processor.qformer_tokenizer, prompt)
-                found |= {f"{ASKED_QUERIES}{name}": value for name, value in asked.items()}
+                row |= {f"{ASKED_QUERIES}{name}": value for name, value in asked.items()}
             if self._translates:
-                found[WRITTEN] = torch.tensor([self.model.config.text_config.decoder_start_token_id])
-            image.rows[prompt] = found
+                row[WRITTEN] = torch.tensor([self.model.config.text_config.decoder_start_token_id])
+            image.rows[prompt] = row
         return image.rows[prompt]
 
     def continued(self, row: Row, ids: Sequence[int]) -> Row:
         """A prompt's tokens followed by tokens of the model's own text."""
-        own = torch.tensor(ids, dtype=row["input_ids"].dtype)
-        more = {WRITTEN: own} if self._translates else {"input_ids": own, "attention_mask": torch.ones_like(own)}
+        tokens = torch.tensor(ids, dtype=row["input_ids"].dtype)
+        more = (
+            {WRITTEN: tokens} if self._translates else {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        )
         return {**row, **{name: torch.cat([row[name], value]) for name, value in more.items()}}
 
     def _encoded(self, image: PreparedImage) -> EncodedImage:
@@ -127,11 +129,11 @@ class QFormerModel(PromptedModel):
 
     @staticmethod
     def _tokens(tokenizer: PreTrainedTokenizerBase, prompt: str) -> Row:
-        found = tokenizer(prompt, return_tensors="pt")
-        return {name: found[name][0] for name in ("input_ids", "attention_mask")}
+        tokens = tokenizer(prompt, return_tensors="pt")
+        return {name: tokens[name][0] for name in ("input_ids", "attention_mask")}
 
 
-def load_qformer(found: Pretrained, family: str, device: torch.device) -> QFormerModel:
+def load_qformer(pretrained: Pretrained, family: str, device: torch.device) -> QFormerModel:
     """Loads BLIP-2 or InstructBLIP, a key of `CLASSES`, with its language model.
 
     Raises:
@@ -140,9 +142,9 @@ def load_qformer(found: Pretrained, family: str, device: torch.device) -> QForme
     """
     import transformers
 
-    processor = load_part(transformers.AutoProcessor, found)
-    model = load_weights(getattr(transformers, CLASSES[family]), found)
+    processor = load_part(transformers.AutoProcessor, pretrained)
+    model = load_weights(getattr(transformers, CLASSES[family]), pretrained)
     if model.get_output_embeddings() is None:
-        raise UsageError(f"{found.name} has no language model that could answer")
-    loaded = LoadedModel(model, found.files, processor.tokenizer, processor.image_processor, processor)
+        raise UsageError(f"{pretrained.name} has no language model that could answer")
+    loaded = LoadedModel(model, pretrained.files, processor.tokenizer, processor.image_processor, processor)
     return QFormerModel(loaded, device)

@@ -161,8 +161,8 @@ def _cached(name: str, revision: str | None) -> Repository | None:
 
 def _files_in(folder: Path) -> frozenset[str]:
     """Files of a folder and of the folders in it: models need nothing below."""
-    found = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
-    return frozenset(file.relative_to(folder).as_posix() for file in found if file.is_file())
+    paths = (file for pattern in ("*", "*/*") for file in folder.glob(pattern))
+    return frozenset(file.relative_to(folder).as_posix() for file in paths if file.is_file())
 
 
 @contextmanager

@@ -71,11 +71,11 @@ def _missing(error: BaseException) -> Iterator[str]:
         return
     for pattern in _PATTERNS:
         for match in re.finditer(pattern, detail):
-            found = match.groupdict()
-            if "command" in found:
-                yield from found["command"].split()
+            groups = match.groupdict()
+            if "command" in groups:
+                yield from groups["command"].split()
             else:
-                yield from (found.get("one") or found["many"]).split(", ")
+                yield from (groups.get("one") or groups["many"]).split(", ")
 
 
 def _as_ours(name: str) -> str | None:

@@ -117,10 +117,10 @@ def read_answer(content: bytes, clean: Callable[[str], str]) -> Answer:
         BadAnswerError: there is no text, or a log-probability is impossible.
         ValueError: or KeyError and the like: it is not a chat completion.
     """
-    found = json.loads(content)
-    if found.get("error") and not found.get("choices"):
-        raise ValueError(f"an error with status 200: {found['error']}")
-    choice = found["choices"][0]
+    body = json.loads(content)
+    if body.get("error") and not body.get("choices"):
+        raise ValueError(f"an error with status 200: {body['error']}")
+    choice = body["choices"][0]
     message = choice["message"]
     text, refusal, finish = message.get("content"), message.get("refusal"), choice.get("finish_reason")
     if not refusal and finish == "content_filter":
@@ -137,9 +137,9 @@ def read_answer(content: bytes, clean: Callable[[str], str]) -> Answer:
         "refusal": _cleaned(refusal, clean) if refusal else None,
         "top_logprobs": _listed_tokens(listed, clean),
         "finish_reason": _cleaned(finish, clean),
-        "usage": _usage(found.get("usage")),
-        "model": _cleaned(found.get("model"), clean),
-        "system_fingerprint": _cleaned(found.get("system_fingerprint"), clean),
+        "usage": _usage(body.get("usage")),
+        "model": _cleaned(body.get("model"), clean),
+        "system_fingerprint": _cleaned(body.get("system_fingerprint"), clean),
     }
 
 
@@ -162,7 +162,7 @@ def _listed_tokens(listed: Sequence[Mapping[str, object]], clean: Callable[[str]
     Two tokens may have the same text ("Yes" with and without a space before it, which some servers strip). They have
     different log-probabilities and both count.
     """
-    found: dict[tuple[str, float], None] = {}
+    tokens: dict[tuple[str, float], None] = {}
     for entry in listed:
         token, value = clean(_writable(str(entry["token"]))), entry["logprob"]
         if isinstance(value, bool) or not isinstance(value, int | float) or not value <= _ROUNDING:  # NaN is not <=
@@ -171,11 +171,11 @@ def _listed_tokens(listed: Sequence[Mapping[str, object]], clean: Callable[[str]
                 f"gives {shown} as the log-probability of {token[:40]!r}; a log-probability is a number of at most 0"
             )
         if value != -math.inf:
-            found[token, float(value)] = None
-    total = math.fsum(math.exp(value) for _, value in found)
+            tokens[token, float(value)] = None
+    total = math.fsum(math.exp(value) for _, value in tokens)
     if total > math.exp(_ROUNDING):
         raise BadAnswerError(f"lists tokens whose probabilities add up to {total:.4f}; they can be 1 at most")
-    return list(found)
+    return list(tokens)
 
 
 def _usage(usage: object) -> dict[str, int] | None:
@@ -242,7 +242,7 @@ class AnswerCache:
 
     def get(self, keys: Iterable[str]) -> dict[str, Answer]:
         """The stored answers, by key; damaged ones are reported and skipped."""
-        wanted, found, damaged = list(dict.fromkeys(keys)), {}, 0
+        wanted, answers, damaged = list(dict.fromkeys(keys)), {}, 0
         for start in range(0, len(wanted), _MANY):
             part = wanted[start : start + _MANY]
             marks = ",".join("?" * len(part))
@@ -252,10 +252,10 @@ class AnswerCache:
                 if answer is None:
                     damaged += 1
                 else:
-                    found[key] = answer
+                    answers[key] = answer
         if damaged:
             warn(f"{damaged} of the answers in {self._path} do not match their digest; they are asked for again")
-        return found
+        return answers
 
     def put(self, key: str, request: Mapping[str, object], answer: Answer) -> None:
         """Stores an answer; it is on the disk when this returns."""

@@ -161,8 +161,8 @@ def most_logprobs(message: str, asked: int) -> int | None:
     """
     text = message.casefold()
     for pattern in _LIMITS:
-        for found in re.finditer(pattern, text):
-            number = int(next(group for group in found.groups() if group))
+        for match in re.finditer(pattern, text):
+            number = int(next(group for group in match.groups() if group))
             if 1 <= number < asked:
                 return number
     if not _TOO_MANY.search(text) or "support" in text:

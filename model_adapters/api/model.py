@@ -150,8 +150,8 @@ class ChatModel:
                 self._encoded[digest] = self.images.part(prompt.images[position])
             parts.append(self._encoded[digest])
         content = [*parts, {"type": "text", "text": prompt.text}]
-        given = {name: value for name, value in self.parameters.items() if value is not None}
-        return {"model": self.name, "messages": [{"role": "user", "content": content}], **given}
+        parameters = {name: value for name, value in self.parameters.items() if value is not None}
+        return {"model": self.name, "messages": [{"role": "user", "content": content}], **parameters}
 
     def _digest(self, image: Image) -> str:
         """Digest of an image; those of the last few are remembered."""

@@ -26,14 +26,14 @@ HEAD = """\
 
 def table_of(runs: Sequence[DocumentFile]) -> tuple[str, str]:
     """YAML and CSV of the table of some finished runs on whole tasks, all with the same seeds."""
-    numbers = newest(one for run in runs for one in run.numbers() if _is_shown(one))
-    records = [one for run in runs for one in (*run.document.ttm.values(), *run.document.simple_match.values())]
+    numbers = newest(number for run in runs for number in run.numbers() if _is_shown(number))
+    records = [record for run in runs for record in (*run.document.ttm.values(), *run.document.simple_match.values())]
     seeds = {tuple(record.seeds) for record in records}
     if len(seeds) != 1:
         sys.exit(f"the runs have to share their seeds, and have {sorted(seeds)}")
-    for one in numbers:
-        if one.groups != one.groups_of_task:
-            sys.exit(f"{one.file}: {one.task} has {one.groups} of {one.groups_of_task} groups")
+    for number in numbers:
+        if number.groups != number.groups_of_task:
+            sys.exit(f"{number.file}: {number.task} has {number.groups} of {number.groups_of_task} groups")
     spec = {
         "paper": "ttmbench's own reference runs",
         "source": "results/reference",
@@ -46,16 +46,16 @@ def table_of(runs: Sequence[DocumentFile]) -> tuple[str, str]:
         "tolerance": {"level": 0.99, "groups": 1},
         "settings": {"seeds": list(min(seeds))},
         "tasks": {
-            one.task: {"groups": one.groups, "version": one.version, "data": one.data}
-            for one in sorted(numbers, key=lambda one: one.task)
+            number.task: {"groups": number.groups, "version": number.version, "data": number.data}
+            for number in sorted(numbers, key=lambda number: number.task)
         },
         "models": {run.model: _model(run.document.config) for run in sorted(runs, key=lambda run: run.model)},
     }
     return HEAD + yaml.safe_dump(spec, sort_keys=False, width=120), _csv(numbers)
 
 
-def _is_shown(one: Number) -> bool:
-    return any(one.filter == column.filter for column in COLUMNS) and one.value is not None
+def _is_shown(number: Number) -> bool:
+    return any(number.filter == column.filter for column in COLUMNS) and number.value is not None
 
 
 def _model(config: Mapping) -> dict:
@@ -67,9 +67,9 @@ def _csv(numbers: Sequence[Number]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["source", "table", "task", "model", "method", "metric", "percent", "std_percent"])
-    for one in numbers:
-        method = next(name for name, column in PUBLISHED.items() if column.name == one.method)
-        spread = "" if one.seed_std is None else f"{100 * one.seed_std:.2f}"
-        value = f"{100 * (one.value or 0):.2f}"
-        writer.writerow(["ttmbench", one.file, one.task, one.model, method, one.metric, value, spread])
+    for number in numbers:
+        method = next(name for name, column in PUBLISHED.items() if column.name == number.method)
+        spread = "" if number.seed_std is None else f"{100 * number.seed_std:.2f}"
+        value = f"{100 * (number.value or 0):.2f}"
+        writer.writerow(["ttmbench", number.file, number.task, number.model, method, number.metric, value, spread])
     return out.getvalue()

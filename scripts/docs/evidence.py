@@ -37,13 +37,13 @@ class Evidence:
 
 def rows(text: str) -> list[Evidence]:
     """The rows of all tables of evidence of a page."""
-    found, inside = [], False
+    entries, inside = [], False
     for line in text.splitlines():
         inside = line.startswith("|") and (inside or line == HEAD)
         if inside and line != HEAD and not line.startswith("|---"):
-            claim, what, command, needs, place = (cell.strip() for cell in line.strip("|").split("|"))
-            found.append(Evidence(claim, what, command.strip("`"), needs, place))
-    return found
+            claim, what, command, needs, where = (cell.strip() for cell in line.strip("|").split("|"))
+            entries.append(Evidence(claim, what, command.strip("`"), needs, where))
+    return entries
 
 
 def run(command: str) -> str:

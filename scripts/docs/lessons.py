@@ -61,26 +61,26 @@ def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
         Block(
-            found["kind"],
-            found["source"],
-            found["output"] or "",
-            found["needs"],
-            None if found["figure"] is None else (found["figure"], found["alt"]),
-            found.span(),
+            match["kind"],
+            match["source"],
+            match["output"] or "",
+            match["needs"],
+            None if match["figure"] is None else (match["figure"], match["alt"]),
+            match.span(),
         )
-        for found in _BLOCK.finditer(text)
+        for match in _BLOCK.finditer(text)
     ]
 
 
-def program(found: list[Block], have: Path | None) -> str:
+def program(page_blocks: list[Block], have: Path | None) -> str:
     """A program that does what the blocks do and prints END after each.
 
     Args:
-        found: the blocks of a page.
+        page_blocks: the blocks of a page.
         have: folder of the files that some need; those of which it is not there do nothing.
     """
     parts = ["import shutil as _shutil", "from ttmbench.cli import main as _ttmbench"]
-    for block in found:
+    for block in page_blocks:
         if block.needs is not None:
             file = None if have is None else have / block.needs
             if file is None or not file.is_file():
@@ -91,7 +91,7 @@ def program(found: list[Block], have: Path | None) -> str:
             parts.append(block.source)
         else:
             words = [command.removeprefix("ttmbench ").split() for command in block.commands]
-            parts += [f"assert _ttmbench({one!r}) == 0" for one in words]
+            parts += [f"assert _ttmbench({arguments!r}) == 0" for arguments in words]
         parts.append(f"print({END!r}, flush=True)")
     return "\n".join(parts)
 
@@ -108,10 +108,10 @@ def _trimmed(text: str) -> str:
 
 def notebook(page: Path) -> dict:
     """The notebook of a page, with the outputs and figures that the page has."""
-    text, cells, place = page.read_text(encoding="utf-8"), [], 0
+    text, cells, end = page.read_text(encoding="utf-8"), [], 0
     for block in blocks(page):
-        cells.append(_prose(text[place : block.span[0]]))
-        source = block.source if block.kind == "python" else "".join(f"!{one}\n" for one in block.commands)
+        cells.append(_prose(text[end : block.span[0]]))
+        source = block.source if block.kind == "python" else "".join(f"!{command}\n" for command in block.commands)
         outputs: list[dict] = []
         if block.output:
             outputs.append({"name": "stdout", "output_type": "stream", "text": _lines(block.output)})
@@ -121,8 +121,8 @@ def notebook(page: Path) -> dict:
             figure = {"image/png": data, "text/plain": [alt]}
             outputs.append({"data": figure, "metadata": {}, "output_type": "display_data"})
         cells.append({"cell_type": "code", "metadata": {}, "source": _lines(source.rstrip()), "outputs": outputs})
-        place = block.span[1]
-    cells.append(_prose(text[place:]))
+        end = block.span[1]
+    cells.append(_prose(text[end:]))
     cells = [cell for cell in cells if cell["source"]]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
@@ -149,11 +149,11 @@ def _lines(text: str) -> list[str]:
 
 def write(page: Path, have: Path | None) -> None:
     """Runs a page and writes its outputs, its figures and its notebook."""
-    found = blocks(page)
+    page_blocks = blocks(page)
     with tempfile.TemporaryDirectory() as folder:
         surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "130", "TTMBENCH_CACHE": f"{folder}/.cache"}
         done = subprocess.run(
-            [sys.executable, "-c", program(found, have)],
+            [sys.executable, "-c", program(page_blocks, have)],
             cwd=folder,
             env=surroundings,
             stdout=subprocess.PIPE,
@@ -161,14 +161,14 @@ def write(page: Path, have: Path | None) -> None:
         )
         if done.returncode:
             sys.exit(f"{page.name} does not run: see above; its program printed\n{done.stdout}")
-        for block in found:
+        for block in page_blocks:
             if block.figure is not None:
                 name = block.figure[0].removeprefix(f"{page.stem}-")
                 shutil.copy(Path(folder) / name, LESSONS / "images" / block.figure[0])
     text = page.read_text(encoding="utf-8")
-    for block, output in reversed(list(zip(found, printed(done.stdout), strict=True))):
-        kept = block.output if block.needs is not None and not output else output
-        text = text[: block.span[0]] + _page_block(block, kept) + text[block.span[1] :]
+    for block, output in reversed(list(zip(page_blocks, printed(done.stdout), strict=True))):
+        shown = block.output if block.needs is not None and not output else output
+        text = text[: block.span[0]] + _page_block(block, shown) + text[block.span[1] :]
     page.write_text(text, encoding="utf-8")
     page.with_suffix(".ipynb").write_text(notebook_text(page), encoding="utf-8")
 

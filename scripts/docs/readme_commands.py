@@ -12,8 +12,8 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 def commands() -> dict[str, str]:
     """Name -> command, from fenced blocks that follow a line ``<!-- command: name -->``."""
     text = README.read_text(encoding="utf-8")
-    found = re.findall(r"<!-- command: (\w+) -->\n```bash\n(.*?)```", text, flags=re.DOTALL)
-    return {name: body.strip() for name, body in found}
+    blocks = re.findall(r"<!-- command: (\w+) -->\n```bash\n(.*?)```", text, flags=re.DOTALL)
+    return {name: body.strip() for name, body in blocks}
 
 
 if __name__ == "__main__":

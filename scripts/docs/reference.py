@@ -73,11 +73,11 @@ def result_table(several: Sequence[DocumentFile]) -> str:
     shown = [figures.columns(run.document) for run in several]
     for task in several[0].document.results:
         for run, columns in zip(several, shown, strict=True):
-            one = columns[task]
+            column = columns[task]
             shape = "x".join(map(str, run.document.datasets[task].shape))
             groups = f"{run.document.n_samples[task].effective}, {shape}"
-            chance = ", ".join(_percent(value) for value in one["chance"])
-            values = [_percent(value, std) for value, std in zip(one["values"], one["stds"], strict=True)]
+            chance = ", ".join(_percent(value) for value in column["chance"])
+            values = [_percent(value, std) for value, std in zip(column["values"], column["stds"], strict=True)]
             lines.append("| " + " | ".join([task, *([run.model] if named else []), groups, chance, *values]) + " |")
     return "\n".join(lines)
 
@@ -89,10 +89,11 @@ def transfer_table() -> str:
     lines = ["| | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
     lines.append("| raw | " + " | ".join(_percent(data["raw"][task]) for task in tasks) + " |")
     for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
-        found = [
-            f"{100 * one['difference']:+.2f} ({100 * one['ci'][0]:+.1f} .. {100 * one['ci'][1]:+.1f})" for one in cells
+        differences = [
+            f"{100 * cell['difference']:+.2f} ({100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f})"
+            for cell in cells
         ]
-        lines.append(f"| {task} | " + " | ".join(found) + " |")
+        lines.append(f"| {task} | " + " | ".join(differences) + " |")
     return "\n".join(lines)
 
 
@@ -169,7 +170,7 @@ def write() -> None:
 
 def problems() -> list[str]:
     """What is not as the reference runs have it, a sentence each."""
-    found = [
+    errors = [
         f"{path.relative_to(ROOT)} does not show the reference runs; run `python scripts/docs/reference.py write`"
         for path, text in texts().items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
@@ -180,10 +181,10 @@ def problems() -> list[str]:
         again = "reference.py write" if name in expected else "page_screenshots.py"
         about, path = known.get(name), IMAGES / name
         if about is None or about["data"] != (expected[name] if name in expected else shown_in(name)):
-            found.append(f"docs/images/{name} shows other numbers; make it again by scripts/docs/{again}")
+            errors.append(f"docs/images/{name} shows other numbers; make it again by scripts/docs/{again}")
         elif not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != about["sha256"]:
-            found.append(f"docs/images/{name} is not the figure that was made; make it again by scripts/docs/{again}")
-    return found
+            errors.append(f"docs/images/{name} is not the figure that was made; make it again by scripts/docs/{again}")
+    return errors
 
 
 def _between(text: str, name: str, new: str) -> str:
@@ -206,9 +207,9 @@ def main() -> None:
     parser.add_argument("what", choices=("write", "check"))
     if parser.parse_args().what == "write":
         write()
-    found = problems()
-    if found:
-        sys.exit("\n".join(found))
+    errors = problems()
+    if errors:
+        sys.exit("\n".join(errors))
 
 
 if __name__ == "__main__":

@@ -32,18 +32,18 @@ def columns(document: ResultsDocument) -> dict[str, dict]:
         Task -> the two headline ``metrics`` and their ``chance``; ``values`` and ``stds`` in the order of `COLUMNS`.
         Fractions.
     """
-    found = {}
-    numbers = {(one.task, one.metric, one.filter): one for one in numbers_of(document)}
+    by_task = {}
+    numbers = {(number.task, number.metric, number.filter): number for number in numbers_of(document)}
     for task in document.results:
         metrics = _headline(document, task, numbers)
         shown = [numbers[task, metrics[which], column.filter] for column, which in COLUMNS]
-        found[task] = {
+        by_task[task] = {
             "metrics": list(metrics),
-            "values": [one.value for one in shown],
-            "stds": [one.seed_std for one in shown],
+            "values": [number.value for number in shown],
+            "stds": [number.seed_std for number in shown],
             "chance": [numbers[task, metric, RAW].chance for metric in metrics],
         }
-    return found
+    return by_task
 
 
 def _headline(document: ResultsDocument, task: str, keys: Iterable[tuple[str, str, str]]) -> tuple[str, str]:
@@ -54,15 +54,15 @@ def _headline(document: ResultsDocument, task: str, keys: Iterable[tuple[str, st
 
 def curves(document: ResultsDocument) -> dict[str, dict]:
     """The match metric over the iterations of TTM: task -> title, level and a line a seed, in percent."""
-    found = {}
-    keys = [(one.task, one.metric, one.filter) for one in numbers_of(document)]
+    by_task = {}
+    keys = [(number.task, number.metric, number.filter) for number in numbers_of(document)]
     for course in courses_of(document):
         _, metric = _headline(document, course.task, keys)
         title = metric.replace("_", " ")
         chart = next(chart for chart in course.charts if chart.title == f"{title} (%)")
         lines = {name: {"x": x, "y": y} for name, (x, y) in chart.lines.items()}
-        found[course.task] = {"title": title, "level": chart.chance, "lines": lines}
-    return found
+        by_task[course.task] = {"title": title, "level": chart.chance, "lines": lines}
+    return by_task
 
 
 def draw_columns(data: Mapping[str, Mapping], model: str) -> Figure:
@@ -71,22 +71,22 @@ def draw_columns(data: Mapping[str, Mapping], model: str) -> Figure:
     axes = figure.add_subplot()
     axes.grid(visible=False, axis="y")
     axes.set_axisbelow(True)
-    place = np.arange(len(data))[::-1]
+    positions = np.arange(len(data))[::-1]
     for at, (column, which) in enumerate(COLUMNS):
-        x = np.array([100 * one["values"][at] for one in data.values()])
+        x = np.array([100 * row["values"][at] for row in data.values()])
         # One below the other, so that equal numbers do not hide each other.
-        y = place + 0.19 * (1.5 - at)
+        y = positions + 0.19 * (1.5 - at)
         style = {"markerfacecolor": "white"} if at == 0 else {}
         axes.plot(
             x, y, ls="", marker=MARKERS[at], color=LINES[at], ms=6, label=f"{column.name}: {METRICS[which]}", **style
         )
-        std = [one["stds"][at] for one in data.values()]
+        std = [row["stds"][at] for row in data.values()]
         if None not in std:
             axes.errorbar(x, y, xerr=100 * np.array(std), fmt="none", color=LINES[at], lw=1.5, capsize=2)
-    chance = np.array([100 * one["chance"][1] for one in data.values()])
-    axes.plot(chance, place, ls="", marker="|", ms=26, color=GREY, label="chance of the match")
-    axes.hlines(place[:-1] - 0.5, -2, 102, color=GREY, lw=0.4)
-    axes.set_yticks(place, [_label(task, one) for task, one in data.items()])
+    chance = np.array([100 * row["chance"][1] for row in data.values()])
+    axes.plot(chance, positions, ls="", marker="|", ms=26, color=GREY, label="chance of the match")
+    axes.hlines(positions[:-1] - 0.5, -2, 102, color=GREY, lw=0.4)
+    axes.set_yticks(positions, [_label(task, row) for task, row in data.items()])
     axes.set_xlim(-2, 102)
     axes.set_ylim(-0.55, len(data) - 0.45)
     axes.tick_params(axis="y", length=0)
@@ -100,9 +100,9 @@ def draw_curves(data: Mapping[str, Mapping], model: str) -> Figure:
     """A small chart a task, a line a seed."""
     figure = Figure(figsize=(8.7, 4.4), layout="constrained")
     axes = figure.subplots(2, 3).ravel()
-    for panel, (task, one) in zip(axes, data.items(), strict=False):
-        lines = {name: (line["x"], line["y"]) for name, line in one["lines"].items()}
-        draw_chart(panel, Chart(f"{task}\n{one['title']} (%)", lines, one["level"]))
+    for panel, (task, course) in zip(axes, data.items(), strict=False):
+        lines = {name: (line["x"], line["y"]) for name, line in course["lines"].items()}
+        draw_chart(panel, Chart(f"{task}\n{course['title']} (%)", lines, course["level"]))
     for unused in axes[len(data) :]:
         unused.set_axis_off()
     names = list(next(iter(data.values()))["lines"])
@@ -118,5 +118,5 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
 
 
-def _label(task: str, one: Mapping) -> str:
-    return task if one["metrics"][1] == "group_match" else f"{task}\n(match: all pairs)"
+def _label(task: str, row: Mapping) -> str:
+    return task if row["metrics"][1] == "group_match" else f"{task}\n(match: all pairs)"

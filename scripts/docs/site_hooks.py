@@ -64,13 +64,13 @@ def api_pages() -> dict[str, str]:
 
     modules = ttmbench._MODULES
     homes = {name: home for home, names in ttmbench._HOME.items() for name in names}
-    own = sorted(name for name, home in homes.items() if home not in modules)
+    top_level = sorted(name for name, home in homes.items() if home not in modules)
     lines = ["# ttmbench", "", "What programs import. [From Python](../python.md) shows how it is used.", ""]
     lines += ["| module | what is in it, also to be had from `ttmbench` itself |", "|---|---|"]
     for module in sorted(modules):
         names = ", ".join(f"`{name}`" for name in sorted(homes) if homes[name] == module)
         lines.append(f"| [`ttmbench.{module}`]({module}.md) | {names or '-'} |")
-    for name in own:
+    for name in top_level:
         lines += ["", f"::: ttmbench.{homes[name]}.{name}"]
     made = {"api/index.md": "\n".join([*lines, ""])}
     for module in modules:
@@ -98,11 +98,11 @@ def turn_links(text: str, page: str, repository: str = "") -> str:
         if not address or re.match(r"[a-z]+:", address):
             return match[0]
         file = posixpath.normpath(posixpath.join(posixpath.dirname(source_of(page)), address))
-        place = _place(file)
-        if place is not None:
-            here = posixpath.relpath(place, posixpath.dirname(page) or ".")
+        path = _place(file)
+        if path is not None:
+            here = posixpath.relpath(path, posixpath.dirname(page) or ".")
             name, dot, ending = here.rpartition(".")
-            if mark and (ROOT / "docs" / place).with_stem(f"{Path(place).stem}_dark").exists():
+            if mark and (ROOT / "docs" / path).with_stem(f"{Path(path).stem}_dark").exists():
                 return f"![{shown}]({here}#only-light)![{shown}]({name}_dark{dot}{ending}#only-dark)"
             return f"{mark}[{shown}]({here}{hash_sign}{anchor})"
         if file.startswith("..") or not (ROOT / file).exists():

@@ -101,8 +101,8 @@ def _shape(spec: TaskSpec) -> str:
 def _places(source: Mapping) -> Iterator[str]:
     """Where the data come from, in the order in which the places are tried."""
     if "of" in source:
-        for one in source["of"]:
-            yield from _places(one)
+        for part in source["of"]:
+            yield from _places(part)
     elif source["kind"] in ("huggingface", "hub_files", "webdataset"):
         path, revision = source["path"], source.get("revision")
         pinned = f"at `{revision[:7]}`" if revision else "not pinned"
@@ -116,12 +116,12 @@ def _places(source: Mapping) -> Iterator[str]:
 def _files(source: Mapping, tag_files: Mapping) -> list[str]:
     """What a user may put into the data folder."""
     files: list[str] = []
-    for one in source.get("of", [source]):
-        if one["kind"] == "class_folders":
-            files.append(one["path"])
-        if one["kind"] == "annotations":
-            files += one["get"] if "get" in one else [one["file"], one["images"]]
-    return files + [one.file for one in tag_files.values()]
+    for part in source.get("of", [source]):
+        if part["kind"] == "class_folders":
+            files.append(part["path"])
+        if part["kind"] == "annotations":
+            files += part["get"] if "get" in part else [part["file"], part["images"]]
+    return files + [tags.file for tags in tag_files.values()]
 
 
 def methods() -> str:

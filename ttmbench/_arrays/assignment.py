@@ -37,14 +37,14 @@ def assign(scores: Real[np.ndarray, "images captions"], each: int = 1) -> Global
     cost = np.negative(scores if each == 1 else np.repeat(scores, each, axis=0), dtype=np.float64)
     _, columns = linear_sum_assignment(cost)
     captions = np.sort(np.asarray(columns, dtype=np.int64).reshape(-1, each), axis=1)
-    own = np.take_along_axis(scores, captions, axis=1).astype(np.float64)
+    matched_scores = np.take_along_axis(scores, captions, axis=1).astype(np.float64)
     spread = float(scores.max()) - float(scores.min())
     largest = max(abs(float(scores.max())), abs(float(scores.min())))
     tolerance = max(1e-12 * spread, 4 * np.finfo(np.float64).eps * largest)
     tie = np.any(_ambiguous(cost, captions.reshape(-1), tolerance, each).reshape(-1, each), axis=1)
     if each == 1:
-        captions, own = captions[:, 0], own[:, 0]
-    matching = GlobalMatching(captions=captions, scores=own, tie=tie)
+        captions, matched_scores = captions[:, 0], matched_scores[:, 0]
+    matching = GlobalMatching(captions=captions, scores=matched_scores, tie=tie)
     for values in (matching.captions, matching.scores, matching.tie):
         values.flags.writeable = False
     return matching
@@ -87,12 +87,12 @@ def _losses(
     unused = np.setdiff1d(np.arange(captions), columns)
     for part in _parts(rows, captions):
         some = cost[part]
-        own = some[np.arange(len(some)), columns[part]]
+        assigned = some[np.arange(len(some)), columns[part]]
         best = some[:, unused].min(axis=1, initial=np.inf)
         some[:, :rows] = some[:, columns]
         if len(unused):
             some[:, rows] = best
-        some -= own[:, None]
+        some -= assigned[:, None]
     return cost[:, : rows + bool(len(unused))]
 
 
@@ -125,17 +125,17 @@ def _on_cycles(edges: Bool[np.ndarray, "nodes nodes"]) -> Bool[np.ndarray, " nod
     Equal scores make millions of edges, which take ten times their memory in a sparse matrix. So while there are that
     many, the component of a node with many of them is found here and removed, a few times.
     """
-    found = np.zeros(len(edges), dtype=bool)
+    on_cycle = np.zeros(len(edges), dtype=bool)
     for _ in range(_PIVOTS):
         degree = edges.sum(axis=1)
         if degree.sum() <= _EDGES:
             break
         pivot = int((degree * edges.sum(axis=0)).argmax())
         component = _reached(edges, pivot) & _reached(edges.T, pivot)
-        found |= component & (component.sum() > 1)
+        on_cycle |= component & (component.sum() > 1)
         edges[component], edges[:, component] = False, False
     _, component = connected_components(csr_matrix(edges), directed=True, connection="strong")
-    return found | (np.bincount(component)[component] > 1)
+    return on_cycle | (np.bincount(component)[component] > 1)
 
 
 def _reached(edges: Bool[np.ndarray, "nodes nodes"], start: int) -> Bool[np.ndarray, " nodes"]:

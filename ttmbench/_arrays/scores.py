@@ -77,7 +77,7 @@ def given_captions(captions: Int[np.ndarray, "images ..."]) -> list[int | list[i
     >>> given_captions(np.array([1, 0])), given_captions(np.array([-1, 0])), given_captions(np.array([[0, 2]]))
     ([1, 0], [None, 0], [[0, 2]])
     """
-    return [None if one == -1 else one for one in captions.tolist()]
+    return [None if caption == -1 else caption for caption in captions.tolist()]
 
 
 def is_square(scores: np.ndarray, true_captions: int) -> bool:
@@ -127,11 +127,11 @@ def columns_of(
     """For every caption that is true for an image: the score of that image, and the best of the others."""
     if more_images(scores) and true_captions == 1:
         return rows_of(fewer_first(scores), 1)
-    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
-    if own.shape[1] < 2:
+    positives, negatives = own_scores(scores, true_captions), other_scores(scores, true_captions)
+    if positives.shape[1] < 2:
         raise ValueError("the image score is undefined for groups with one image")
-    true = own.shape[1] * true_captions
-    return own.reshape(len(own), true), others[:, :, :true].max(axis=1)
+    true = positives.shape[1] * true_captions
+    return positives.reshape(len(positives), true), negatives[:, :, :true].max(axis=1)
 
 
 def true_and_mixed(
@@ -165,16 +165,16 @@ def original_accuracy(
     >>> original_accuracy(np.array([[[3., 1., 2.]], [[1., 3., 2.]]]), true_captions=2).tolist()
     [True, False]
     """
-    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
-    return (own[:, :, 0] > others.max(axis=2)).all(axis=1)
+    positives, negatives = own_scores(scores, true_captions), other_scores(scores, true_captions)
+    return (positives[:, :, 0] > negatives.max(axis=2)).all(axis=1)
 
 
 def original_accuracy_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which some image scores its first true caption and its best wrong one the same."""
-    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
-    return (own[:, :, 0] == others.max(axis=2)).any(axis=1)
+    positives, negatives = own_scores(scores, true_captions), other_scores(scores, true_captions)
+    return (positives[:, :, 0] == negatives.max(axis=2)).any(axis=1)
 
 
 def brittleness(
@@ -197,18 +197,18 @@ def brittleness(
     >>> brittleness(np.array([[[3., 1., 2.]], [[1., 3., 2.]], [[3., 2., 1.]]]), true_captions=2).tolist()
     [1.0, 1.0, 0.0]
     """
-    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
-    low, high = own.min(axis=2, keepdims=True), own.max(axis=2, keepdims=True)
-    return ((low < others) & (others < high)).any(axis=2).mean(axis=1)
+    positives, negatives = own_scores(scores, true_captions), other_scores(scores, true_captions)
+    low, high = positives.min(axis=2, keepdims=True), positives.max(axis=2, keepdims=True)
+    return ((low < negatives) & (negatives < high)).any(axis=2).mean(axis=1)
 
 
 def brittleness_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
     """Groups in which a wrong caption scores the same as the best or the worst true one of an image."""
-    own, others = own_scores(scores, true_captions), other_scores(scores, true_captions)
-    low, high = own.min(axis=2, keepdims=True), own.max(axis=2, keepdims=True)
-    return ((others == low) | (others == high)).any(axis=(1, 2))
+    positives, negatives = own_scores(scores, true_captions), other_scores(scores, true_captions)
+    low, high = positives.min(axis=2, keepdims=True), positives.max(axis=2, keepdims=True)
+    return ((negatives == low) | (negatives == high)).any(axis=(1, 2))
 
 
 def text_only_score(

@@ -50,12 +50,12 @@ def read_arrays(path: Path) -> Arrays:
         size = path.stat().st_size
         if kind != "npz" and size > limit("array_bytes"):
             raise DataError(f"{path}: {size} bytes are more than {limit('array_bytes')}; {raised_by('array_bytes')}")
-        found = {"npz": _read_npz, "npy": _read_npy, "safetensors": _read_safetensors}[kind](path)
+        contents = {"npz": _read_npz, "npy": _read_npy, "safetensors": _read_safetensors}[kind](path)
     except DataError:
         raise
     except Exception as error:  # numpy, zipfile and safetensors raise many kinds for damaged files
         raise DataError(f"{path}: is no readable {kind} file of numbers ({_detail(error)})") from None
-    return Arrays({name: _plain_numbers(path, name, array) for name, array in found.arrays.items()}, found.about)
+    return Arrays({name: _plain_numbers(path, name, array) for name, array in contents.arrays.items()}, contents.about)
 
 
 def _detail(error: Exception) -> str:
@@ -173,6 +173,6 @@ def too_large(array: np.ndarray) -> bool:
 def metadata_list(about: Mapping[str, object], key: str) -> list[str]:
     """A list of texts in metadata, stored as JSON, empty by default; ValueError for anything else."""
     value = parse_json(str(about.get(key, "[]")))
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"its '{key}' is no list of texts")
     return value

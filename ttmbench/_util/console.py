@@ -48,11 +48,11 @@ def put(text: str) -> None:
 
 def warn(text: str) -> None:
     """Prints one line on stderr; inside `each_note_once` the same one no second time."""
-    line, said = f"ttmbench: {one_line(redact([as_shown(text)]))}", _SAID.get()
-    if said is not None:
-        if line in said:
+    line, printed = f"ttmbench: {one_line(redact([as_shown(text)]))}", _SAID.get()
+    if printed is not None:
+        if line in printed:
             return
-        said.add(line)
+        printed.add(line)
     note(line)
 
 

@@ -52,25 +52,25 @@ def digests_of_modules(modules: Iterable[str]) -> Digests:
     The digest is over names and contents of its files of code or text settings (`CODE`, `SETTINGS`). Only namespace
     packages are imported.
     """
-    found: Digests = {}
+    digests: Digests = {}
     for module in sorted(set(modules)):
         top = module.partition(".")[0]
         if top in sys.stdlib_module_names or top in _VERSIONED:
             continue
         if top == OWN:
-            found[OWN] = _own_digest()
+            digests[OWN] = _own_digest()
         else:
             name, roots = _package_of(module)
-            found[name] = _digest(name, roots)
-    return dict(sorted(found.items()))
+            digests[name] = _digest(name, roots)
+    return dict(sorted(digests.items()))
 
 
 def digests_of_object(value: object) -> Digests:
     """As `digests_of_modules`, for the classes of a model; None if one of its `METHODS` was replaced in the object."""
-    found = digests_of_modules(modules_of(value))
+    digests = digests_of_modules(modules_of(value))
     if METHODS & set(getattr(value, "__dict__", ())):
-        found[type(value).__module__.partition(".")[0]] = None
-    return found
+        digests[type(value).__module__.partition(".")[0]] = None
+    return digests
 
 
 def modules_of(value: Any) -> list[str]:
@@ -139,12 +139,12 @@ def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[st
     if root.is_file():
         yield name, root
         return
-    for place, folders, files in os.walk(root):
-        folders[:] = sorted(one for one in folders if one != "__pycache__" and not one.startswith("."))
-        below = Path(place).relative_to(root)
+    for parent, folders, files in os.walk(root):
+        folders[:] = sorted(folder for folder in folders if folder != "__pycache__" and not folder.startswith("."))
+        below = Path(parent).relative_to(root)
         for file in sorted(files):
             if file.endswith(endings):
-                yield f"{name.replace('.', '/')}/{(below / file).as_posix()}", Path(place) / file
+                yield f"{name.replace('.', '/')}/{(below / file).as_posix()}", Path(parent) / file
 
 
 def tensors_digest(state: Mapping[str, object]) -> str:
@@ -218,10 +218,10 @@ def _seal_of(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(min(length, 100_000_000))  # as long as safetensors lets a header be
-    found = list(_SEALED.finditer(header))
-    if len(found) != 1:
+    matches = list(_SEALED.finditer(header))
+    if len(matches) != 1:
         raise SealError("it has no digest")
-    return 8 + found[0].start(1), found[0][1].decode()
+    return 8 + matches[0].start(1), matches[0][1].decode()
 
 
 def _file_digest(path: Path, start: int) -> str:
@@ -241,9 +241,9 @@ PACKAGES = "ttmbench torch torchvision transformers numpy scipy datasets open_cl
 
 def packages() -> dict[str, str]:
     """Versions of the installed packages that affect numbers."""
-    found = {"python": platform.python_version()}
+    interpreter = {"python": platform.python_version()}
     versions = ((name, __version__ if name == "ttmbench" else _version(name)) for name in PACKAGES)
-    return found | {name: one for name, one in versions if one is not None}
+    return interpreter | {name: number for name, number in versions if number is not None}
 
 
 @functools.cache  # what is imported stays what it is; reading metadata takes longer than scoring a few groups

@@ -46,7 +46,7 @@ def write_text(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be written to: {error.strerror or error}") from None
-    write_atomically(path, lambda place: place.write_text(text, encoding="utf-8", newline="\n"))
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"))
 
 
 def replace_file(path: Path, write: Callable[[Path], object], *, to_disk: bool) -> None:

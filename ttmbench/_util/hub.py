@@ -86,7 +86,7 @@ def trouble(error: BaseException) -> Trouble:
         ("unknown revision", errors.RevisionNotFoundError),
         ("unknown", errors.RepositoryNotFoundError),
     ):
-        if any(isinstance(one, named) for one in wrapped):
+        if any(isinstance(cause, named) for cause in wrapped):
             return cast(Trouble, kind)
     # For other classes only the error itself counts, not those that it was raised from.
     status = status_of(error)
@@ -127,8 +127,8 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def status_of(error: BaseException) -> int | None:
     """The server's status, if it answered."""
-    for one in chain(error):
-        status = getattr(getattr(one, "response", None), "status_code", None)
+    for cause in chain(error):
+        status = getattr(getattr(cause, "response", None), "status_code", None)
         if isinstance(status, int):
             return status
     return None
@@ -140,8 +140,8 @@ def accept_terms(name: str, page: str) -> str:
 
 
 def _wait(error: Exception, otherwise: float) -> float:
-    for one in chain(error):
-        headers = getattr(getattr(one, "response", None), "headers", None)
+    for cause in chain(error):
+        headers = getattr(getattr(cause, "response", None), "headers", None)
         named = headers.get("Retry-After", "") if headers is not None else ""
         if named.isdigit():
             return min(float(named), LONGEST_WAIT)

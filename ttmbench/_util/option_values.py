@@ -39,19 +39,19 @@ def nested(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     >>> nested({"max_memory.0": "20GiB", "max_memory.cpu": "60GiB", "a.b": 1}, ["max_memory"])
     {'max_memory': {'0': '20GiB', 'cpu': '60GiB'}, 'a.b': 1}
     """
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for key, value in settings.items():
         name, dot, rest = key.partition(".")
         if dot and name in names:
-            inner = found.setdefault(name, {})
+            inner = tree.setdefault(name, {})
             if not isinstance(inner, dict):
                 raise ValueError(f"{name} is given whole and as {key}")
             inner[rest] = value
-        elif isinstance(found.get(key), dict):
-            raise ValueError(f"{key} is given whole and as {key}.{next(iter(found[key]))}")
+        elif isinstance(tree.get(key), dict):
+            raise ValueError(f"{key} is given whole and as {key}.{next(iter(tree[key]))}")
         else:
-            found[key] = value
-    return found
+            tree[key] = value
+    return tree
 
 
 def beneath(settings: Mapping[str, Any], names: Sequence[str], key: str) -> dict[str, Any]:
@@ -149,16 +149,16 @@ def read_device(given: object) -> str:
 
 def _read_devices(text: str) -> str:
     """Several devices; a number is one of the kind before it, and the CPU may be repeated."""
-    found: list[str] = []
-    for one in filter(None, (part.strip() for part in text.split(","))):
-        kind = found[-1].partition(":")[0] if found and one.isdecimal() else ""
-        found.append(read_device(f"{kind}:{one}" if kind in _NUMBERED else one))
-    for name in found:
-        if len(found) > 1 and (name == "auto" or (name != "cpu" and found.count(name) > 1) or name in _NUMBERED):
+    devices: list[str] = []
+    for device in filter(None, (part.strip() for part in text.split(","))):
+        kind = devices[-1].partition(":")[0] if devices and device.isdecimal() else ""
+        devices.append(read_device(f"{kind}:{device}" if kind in _NUMBERED else device))
+    for name in devices:
+        if len(devices) > 1 and (name == "auto" or (name != "cpu" and devices.count(name) > 1) or name in _NUMBERED):
             raise UsageError(f"several devices must differ and have numbers, such as cuda:0,cuda:1, got {text}")
-    if not found:
+    if not devices:
         raise UsageError(f"unknown device {text}; known: auto, cpu, cuda, cuda:1, mps")
-    return ",".join(found)
+    return ",".join(devices)
 
 
 def of_this_machine(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,9 +193,9 @@ def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
     """
     half = _HALF_ADDRESS.match(given) if isinstance(given, str) else None
     if half:
-        place = "/FOLDER" if half[1].lower() == "file" else "BUCKET/PATH"
+        example = "/FOLDER" if half[1].lower() == "file" else "BUCKET/PATH"
         raise UsageError(
-            f"{name} {half[1]}:/... is neither an address nor a path: write {half[1]}://{place}, or ./{half[1]}:/... "
+            f"{name} {half[1]}:/... is neither an address nor a path: write {half[1]}://{example}, or ./{half[1]}:/... "
             "for a local folder"
         )
     if not is_address(given):
@@ -230,8 +230,8 @@ def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyT
     >>> name_of_model("vqascore", {"pretrained": "llava-hf/llava"})
     'vqascore/llava-hf/llava'
     """
-    given = [model_args.get(key) for key in ("model", "pretrained", "path")]
-    detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in given if isinstance(part, str)]
+    arguments = [model_args.get(key) for key in ("model", "pretrained", "path")]
+    detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in arguments if isinstance(part, str)]
     parts = [Path(part).resolve().name if Path(part).exists() else part for part in detail]
     if parts and model.startswith(SCORERS):
         parts.insert(0, model)
@@ -253,10 +253,10 @@ def with_dots(settings: Mapping[str, Any]) -> dict[str, Any]:
     >>> with_dots({"tent": {"lr": 1, "images": 8}, "dn.strength": 0.5})
     {'tent.lr': 1, 'tent.images': 8, 'dn.strength': 0.5}
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, Mapping) else {key: value}
-    return found
+        flat |= {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, Mapping) else {key: value}
+    return flat
 
 
 def with_own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,14 +268,14 @@ def with_own_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     asked = settings["methods"]
     names = split_names(asked) if isinstance(asked, str) else list(asked)
-    own, controls = ("ttm", "simple_match", "oracle"), ("placebo", "shuffle")
-    given = with_dots(settings.get("method_args", {}))
-    of_ttm = {key: given.pop(key) for key in [*given] if key.startswith("ttm.") and "ttm" in names}
-    found = {**settings, **{name: True for name in own if name in names}, "method_args": given}
-    found["methods"] = [name for name in names if name not in (*own, *controls)]
+    flags, controls = ("ttm", "simple_match", "oracle"), ("placebo", "shuffle")
+    method_args = with_dots(settings.get("method_args", {}))
+    of_ttm = {key: method_args.pop(key) for key in [*method_args] if key.startswith("ttm.") and "ttm" in names}
+    options = {**settings, **{name: True for name in flags if name in names}, "method_args": method_args}
+    options["methods"] = [name for name in names if name not in (*flags, *controls)]
     if of_ttm:
-        found["ttm_args"] = {**settings.get("ttm_args", {}), **{key[4:]: value for key, value in of_ttm.items()}}
+        options["ttm_args"] = {**settings.get("ttm_args", {}), **{key[4:]: value for key, value in of_ttm.items()}}
     if set(names) & set(controls):
         asked_for = [*settings.get("ttm_controls", []), *(name for name in controls if name in names)]
-        found["ttm_controls"] = list(dict.fromkeys(asked_for))
-    return found
+        options["ttm_controls"] = list(dict.fromkeys(asked_for))
+    return options

@@ -51,16 +51,16 @@ def without(text: str, secret: str) -> str:
         return text.replace(secret, GONE) if secret else text
     forms = [secret, base64.b64encode(secret.encode()).decode().rstrip("="), secret.encode().hex()]
     parts = {form[at : at + SHORTEST].lower() for form in forms for at in range(len(form) - SHORTEST + 1)}
-    found = list(_CHARACTER.finditer(text))
-    read = "".join(map(_character, found))
-    gone = [False] * len(found)
-    for at in range(len(found) - SHORTEST + 1):
+    characters = list(_CHARACTER.finditer(text))
+    read = "".join(map(_character, characters))
+    gone = [False] * len(characters)
+    for at in range(len(characters) - SHORTEST + 1):
         if read[at : at + SHORTEST] in parts:
             gone[at : at + SHORTEST] = [True] * SHORTEST
-    kept = []
-    for match, hidden, before in zip(found, gone, [False, *gone], strict=False):
-        kept.append((GONE if not before else "") if hidden else match.group())
-    return "".join(kept)
+    pieces = []
+    for match, hidden, before in zip(characters, gone, [False, *gone], strict=False):
+        pieces.append((GONE if not before else "") if hidden else match.group())
+    return "".join(pieces)
 
 
 def _character(match: re.Match[str]) -> str:
@@ -150,9 +150,9 @@ def redact(arguments: Sequence[str]) -> str:
     if "_env" in text.lower():
         for _, name in _NAMES_VARIABLE.findall(text):
             text = _without_value_of(name, text)
-        text = _NAMES_VARIABLE.sub(lambda found: found[1] + (found[2] if is_variable_name(found[2]) else GONE), text)
+        text = _NAMES_VARIABLE.sub(lambda match: match[1] + (match[2] if is_variable_name(match[2]) else GONE), text)
     if "url" in text.lower():
-        text = _URL_ARGUMENT.sub(lambda found: found[1] + url_without_secrets(found[2]), text)
+        text = _URL_ARGUMENT.sub(lambda match: match[1] + url_without_secrets(match[2]), text)
     text = scrub(text)
     text = _OPTION.sub(rf"\1\2{GONE}", _NAMED.sub(rf"\1\2{GONE}", text))
     return text.encode("utf-8", "replace").decode("utf-8")  # what was no text on the command line
@@ -189,7 +189,7 @@ def _redacted(value: object) -> object:
     if isinstance(value, dict):
         return redact_values(value)
     if isinstance(value, list | tuple):
-        return [_redacted(one) for one in value]
+        return [_redacted(item) for item in value]
     return redact([value]) if isinstance(value, str) else value
 
 
@@ -216,8 +216,10 @@ def secrets_of(settings: object, named: bool = False) -> set[str]:
     """
     if isinstance(settings, dict):
         return {
-            one for key, value in settings.items() for one in secrets_of(value, bool(re.fullmatch(_NAME, str(key))))
+            secret
+            for key, value in settings.items()
+            for secret in secrets_of(value, bool(re.fullmatch(_NAME, str(key))))
         }
     if isinstance(settings, list | tuple):
-        return {one for value in settings for one in secrets_of(value, named)}
+        return {secret for value in settings for secret in secrets_of(value, named)}
     return {settings} if named and isinstance(settings, str) and len(settings) > 3 else set()

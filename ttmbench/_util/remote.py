@@ -97,17 +97,17 @@ class RemoteFolder:
         with self._speaking(below, "listed"):
             self._fs.invalidate_cache()
             try:
-                found = self._fs.find(self._path(below), detail=True)
+                listing = self._fs.find(self._path(below), detail=True)
             except FileNotFoundError:
                 return {}
         most, start = limit("remote_files"), f"{self._root.lstrip('/')}/"
-        if len(found) > most:
+        if len(listing) > most:
             raise RemoteError(
-                f"{self.named(below)} has {len(found)} files, and at most {most} are looked at; "
+                f"{self.named(below)} has {len(listing)} files, and at most {most} are looked at; "
                 f"{raised_by('remote_files')}"
             )
         sizes = {
-            str(path).lstrip("/").removeprefix(start): int(about.get("size") or 0) for path, about in found.items()
+            str(path).lstrip("/").removeprefix(start): int(about.get("size") or 0) for path, about in listing.items()
         }
         return {name: sizes[name] for name in sorted(sizes) if _is_plain(name)}
 
@@ -241,10 +241,10 @@ def _is_plain(name: str) -> bool:
 
 def _secrets_in(address: str) -> tuple[str, ...]:
     """The parts of an address that are never shown: the user before an @, and the values of the query."""
-    found = _USER.match(address)
-    named = [] if found is None else [found[1], *found[1].split(":", 1)[1:]]
+    user = _USER.match(address)
+    named = [] if user is None else [user[1], *user[1].split(":", 1)[1:]]
     values = [value for _, value in parse_qsl(address.partition("?")[2])]
-    return tuple(one for one in (*named, *values) if len(one) >= _SHORTEST)
+    return tuple(secret for secret in (*named, *values) if len(secret) >= _SHORTEST)
 
 
 def _clean(text: str, secrets: tuple[str, ...]) -> str:

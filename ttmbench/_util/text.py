@@ -91,9 +91,9 @@ def _decoded(content: bytes, first_line: int = 1) -> str:
         before = error.object[: error.start]
         line = before.count(b"\n") + first_line
         character = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
-        place = f"line {line}, character {character}"
+        position = f"line {line}, character {character}"
         byte = f"{error.object[error.start]:#04x}"
-        raise Unreadable(f"is not UTF-8 text: {place} is byte {byte}; save the file as UTF-8") from None
+        raise Unreadable(f"is not UTF-8 text: {position} is byte {byte}; save the file as UTF-8") from None
 
 
 def parse_json(text: str, finite: bool = True) -> Any:
@@ -183,8 +183,8 @@ class _Strict(SafeConstructor):
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > limit("yaml_number"):
             line, length = node.start_mark.line + 1, len(node.value)  # 1:59:59:... is one number to YAML 1.1
-            said = f"line {line} has a number of {length} characters; write a text in quotes"
-            raise yaml.YAMLError(f"{said}; {raised_by('yaml_number')}")
+            problem = f"line {line} has a number of {length} characters; write a text in quotes"
+            raise yaml.YAMLError(f"{problem}; {raised_by('yaml_number')}")
         return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:

@@ -33,8 +33,8 @@ def error_line(error: BaseException) -> str:
 
 def error_with_place(error: BaseException) -> str:
     """An error of someone else's code as one bounded line, with the line of the plugin in which it arose."""
-    place = place_of(error)
-    return f"{one_line(error_line(error), _BESIDE_A_PLACE)}{f' ({place})' if place else ''}"
+    location = place_of(error)
+    return f"{one_line(error_line(error), _BESIDE_A_PLACE)}{f' ({location})' if location else ''}"
 
 
 _BESIDE_A_PLACE = 1000  # characters of a message, so that what follows is shown too
@@ -86,12 +86,12 @@ def _is_foreign(file: Path) -> bool:
 
 def _package(file: Path) -> Path:
     """The outermost package of a file; the file itself if it is in none."""
-    found = file = file.resolve()
+    package = file = file.resolve()
     for folder in file.parents:
         if not (folder / "__init__.py").is_file():
             break
-        found = folder
-    return found
+        package = folder
+    return package
 
 
 def _place(file: Path, line: int) -> str:
@@ -117,7 +117,7 @@ def foreign_errors(whose: str, kind: type[TtmbenchError] = TtmbenchError) -> Ite
 
 def first_error(error: ValidationError) -> ErrorDetails:
     """The error to report: an unknown key if there is one, since it often explains a missing one."""
-    return min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    return min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
 
 
 def describe(error: ValidationError, model: type[BaseModel] | None = None) -> str:

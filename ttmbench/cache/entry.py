@@ -159,7 +159,7 @@ def parse_size(text: str, what: str) -> int:
     >>> parse_size("1.5 kB", "size")
     1500
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), flags=re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", text.strip(), flags=re.IGNORECASE)
+    if match is None:
         raise UsageError(f"{what}: {text!r} must be a size such as 500MB or 2.5GB")
-    return int(float(found[1]) * 1000 ** " KMGT".index(found[2].upper() or " "))
+    return int(float(match[1]) * 1000 ** " KMGT".index(match[2].upper() or " "))

@@ -42,7 +42,7 @@ def why_not_kept(model: Capabilities) -> str | None:
     embeddings are scored faster than looked up.
     """
     adapter = model.adapter
-    if any(one is not None for one in (model.many_at_once, model.may_refuse, model.reporting, model.stored_features)):
+    if any(part is not None for part in (model.many_at_once, model.may_refuse, model.reporting, model.stored_features)):
         return ""
     if model.fingerprinted is None or not model.fingerprinted.fingerprint():
         return f"{type(adapter).__name__} has no fingerprint, so its scores are not cached"
@@ -141,11 +141,11 @@ def minor_versions() -> dict[str, str | None]:
 @cache  # what is imported stays what it is; reading metadata takes longer than looking scores up
 def _minor_version(name: str) -> str | None:
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
         return None
-    match = re.match(r"\d+(?:\.\d+)?", found)
-    return match.group() if match else found
+    match = re.match(r"\d+(?:\.\d+)?", installed)
+    return match.group() if match else installed
 
 
 def code_digest(adapter: object) -> str | None:
@@ -153,10 +153,10 @@ def code_digest(adapter: object) -> str | None:
 
     Adapters of this package have its version and `SCORING_VERSION` instead, and the empty digest.
     """
-    found = digests_of_object(adapter)
-    if None in found.values():
+    digests = digests_of_object(adapter)
+    if None in digests.values():
         return None
-    foreign = "".join(f"{name}:{one};" for name, one in found.items() if name != OWN)
+    foreign = "".join(f"{name}:{digest};" for name, digest in digests.items() if name != OWN)
     return hashlib.sha256(foreign.encode()).hexdigest()
 
 

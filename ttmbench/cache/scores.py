@@ -189,7 +189,7 @@ class KnownData:
             return {"key": identity.key, "date": self._date, "hardware": self._hardware}
         about = self._about("scores", self._known)
         about |= {"n_groups": self._n_groups, "model_name": model_name, "made_of": identity.about}
-        about["hardware"] = [*(one for one in self._hardware if one not in about["hardware"]), *about["hardware"]]
+        about["hardware"] = [*(host for host in self._hardware if host not in about["hardware"]), *about["hardware"]]
         if cache.write(self._folder / f"{self._known}{ENDING}", about, arrays):
             shutil.rmtree(self._blocks_folder, ignore_errors=True)
         if not self._found:

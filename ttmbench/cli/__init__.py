@@ -66,7 +66,7 @@ def _keep_freed_memory() -> None:
             mallopt(M_MMAP_THRESHOLD, FREED_BYTES)
 
 
-def _execute(given: list[str]) -> int:
+def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
     from ttmbench._util.limits import check_limits
     from ttmbench.cli.addresses import READ, local_copies
@@ -76,7 +76,7 @@ def _execute(given: list[str]) -> int:
     shown, warnings.formatwarning = warnings.formatwarning, _one_line_warning
     try:
         try:
-            words = normalise(given)
+            words = normalise(argv)
             options = build_parser(words[0] if words else "").parse_args(words)
         except SystemExit as stop:  # argparse has printed the error or the help
             return stop.code if isinstance(stop.code, int) else 2
@@ -87,7 +87,7 @@ def _execute(given: list[str]) -> int:
     except TtmbenchError as error:
         if debug:
             print_traceback()
-        warn(_without(given, str(error)))
+        warn(_without(argv, str(error)))
         return error.exit_code
     except KeyboardInterrupt as error:
         warn(f"interrupted {error}".strip())  # names the plugin whose code was interrupted
@@ -97,7 +97,7 @@ def _execute(given: list[str]) -> int:
             print_traceback()
         if isinstance(error, OSError) and error.filename is None and (of_output := output_error()) is not None:
             return _code_of_output(of_output)
-        warn(f"{_without(given, error_line(error))} (--verbosity debug shows the traceback)")
+        warn(f"{_without(argv, error_line(error))} (--verbosity debug shows the traceback)")
         return 1
     finally:
         warnings.formatwarning = shown

@@ -45,15 +45,15 @@ def local_copies(command: str, options: argparse.Namespace) -> Iterator[None]:
         command: one of `READ`.
         options: as parsed; changed.
     """
-    given = getattr(options, READ[command])
-    address = _output_address(command, options, given)
-    paths = given if isinstance(given, list) else [given]
+    value = getattr(options, READ[command])
+    address = _output_address(command, options, value)
+    paths = value if isinstance(value, list) else [value]
     if any(map(is_address, paths)):
         from ttmbench.results.remote import fetch_results
 
         with_samples = command not in ("leaderboard", "export")
         paths = [str(fetch_results(path, command, beside=with_samples)) if is_address(path) else path for path in paths]
-    setattr(options, READ[command], paths if isinstance(given, list) else paths[0])
+    setattr(options, READ[command], paths if isinstance(value, list) else paths[0])
     remote = None if address is None else _prepare_output(command, address, options)
     try:
         yield
@@ -67,15 +67,15 @@ def local_copies(command: str, options: argparse.Namespace) -> Iterator[None]:
 
 def _output_address(command: str, options: argparse.Namespace, read: str) -> str | None:
     """The address to write to: the given one, else where the command reads, if that is an address."""
-    given: str | None = getattr(options, "output_path", None)
-    if given is None and command in ("report", "leaderboard") and is_address(read):
+    address: str | None = getattr(options, "output_path", None)
+    if address is None and command in ("report", "leaderboard") and is_address(read):
         from ttmbench._util.remote import folder_and_name
 
         is_file = read.partition("?")[0].endswith(".json")
         base, mark, query = (folder_and_name(read, command)[0] if is_file else read).partition("?")
         page = "/report.html" if command == "report" else ""
-        given = f"{base.rstrip('/')}{page}{mark}{query}"
-    return given if is_address(given) else None
+        address = f"{base.rstrip('/')}{page}{mark}{query}"
+    return address if is_address(address) else None
 
 
 def _prepare_output(command: str, address: str, options: argparse.Namespace) -> RemoteFolder:

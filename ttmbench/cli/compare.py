@@ -98,8 +98,8 @@ def _runs(options: argparse.Namespace) -> tuple[list[StoredRun], list[tuple[Stor
         return runs, [(runs[0], other) for other in runs[1:] or runs]
     runs, skipped = [], dict[Path, str]()
     for path in map(Path, options.runs):
-        found, reasons = runs_in(path) if path.is_dir() else ([read_run(path)], {})
-        runs, skipped = [*runs, *found], {**skipped, **reasons}
+        path_runs, reasons = runs_in(path) if path.is_dir() else ([read_run(path)], {})
+        runs, skipped = [*runs, *path_runs], {**skipped, **reasons}
     for path, reason in skipped.items():
         if not reason.startswith(NOT_A_DOCUMENT):  # else the configuration of saved weights, say
             warn(f"skipped: {reason}" if reason.startswith(str(path)) else f"skipped: {path}: {reason}")

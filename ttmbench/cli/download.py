@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def download(options: argparse.Namespace) -> int:
     """Download the files of tasks and a model, one line each; exit code 4 if any is missing at the end."""
     registry = build_registry(options.include_path or [])
-    names = [name for given in [*options.names, *(options.tasks or [])] for name in split_names(given)]
+    names = [name for text in [*options.names, *(options.tasks or [])] for name in split_names(text)]
     if not names and options.model is None:
         raise UsageError("download needs tasks, --model NAME or both, such as `ttmbench download winoground`")
     model = None if options.model is None else registry.adapter(options.model)

@@ -42,13 +42,13 @@ def as_json(spec: MethodSpec, plugin: str) -> Record:
     """A method with its arguments, for programs."""
     rows = [
         {
-            "name": one.name,
-            "allowed": one.allowed,
-            "default": one.default,
-            "required": one.is_required,
-            "source": one.source,
+            "name": arg.name,
+            "allowed": arg.allowed,
+            "default": arg.default,
+            "required": arg.is_required,
+            "source": arg.source,
         }
-        for one in arguments(spec)
+        for arg in arguments(spec)
     ]
     return {**vars(spec), "track": spec.track, "trains": spec.trains, "plugin": plugin, "arguments": rows}
 
@@ -84,7 +84,7 @@ def print_page(spec: MethodSpec, plugin: str) -> None:
 
         echo()
         columns = [TableColumn("argument", "key"), *map(TableColumn, ("default", "allowed", "source of the default"))]
-        rows = [[one.name, _default(one.default, one.is_required), one.allowed, one.source or "-"] for one in settings]
+        rows = [[arg.name, _default(arg.default, arg.is_required), arg.allowed, arg.source or "-"] for arg in settings]
         print_table(columns, rows, title=option)
 
 

@@ -140,8 +140,8 @@ class _Store(argparse._StoreAction):
         may_be_address = self.dest in TAKEN.get(parser.prog.partition(" ")[2], ())
         try:
             if self.dest != "source_url":  # the address of a web page
-                given = values if isinstance(values, list) else [values]
-                read = [read_place(option or self.dest, value, may_be_address) for value in given]
+                paths = values if isinstance(values, list) else [values]
+                read = [read_place(option or self.dest, value, may_be_address) for value in paths]
                 values = read if isinstance(values, list) else read[0]
         except UsageError as error:
             parser.error(str(error))
@@ -189,9 +189,9 @@ def _with_near_choice(message: str) -> str:
     >>> _with_near_choice("argument X: invalid choice: 'tsk' (choose from 'task', 'plugin')")
     "argument X: invalid choice: 'tsk'; did you mean 'task'? (choose from 'task', 'plugin')"
     """
-    given, middle, choices = message.partition(" (choose from ")
-    near = get_close_matches(given.rpartition(" ")[2].strip("'"), re.findall(r"[\w-]+", choices), n=1)
-    return f"{given}; did you mean '{near[0]}'?{middle}{choices}" if middle and near else message
+    problem, middle, choices = message.partition(" (choose from ")
+    near = get_close_matches(problem.rpartition(" ")[2].strip("'"), re.findall(r"[\w-]+", choices), n=1)
+    return f"{problem}; did you mean '{near[0]}'?{middle}{choices}" if middle and near else message
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:

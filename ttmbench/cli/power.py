@@ -168,13 +168,13 @@ def _row(design: _Design, discordance: float, options: argparse.Namespace) -> di
     rows = []
     for difference in options.difference:
         independent = groups_needed(difference, discordance, **level, seed_variance=variance)
-        found, seeds = None, None
+        estimate, seeds = None, None
         if difference <= discordance:
-            found = power_of(design.worth, discordance, difference, options.alpha, variance)
+            estimate = power_of(design.worth, discordance, difference, options.alpha, variance)
             if design.seed_std is not None:
                 seeds = seeds_needed(design.worth, difference, discordance, design.seed_std, **level)
         groups = None if independent is None else math.ceil(independent * (design.groups / design.worth))
-        rows.append({"difference": difference, "power": found, "groups": groups, "seeds": seeds})
+        rows.append({"difference": difference, "power": estimate, "groups": groups, "seeds": seeds})
     smallest = detectable_difference(design.worth, discordance, **level, seed_variance=variance)
     return {"discordance": discordance, "smallest_difference": smallest, "differences": rows}
 

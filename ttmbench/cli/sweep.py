@@ -96,9 +96,9 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
     from ttmbench.sweep.driver import run_cell
     from ttmbench.sweep.folder import stages_left
 
-    one = planned[options.cell - 1]
-    if not stages_left(root, one):
-        echo(f"cell {options.cell} is already done: {root / one.cell.document}")
+    entry = planned[options.cell - 1]
+    if not stages_left(root, entry):
+        echo(f"cell {options.cell} is already done: {root / entry.cell.document}")
         return 0
     try:
         with terminated_like_interrupted():
@@ -115,19 +115,19 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
 
 
 def _executor(options: argparse.Namespace, planned: Sequence[PlannedCell], root: Path, units: int) -> Executor:
-    given: dict[str, object] = {} if options.executor_args is None else parse_pairs(options.executor_args)
+    arguments: dict[str, object] = {} if options.executor_args is None else parse_pairs(options.executor_args)
     from ttmbench.sweep.executor_options import LocalOptions, RayOptions
 
     if options.executor == "ray":
         from ttmbench.sweep.ray_executor import RayExecutor
 
-        ray_options = RayOptions.read({"workers": options.workers, **given})
-        return RayExecutor(root, ray_options, [one.cell for one in planned], units)
+        ray_options = RayOptions.read({"workers": options.workers, **arguments})
+        return RayExecutor(root, ray_options, [entry.cell for entry in planned], units)
     from ttmbench.evaluator.local_executor import LocalExecutor, accelerators, worker_slots
 
-    stall = LocalOptions.read(given).stall
+    stall = LocalOptions.read(arguments).stall
     # A cell with a numbered device has to see all devices.
-    any_device = all(one.cell.config.device in ("auto", "cuda") for one in planned)
+    any_device = all(entry.cell.config.device in ("auto", "cuda") for entry in planned)
     return LocalExecutor(root, worker_slots(options.workers, accelerators() if any_device else (), units), stall)
 
 
@@ -139,23 +139,27 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
     from ttmbench.sweep.folder import stages_left
 
     rate_of = {} if root is None else rates(root)
-    rows, times, has_methods = [], [], any(one.cell.config.methods for one in planned)
-    for one in planned:
-        stages = units_of(one.cell) if root is None else stages_left(root, one)
-        work = work_of(one)
-        seconds = seconds_of(work, rate_of.get(one.cell.config.model_name))
+    rows, times, has_methods = [], [], any(entry.cell.config.methods for entry in planned)
+    for entry in planned:
+        stages = units_of(entry.cell) if root is None else stages_left(root, entry)
+        work = work_of(entry)
+        seconds = seconds_of(work, rate_of.get(entry.cell.config.model_name))
         if stages:
             times.append(seconds)
         counts = ["-" if value is None else str(value) for value in (work.groups, work.images, work.captions)]
         training = f"{work.iterations} x {work.epochs}" if work.iterations else "-"
         duration = "-" if seconds is None or not stages else f"{seconds:.0f}"
-        total, left = (sum(map(len, part)) for part in (units_of(one.cell), stages))
+        total, left = (sum(map(len, part)) for part in (units_of(entry.cell), stages))
         units = "done" if not left else str(total) if left == total else f"{left} of {total}"
         methods = [name if seeds == 1 else f"{name} x {seeds}" for name, seeds in work.methods.items()]
         of_methods = [", ".join(methods) or "-"] if has_methods else []
-        rows.append([str(one.cell.number), one.cell.folder, *counts, training, *of_methods, units, duration])
+        rows.append([str(entry.cell.number), entry.cell.folder, *counts, training, *of_methods, units, duration])
     names = ("groups", "images", "captions", "TTM", *(["methods"] if has_methods else []), "units", "seconds")
-    columns = [TableColumn("cell", "key"), TableColumn("folder", "key"), *(TableColumn(one, "number") for one in names)]
+    columns = [
+        TableColumn("cell", "key"),
+        TableColumn("folder", "key"),
+        *(TableColumn(name, "number") for name in names),
+    ]
     caption = "TTM: iterations over all seeds x epochs. Unit: what a worker runs at a time."
     caption += " Methods: x seeds, where these give different scores." if has_methods else ""
     print_table(columns, rows, caption=caption)

@@ -180,8 +180,8 @@ def _check_submissions(words: Sequence[str], registry: Registry, options: argpar
         except TtmbenchError as error:
             worst = max(worst, _print_error(str(path), error, options))
     refuse_copies(findings)
-    for name, found in findings.items():
-        worst = max(worst, _print_findings(name, found, options.allow_unchecked))
+    for name, outcome in findings.items():
+        worst = max(worst, _print_findings(name, outcome, options.allow_unchecked))
     return worst
 
 

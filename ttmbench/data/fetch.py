@@ -49,12 +49,12 @@ class Plan:
     @property
     def needs(self) -> list[DataNeed]:
         """Everything that any of the locations needs, and the files of tags."""
-        return [*(need for place in self.places for need in place.needs or ()), *self.tags]
+        return [*(need for location in self.places for need in location.needs or ()), *self.tags]
 
     @property
     def here(self) -> DataLocation | None:
         """The first location with nothing missing."""
-        return next((place for place in self.places if place.is_here), None)
+        return next((location for location in self.places if location.is_here), None)
 
 
 def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alternative: int | None) -> list[Plan]:
@@ -81,10 +81,10 @@ def plans(registry: Registry, tasks: Mapping[str, TaskFile], data_dir: Path, alt
 
 def preview(plan: Plan, web: Web) -> Iterator[FetchLine]:
     """What would be fetched for a task, with sizes as far as they are known. Writes nothing."""
-    place = plan.here or plan.places[0]
-    others = [other.name for other in plan.places if other is not place]
+    location = plan.here or plan.places[0]
+    others = [alternative.name for alternative in plan.places if alternative is not location]
     sizes: list[int | None] = []
-    for need in [*(place.needs or ()), *plan.tags]:
+    for need in [*(location.needs or ()), *plan.tags]:
         if need.missing() is None:
             yield FetchLine(need.name, "present", need.where)
         else:
@@ -93,14 +93,14 @@ def preview(plan: Plan, web: Web) -> Iterator[FetchLine]:
     known = [size for size in sizes if size is not None]
     total = f"{amount(sum(known))}{' and more' if len(known) < len(sizes) else ''} to fetch"
     rest = f"; if that fails: {', '.join(others)}" if others and plan.here is None else ""
-    if place.needs is None:
-        yield FetchLine(plan.name, "would fetch", f"all that {place.name} reads{rest}", is_task=True)
+    if location.needs is None:
+        yield FetchLine(plan.name, "would fetch", f"all that {location.name} reads{rest}", is_task=True)
     elif sizes:
         yield FetchLine(
-            plan.name, "not all here", f"{total if known else 'size unknown'}, from {place.name}{rest}", is_task=True
+            plan.name, "not all here", f"{total if known else 'size unknown'}, from {location.name}{rest}", is_task=True
         )
     else:
-        yield FetchLine(plan.name, "present", place.name, is_task=True)
+        yield FetchLine(plan.name, "present", location.name, is_task=True)
 
 
 @dataclass
@@ -116,16 +116,16 @@ class Downloads:
     def fetch(self, plan: Plan) -> bool:
         """Fetches what a task needs; whether nothing is missing at the end."""
         lacking: list[str] = []
-        for place in [plan.here] if plan.here else plan.places:
-            if place.needs is not None:
-                lacking += self._fetch_all(place.needs)
-                here = bool(place.is_here)
+        for location in [plan.here] if plan.here else plan.places:
+            if location.needs is not None:
+                lacking += self._fetch_all(location.needs)
+                here = bool(location.is_here)
             else:  # a source that does not list what it needs fetches it when it is read
                 _, failed = self._read(plan, offline=False)
                 lacking += failed
                 here = not lacking
                 if not failed:
-                    self.echo(FetchLine(place.name, "fetched", "read once by its own reader"))
+                    self.echo(FetchLine(location.name, "fetched", "read once by its own reader"))
             if here:
                 lacking = []
                 break

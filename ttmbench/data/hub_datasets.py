@@ -179,10 +179,10 @@ class HubRepository:
 
 def locate_repository(need: HubRepository, request: SourceRequest) -> list[DataLocation]:
     """The files of a repository, or the user's own folder of them."""
-    own = need.options.local_copy(data_folder(request.data_dir))
-    if own is None:
+    copy = need.options.local_copy(data_folder(request.data_dir))
+    if copy is None:
         return [DataLocation(need.options.where, [need])]
-    return [DataLocation(str(own), [LocalFile(own, lambda: need.lacking(own))])]
+    return [DataLocation(str(copy), [LocalFile(copy, lambda: need.lacking(copy))])]
 
 
 def content_of(folder: Path) -> str:

@@ -99,18 +99,18 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
         DataError: it cannot be read.
     """
     check_folder(options.path)
-    own = options.local_copy(data_dir)
-    if options.saved or (own is not None and not is_local(options.path)):  # as `save_to_disk` writes it
-        folder = own or options.snapshot(list(SAVED), offline)
+    copy = options.local_copy(data_dir)
+    if options.saved or (copy is not None and not is_local(options.path)):  # as `save_to_disk` writes it
+        folder = copy or options.snapshot(list(SAVED), offline)
         if options.saved:
             _check_whole(options, incomplete(options, folder), "`ttmbench download` fetches it")
         return Table(_load_split(options, _split_of(options, folder), folder), folder, commit_of(folder))
-    if own is not None:
+    if copy is not None:
         chosen = _declared(options)
-        if chosen is not None and not _matching(own, chosen):
+        if chosen is not None and not _matching(copy, chosen):
             chosen = None  # a copy in another layout
-        _check_whole(options, missing_shards(_tables(own), options.split), "put it there")
-        return Table(_load(options, str(own), chosen, offline), own, None)
+        _check_whole(options, missing_shards(_tables(copy), options.split), "put it there")
+        return Table(_load(options, str(copy), chosen, offline), copy, None)
     try:
         folder = options.snapshot(tables_of(options, offline), offline)
     except OutOfReachError:
@@ -337,7 +337,7 @@ def missing_shards(files: Iterable[str], split: str | None = None) -> list[str]:
             sets.setdefault(key, {})[int(match["index"])] = match["rest"]
     return [
         f"{folder}{stem}-{index:05d}-of-{total:05d}.parquet"
-        for (folder, stem, total), found in sets.items()
+        for (folder, stem, total), shards in sets.items()
         for index in range(min(total, 10_000))
-        if index not in found
+        if index not in shards
     ]

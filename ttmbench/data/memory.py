@@ -85,8 +85,8 @@ class Task(TaskFile):
         """
         where = f"task '{name}'"
         if not len(images) == len(captions) == len(ids if ids is not None else images):
-            given = f"{len(images)} groups of images and {len(captions)} of captions"
-            raise DataError(f"{where}: there are {given}" + ("" if ids is None else f", and {len(ids)} ids"))
+            counts = f"{len(images)} groups of images and {len(captions)} of captions"
+            raise DataError(f"{where}: there are {counts}" + ("" if ids is None else f", and {len(ids)} ids"))
         labels = [str(label) for label in (range(len(images)) if ids is None else ids)]
         doubled = [label for label, count in Counter(labels).items() if count > 1]
         if doubled:
@@ -236,8 +236,8 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
             return ImageRef(name, lambda: image)
         case np.ndarray():
             if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-                given = f"{image.dtype} {list(image.shape)}"
-                raise DataError(f"{what} is an array {given}; expected uint8 [height, width, 3]")
+                layout = f"{image.dtype} {list(image.shape)}"
+                raise DataError(f"{what} is an array {layout}; expected uint8 [height, width, 3]")
             return ImageRef(name, lambda: Pillow.fromarray(np.ascontiguousarray(image)))
         case str() | os.PathLike():
             path = Path(image)
@@ -294,12 +294,12 @@ def _shape_of(
         raise UsageError(f"{where}: {error}") from None
 
 
-def _cell_image(view: Any, cell: ImageCell, count: int, place: str) -> Image:
+def _cell_image(view: Any, cell: ImageCell, count: int, what: str) -> Image:
     """Decodes one image of a row of a ``datasets.Dataset``."""
     value = view[cell.row.index][cell.column]
     if cell.item is not None and isinstance(value, list):
         if len(value) != count:
-            raise DataError(f"{place}: the column holds {len(value)} images, the first row {count}")
+            raise DataError(f"{what}: the column holds {len(value)} images, the first row {count}")
         value = value[cell.item]
-    opened: Callable[[], Image] = _reference(value, place, place).open
+    opened: Callable[[], Image] = _reference(value, what, what).open
     return opened()

@@ -82,13 +82,13 @@ def check_scores(what: str, adapter: object) -> Model:
     return adapter
 
 
-def _instead_of(given: object) -> str | None:
+def _instead_of(model: object) -> str | None:
     """What to do with a model or a part of one that a library made; None for anything else."""
-    library = type(given).__module__.partition(".")[0]
-    name = type(given).__name__
-    if library == "transformers" and hasattr(given, "save_pretrained") and hasattr(given, "state_dict"):
-        path = getattr(given, "name_or_path", "") or "FOLDER"
-        kind = "hf" if hasattr(given, "get_image_features") else "vqascore"
+    library = type(model).__module__.partition(".")[0]
+    name = type(model).__name__
+    if library == "transformers" and hasattr(model, "save_pretrained") and hasattr(model, "state_dict"):
+        path = getattr(model, "name_or_path", "") or "FOLDER"
+        kind = "hf" if hasattr(model, "get_image_features") else "vqascore"
         return (
             f"{name} is a model of transformers and no adapter, since it comes without its preprocessing; give "
             f"simple_evaluate('{kind}', ..., model_args={{'pretrained': '{path}'}}), and where you changed its weights "
@@ -147,11 +147,11 @@ def trained_on(registry: Registry, model: str, model_args: Mapping[str, object],
     record = finetuned(adapter)
     if record is not None:
         return record.get("trained_on") or None  # an empty list is what older versions wrote for unknown
-    own = getattr(adapter, "trained_on", None)
-    if own is not None:
-        if isinstance(own, str) or not all(isinstance(name, str) for name in own):
-            raise UsageError(f"trained_on of {type(adapter).__name__} must be a list of names, got {own!r:.80}")
-        return list(own)
+    declared = getattr(adapter, "trained_on", None)
+    if declared is not None:
+        if isinstance(declared, str) or not all(isinstance(name, str) for name in declared):
+            raise UsageError(f"trained_on of {type(adapter).__name__} must be a list of names, got {declared!r:.80}")
+        return list(declared)
     if model not in registry.adapters or any(name in model_args for name in ("pretrained", "model", "path", "weights")):
         return None
     card = registry.adapter(model).card
@@ -220,9 +220,9 @@ def loads_as(target: str, model: str, folder: str) -> tuple[str, Record]:
 
 def fits_note(record: Record | None, task: str) -> list[str]:
     """A sentence for a task that the model was finetuned on; none for others."""
-    for one in (record or {}).get("tasks", ()):
-        if one["task"] == task:
-            return [f"the model was finetuned on groups of {one['task']}: the numbers say how well it fits them"]
+    for entry in (record or {}).get("tasks", ()):
+        if entry["task"] == task:
+            return [f"the model was finetuned on groups of {entry['task']}: the numbers say how well it fits them"]
     return []
 
 

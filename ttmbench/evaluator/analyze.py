@@ -193,7 +193,7 @@ def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: Result
     for transfer in transfers:
         if transfer.shown:
             by_place.setdefault((transfer.adapted_on, transfer.measured_on), transfer)
-    cells = {place: _cell(document, transfer) for place, transfer in by_place.items()}
+    cells = {pair: _cell(document, transfer) for pair, transfer in by_place.items()}
     return {
         "adapted_on": list(tasks),
         "measured_on": list(tasks),

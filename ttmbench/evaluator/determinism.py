@@ -111,9 +111,9 @@ def _put_back(stack: ExitStack) -> None:
 def _precision() -> Callable[[], None]:
     """What restores the precision of products, by both of torch's ways to set it: by word, and for each backend."""
     backends = torch.backends
-    places: list[Any] = [backends.cuda.matmul, *(getattr(backends.cudnn, name, None) for name in ("conv", "rnn"))]
-    places += [getattr(backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn")]
-    each = [(place, place.fp32_precision) for place in places if hasattr(place, "fp32_precision")]
+    candidates: list[Any] = [backends.cuda.matmul, *(getattr(backends.cudnn, name, None) for name in ("conv", "rnn"))]
+    candidates += [getattr(backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn")]
+    each = [(backend, backend.fp32_precision) for backend in candidates if hasattr(backend, "fp32_precision")]
     try:
         word: str | None = torch.get_float32_matmul_precision()
     except RuntimeError:  # the two ways disagree
@@ -128,8 +128,8 @@ def _precision() -> Callable[[], None]:
             torch.set_float32_matmul_precision(word)
         if tf32 is not None:
             backends.cudnn.allow_tf32 = tf32
-        for place, precision in each:
-            if place.fp32_precision != precision:
-                place.fp32_precision = precision
+        for backend, precision in each:
+            if backend.fp32_precision != precision:
+                backend.fp32_precision = precision
 
     return back

@@ -186,7 +186,9 @@ def groups_by_task(results: Mapping[str, TaskResult]) -> dict[str, TaskGroups]:
     groups = {name: task_groups(result) for name, result in results.items()}
     for name, result in results.items():
         if isinstance(result, Scored):
-            groups |= {f"{name}{AT}{other}": task_groups(one.result) for other, one in result.elsewhere.items()}
+            groups |= {
+                f"{name}{AT}{other}": task_groups(transfer.result) for other, transfer in result.elsewhere.items()
+            }
     return groups
 
 
@@ -198,7 +200,7 @@ def _values(result: Scored) -> dict[str, dict[str, dict[str, float]]]:
         ids = ids if column.members is None else [ids[member] for member in column.members]
         for metric in (metric for metric in result.metrics if metric.scope != "global"):
             each = [metric_values(metric, scores) for scores in column.scores]
-            known = [one for one in each if one is not None]
+            known = [array for array in each if array is not None]
             if known and len(known) == len(each):
                 means = np.mean(known, axis=0).tolist()
                 values.setdefault(column.name, {})[metric.name] = dict(zip(ids, means, strict=True))
@@ -258,7 +260,7 @@ def _lines_of_ranks(result: Ranked) -> Iterator[Record]:
     cluster_of = data.cluster_names or [group.group_id for group in data.groups]
     for scope, ranks in result.ranks.items() if data.groups or result.units is not None else ():
         values = {metric.name: rank_values(metric, ranks) for metric in result.metrics if metric.scope == scope}
-        known = {name: one.tolist() for name, one in values.items() if one is not None}
+        known = {name: column.tolist() for name, column in values.items() if column is not None}
         counts = {"strict": ranks.strict, "as_topk": ranks.as_topk, "above": ranks.above}
         units = None if result.units is None else result.units.get(scope)
         seen: Counter[int] = Counter()
@@ -266,7 +268,7 @@ def _lines_of_ranks(result: Ranked) -> Iterator[Record]:
             line: Record = {"group_id": f"{scope}/{query}"}
             line |= {} if units is None else {"cluster": str(units[query])}
             common = {"filter": RAW, "seed_index": 0, "seed": None}
-            numbers = {"metrics": {name: one[query] for name, one in known.items()}}
+            numbers = {"metrics": {name: column[query] for name, column in known.items()}}
             if not data.groups:
                 yield {**line, **common, **numbers}
                 continue
@@ -279,7 +281,7 @@ def _lines_of_ranks(result: Ranked) -> Iterator[Record]:
                 "query": "caption" if of_caption else "image",
                 "captions": [group.captions[seen[image]]] if of_caption else list(group.captions),
                 "images": [group.images[0].name],
-                "ranks": {name: None if one is None else int(one[query]) for name, one in counts.items()},
+                "ranks": {name: None if count is None else int(count[query]) for name, count in counts.items()},
                 **numbers,
                 "tags": dict(group.tags),
             }

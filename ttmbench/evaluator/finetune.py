@@ -137,7 +137,7 @@ def _finetune(
     key = _key(RunKey.of(config, tasks, {}, {}, code).sha256, settings, model, data)
     if before is not None and before.get("key") != key:
         raise UsageError(
-            f"{folder} holds another finetuning ({', '.join(one['task'] for one in before['tasks'])}, status "
+            f"{folder} holds another finetuning ({', '.join(entry['task'] for entry in before['tasks'])}, status "
             f"{before.get('status')}): other settings, weights, data, packages or source code; name a new folder"
         )
     if before is not None and before.get("status") == "done":

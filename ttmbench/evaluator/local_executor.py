@@ -217,8 +217,8 @@ def worker_slots(workers: int | None, devices: Sequence[str], most: int) -> list
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = {}
     for name in _THREADS if count > 1 else ():
-        given, share = os.environ.get(name, ""), max(1, cores // count)
-        threads[name] = str(min(share, int(given)) if given.isdecimal() and int(given) else share)
+        variable, share = os.environ.get(name, ""), max(1, cores // count)
+        threads[name] = str(min(share, int(variable)) if variable.isdecimal() and int(variable) else share)
     visible = [{_VISIBLE: devices[number % len(devices)]} if devices else {} for number in range(count)]
     return [WorkerSlot({**threads, **variables}) for variables in visible]
 
@@ -232,9 +232,9 @@ def accelerators() -> list[str]:
     """The devices of this process as CUDA numbers them; none without CUDA."""
     import torch
 
-    given = [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]
+    visible = [name.strip() for name in os.environ.get(_VISIBLE, "").split(",") if name.strip()]
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return given[:count] if given else [str(number) for number in range(count)]
+    return visible[:count] if visible else [str(number) for number in range(count)]
 
 
 def _why(code: int, log: Path) -> str:

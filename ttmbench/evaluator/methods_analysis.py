@@ -47,7 +47,7 @@ def comparisons(config: RunConfig, command: Sequence[str] = ()) -> Iterator[Reco
             "notes": list(scored.notes),
             "metric": "group_match",
             "reads_labels": "to report",
-            "hyperparameters": {name: one.settings for name, one in document.methods.get(task, {}).items()},
+            "hyperparameters": {name: method.settings for name, method in document.methods.get(task, {}).items()},
             "data": _compared(registry, config, scored, document),
         }
 
@@ -135,7 +135,10 @@ def _cost(document: ResultsDocument, scored: Scored, name: str) -> Record:
     record = document.methods.get(task, {}).get(name)
     if record is not None:
         passes = [cost.tower_passes for cost in record.cost]
-        return {"tower_passes": float(np.mean(passes)), "seconds": float(np.mean([one.seconds for one in record.cost]))}
+        return {
+            "tower_passes": float(np.mean(passes)),
+            "seconds": float(np.mean([cost.seconds for cost in record.cost])),
+        }
     if name == RAW:
         return {"tower_passes": 2.0, "seconds": None}
     training = document.training(task, name)

@@ -216,14 +216,14 @@ def list_models(*patterns: str) -> list[str]:
     return sorted(name for name in names if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
-def _run(given: EvalResults | PathLike) -> StoredRun:
+def _run(source: EvalResults | PathLike) -> StoredRun:
     """Results as they are compared; DataError if there are no values of groups."""
-    if isinstance(given, EvalResults):
-        results = given
+    if isinstance(source, EvalResults):
+        results = source
     else:
-        results, *others = read_results(given)
+        results, *others = read_results(source)
         if others:
-            raise UsageError(f"{given} holds {1 + len(others)} results documents; name one of them")
+            raise UsageError(f"{source} holds {1 + len(others)} results documents; name one of them")
     path = results.path or Path(results.model_name)
     if not results.task_groups:
         raise DataError(f"{path}: has no values of groups to compare; its run needs log_samples")

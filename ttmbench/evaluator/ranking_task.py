@@ -207,15 +207,15 @@ def doubled_names(names: Sequence[str]) -> dict[str, list[int]]:
     {'crane': [1, 3]}
     """
     twice = [name for name, count in Counter(names).items() if count > 1]
-    return {name: [place for place, one in enumerate(names) if one == name] for name in twice}
+    return {name: [index for index, other in enumerate(names) if other == name] for name in twice}
 
 
 def _notes_on_classes(classes: Classes, labels: np.ndarray) -> list[str]:
     doubled = doubled_names(classes.names)
     if not doubled:
         return []
-    images = int(np.isin(labels, [place for places in doubled.values() for place in places]).sum())
-    words = "; ".join(f"{name}: {', '.join(map(str, places))}" for name, places in doubled.items())
+    images = int(np.isin(labels, [index for indices in doubled.values() for index in indices]).sum())
+    words = "; ".join(f"{name}: {', '.join(map(str, indices))}" for name, indices in doubled.items())
     return [f"classes of one name always tie ({words}): {images} images, which accuracy_top1 counts as wrong"]
 
 
@@ -265,7 +265,7 @@ class FirstStage:
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, self.k, "captions"),
             }
         cache.keep(positions, f"{self.name}, best {self.k}")
-        return {scope: places.astype(np.int64) for scope, places in positions.items()}
+        return {scope: indices.astype(np.int64) for scope, indices in positions.items()}
 
 
 def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | None:
@@ -307,19 +307,19 @@ def rank_pairs(
     values = score_ranked_pairs(can, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
     if prior is not None:
         values = debias(prior, values, texts, pairs.wanted, len(images))
-    every, places = np.arange(pool.n_images), np.arange(pool.n_captions)
+    all_images, all_captions = np.arange(pool.n_images), np.arange(pool.n_captions)
 
     def of_images(rows: slice) -> np.ndarray:
-        return pairs.look(values, every[rows, None], places if chosen is None else chosen[I2T][rows])
+        return pairs.look(values, all_images[rows, None], all_captions if chosen is None else chosen[I2T][rows])
 
     def of_captions(rows: slice) -> np.ndarray:
-        return pairs.look(values, every if chosen is None else chosen[T2I][rows], places[rows, None])
+        return pairs.look(values, all_images if chosen is None else chosen[T2I][rows], all_captions[rows, None])
 
     if chosen is None:
-        return pool_ranks("retrieval", of_images, of_captions, every, pool.owner)
+        return pool_ranks("retrieval", of_images, of_captions, all_images, pool.owner)
     return {
-        I2T: rank_chosen(of_images, chosen[I2T], every, pool.owner, "images"),
-        T2I: rank_chosen(of_captions, chosen[T2I], pool.owner, every, "captions"),
+        I2T: rank_chosen(of_images, chosen[I2T], all_images, pool.owner, "images"),
+        T2I: rank_chosen(of_captions, chosen[T2I], pool.owner, all_images, "captions"),
     }
 
 

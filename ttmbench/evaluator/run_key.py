@@ -151,14 +151,14 @@ def code_of(
 ) -> Digests:
     """Digests of ttmbench and of every package with a model, source, metric, schedule or part; None if unread."""
     names: list[tuple[Mapping[str, tuple[object, str]], Any]]
-    names = [(registry.adapters, one) for one in (config.model, config.rerank.get("model"))]
+    names = [(registry.adapters, model) for model in (config.model, config.rerank.get("model"))]
     for task in tasks:
         names += [(registry.sources, kind) for kind in kinds_of(task.spec.source)]
         names += [(registry.metrics, metric) for metric in task.spec.metrics]
     names += [(registry.methods, name) for name in config.methods]
     if config.adapts:
-        names += [(registry.schedules, one.schedule) for one in settings.values()]
-        names += [(registry.parts, f"{kind}={getattr(one, kind)}") for one in settings.values() for kind in PART_KINDS]
+        names += [(registry.schedules, ttm.schedule) for ttm in settings.values()]
+        names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]
     parts = {key.partition(".")[2]: value for key, value in config.method_args.items()}
     names += [(registry.parts, f"{kind}={name}") for kind, name in parts.items() if kind in PART_KINDS]
     modules = {module for table, name in names for module in registry.modules_of(table, name)}

@@ -45,14 +45,14 @@ def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
         raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
     task = _Scoring(plan, run)
     if plan.way == "stored_features":
-        given = task.stored_features()
+        scores = task.stored_features()
     elif plan.way == "pairs":
-        given = task.pairs(ahead)
+        scores = task.pairs(ahead)
     else:
-        given = task.prepared() if plan.needs_inputs else task.streamed()
+        scores = task.prepared() if plan.needs_inputs else task.streamed()
     task.lap("score")
     with phase("score"):
-        raw = usable_scores(run.capabilities.may_refuse, given, task.groups)
+        raw = usable_scores(run.capabilities.may_refuse, scores, task.groups)
         adapter = run.capabilities.dual_encoder
         if adapter is not None and any(metric.scope == "captions" for metric in plan.metrics):
             features = None if task.features is None else task.features.captions
@@ -64,7 +64,7 @@ def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
         columns=[MethodScores(RAW, [raw])],
         stage=task.stage,
         parts=task.parts,
-        notes=refusal_notes(given, task.groups),
+        notes=refusal_notes(scores, task.groups),
         from_store=task.cache.keep(task.parts or raw, run.config.model_name),
         seconds=task.seconds,
     )
@@ -226,20 +226,20 @@ def ask_task(plan: TaskPlan, run: Run) -> Answered:
     orders = 1 if adapter.choice_style.order == "random" else 2
     record = {**_questions(plan, adapter.choice_style, orders, config.seed), "unread": []}
     answers: list[list[Record]] = [[] for _ in groups]
-    for given in answered.given:
-        asked = given.asked
+    for reply in answered.given:
+        asked = reply.asked
         answers[asked.group].append(
             {
-                "question": _name(given),
+                "question": _name(reply),
                 "order": list(asked.order),
                 "prompt": asked.prompt,
-                "answer": given.answer,
-                "chosen": given.chosen,
-                "right": given.right,
+                "answer": reply.answer,
+                "chosen": reply.chosen,
+                "right": reply.right,
             }
         )
-        if given.chosen is None:
-            unread = {"group_id": groups[asked.group].group_id, "question": _name(given), "answer": given.answer}
+        if reply.chosen is None:
+            unread = {"group_id": groups[asked.group].group_id, "question": _name(reply), "answer": reply.answer}
             record["unread"].append(unread)
     notes = unread_notes([(row["group_id"], row["question"], row["answer"]) for row in record["unread"]])
     if config.adapts:
@@ -276,9 +276,9 @@ def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> Re
     }
 
 
-def _name(given: Given) -> str:
+def _name(reply: Given) -> str:
     """The question, counted from 1: which caption fits image 1, which image fits caption 2."""
-    return f"{'image' if given.asked.side == 'text' else 'caption'} {given.asked.subject + 1}"
+    return f"{'image' if reply.asked.side == 'text' else 'caption'} {reply.asked.subject + 1}"
 
 
 def score_share(plan: TaskPlan, run: Run, part: int, of: int) -> None:

@@ -40,8 +40,8 @@ class Chosen:
 
     def key(self, config: RunConfig, adapter: Model | None = None) -> RunKey:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
-        given = None if self.is_registered else adapter
-        code = code_of(self.registry, config, [*self.tasks.values(), *self.also.values()], self.settings, given)
+        unregistered = None if self.is_registered else adapter
+        code = code_of(self.registry, config, [*self.tasks.values(), *self.also.values()], self.settings, unregistered)
         return RunKey.of(config, self.tasks, self.settings, self.also, code)
 
 

@@ -123,25 +123,25 @@ def simple_evaluate(
         TtmbenchError: a task failed, with ``on_error="raise"``. Its ``results`` are those of the tasks before.
         AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
     """
-    given = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
+    options = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
     adapter = None if isinstance(model, str) else check_scores(f"model {type(model).__name__}", model)
     if adapter is not None:
-        given["model"] = type(adapter).__name__
-        given["model_name"] = model_name or name_of_adapter(adapter, written=output_path is not None)
+        options["model"] = type(adapter).__name__
+        options["model_name"] = model_name or name_of_adapter(adapter, written=output_path is not None)
     elif model_name is None:
-        del given["model_name"]
+        del options["model_name"]
     if isinstance(ttm, TTMConfig):
-        given["ttm_args"] = {**ttm.model_dump(exclude_unset=True), **ttm_args}
+        options["ttm_args"] = {**ttm.model_dump(exclude_unset=True), **ttm_args}
     elif isinstance(ttm, Mapping):
-        given["ttm_args"] = {**ttm, **ttm_args}
-    given["ttm"] = ttm not in (False, None)
+        options["ttm_args"] = {**ttm, **ttm_args}
+    options["ttm"] = ttm not in (False, None)
     asked = [tasks] if isinstance(tasks, str | Task) else list(tasks)
-    named = [one.name if isinstance(one, Task) else one for one in asked]
-    given["ttm_also"] = split_names(ttm_also) if isinstance(ttm_also, str) else list(ttm_also)
-    given["methods"] = split_names(methods) if isinstance(methods, str) else list(methods)
-    given["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
-    in_memory = list({id(one): one for one in asked if isinstance(one, Task)}.values())
-    config = make_run_config(given)
+    named = [task.name if isinstance(task, Task) else task for task in asked]
+    options["ttm_also"] = split_names(ttm_also) if isinstance(ttm_also, str) else list(ttm_also)
+    options["methods"] = split_names(methods) if isinstance(methods, str) else list(methods)
+    options["tasks"] = split_names(tasks) if isinstance(tasks, str) else named
+    in_memory = list({id(task): task for task in asked if isinstance(task, Task)}.values())
+    config = make_run_config(options)
     results = run(config, adapter=adapter, command=command, plugins=plugins, in_memory=in_memory)
     try:
         results.typed.check_baseline()

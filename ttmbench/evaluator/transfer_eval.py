@@ -179,13 +179,13 @@ def _with_numbers(raw: TaskResult, made: Sequence[Measurement]) -> tuple[TaskRes
         if name != RAW:
             continue
         raw_key, key = key_of(metric, RAW), key_of(metric, TTM)
-        by_seed = [one.results.get(raw_key) for one in made]
+        by_seed = [measurement.results.get(raw_key) for measurement in made]
         known = [value for value in by_seed if value is not None]
         is_known = len(known) == len(by_seed)
         summary.results[key] = float(np.mean(known)) if is_known else None
         summary.results[stderr_key(metric, TTM)] = summary.ci[key] = None
         summary.results[seed_std_key(metric, TTM)] = seed_std(np.array(known)) if is_known else None
-        ties = [one.ties.get(raw_key) for one in made]
+        ties = [measurement.ties.get(raw_key) for measurement in made]
         summary.ties[key] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
         gains[metric] = difference_of(before.results[raw_key], by_seed)
     return replace(raw, summary=summary), {metric: gain for metric, gain in gains.items() if gain is not None}

@@ -23,10 +23,10 @@ from ttmbench.types import MethodSpec, Record, Scores
 
 def run_ttm_method(stage: Adaptation, spec: MethodSpec, given: Mapping[str, object]) -> MethodScores:
     """TTM for every seed with the settings of a method, which the given ones override; the model is restored."""
-    own = replace(stage, settings=settings_of(spec, given, stage.settings))
-    seeds = own.runs(spec.name)
+    adaptation = replace(stage, settings=settings_of(spec, given, stage.settings))
+    seeds = adaptation.runs(spec.name)
     scores = [run.final for run in seeds.values() if run.final is not None]
-    return MethodScores(spec.name, scores, _record(own, spec, seeds, scores))
+    return MethodScores(spec.name, scores, _record(adaptation, spec, seeds, scores))
 
 
 def settings_of(spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig) -> TTMConfig:
@@ -47,7 +47,7 @@ def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgres
     first = next(iter(seeds.values())).steps
     images, captions = (len(np.unique(rows)) for rows in vars(task.prepared.rows).values())
     as_method = MethodRun(stage.raw, stage.spec.shape, stage.metrics, stage.seeds)
-    positions = [as_method.positions(spec, one.groups, seed) for one, seed in zip(scores, seeds, strict=True)]
+    positions = [as_method.positions(spec, final.groups, seed) for final, seed in zip(scores, seeds, strict=True)]
     return {
         "settings": recorded(settings),
         "reference": spec.reference,

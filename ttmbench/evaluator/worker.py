@@ -220,4 +220,4 @@ def seed_is_done(config: RunConfig, task: str, seed: int, key: str, trained: Seq
     state = _state_of(config, task)
     if not all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted):
         return False
-    return all((is_finished if is_ttm(one) else method_is_finished)(state, one.name, seed, key) for one in trained)
+    return all((is_finished if is_ttm(spec) else method_is_finished)(state, spec.name, seed, key) for spec in trained)

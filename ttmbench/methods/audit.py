@@ -33,9 +33,9 @@ def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], 
     """
     compared = 0
     for seed, scores in found.items():
-        one, other = (match_groups(fewer_first(each.groups)) for each in (scores, again(seed)))
-        clear = is_clear(one)
-        differs = clear & (one.captions != other.captions).any(axis=1)
+        matching, repeated = (match_groups(fewer_first(each.groups)) for each in (scores, again(seed)))
+        clear = is_clear(matching)
+        differs = clear & (matching.captions != repeated.captions).any(axis=1)
         if differs.any():
             raise AssertionNotMet(
                 f"method '{name}', seed {seed}: with the captions of every group in another order, "

@@ -53,13 +53,13 @@ def chance_of(
         exchanged = shape.more_images
         size = (draws, captions, images) if exchanged else (draws, images, captions)
         task = ScoreTask(torch.randn(size, generator=generator), 0)
-        found = method(task)
+        output = method(task)
         if exchanged:
-            found, task.scores = found.transpose(1, 2), task.scores.transpose(1, 2)
+            output, task.scores = output.transpose(1, 2), task.scores.transpose(1, 2)
     else:
         task = _random_task(draws, shape, generator, model)
-        found = method(task)
-    scores = Scores(found.detach().float().cpu().numpy())
+        output = method(task)
+    scores = Scores(output.detach().float().cpu().numpy())
     return Chance(_means(metrics, scores, Scores(task.scores.cpu().numpy())), DISTRIBUTIONS[kind], draws)
 
 
@@ -77,12 +77,12 @@ def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[s
     known = [(metric_values(metric, raw), metric_chance(metric, raw)) for metric in in_groups]
     controls = [values - chance for values, chance in known if values is not None and chance is not None]
     design = np.stack([np.ones(len(scores.groups)), *controls], axis=1)
-    found: dict[str, float | None] = {}
+    means: dict[str, float | None] = {}
     for metric in in_groups:
         values = metric_values(metric, scores)
         mean = None if values is None else float(np.linalg.lstsq(design, values, rcond=None)[0][0])
-        found[metric.name] = None if mean is None else round(min(1.0, max(0.0, mean)), 6)
-    return found
+        means[metric.name] = None if mean is None else round(min(1.0, max(0.0, mean)), 6)
+    return means
 
 
 def _random_task(

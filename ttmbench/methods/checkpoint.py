@@ -96,10 +96,10 @@ class MethodCheckpoint:
 
     def read(self, shape: tuple[int, ...]) -> MethodProgress:
         """MethodProgress of an earlier run; the beginning, if there is none or its file is damaged."""
-        found = None if self._path is None else read_state(self._path, "it starts again")
-        if found is None or found[1].get("start") != self._start or tuple(found[0]["scores"].shape) != shape:
+        stored = None if self._path is None else read_state(self._path, "it starts again")
+        if stored is None or stored[1].get("start") != self._start or tuple(stored[0]["scores"].shape) != shape:
             return MethodProgress(torch.full(shape, torch.nan))
-        tensors, about = found
+        tensors, about = stored
         parts: dict[str, dict[str, torch.Tensor]] = {name: {} for name in _PARTS}
         for key, tensor in tensors.items():
             part, dot, name = key.partition(".")

@@ -47,8 +47,8 @@ def outcomes(spec: MethodSpec, adapter: TrainableDualEncoder, settings: Mapping[
     if spec.target.startswith("ttmbench.ttm."):
         raise UsageError(f"'{spec.name}' is TTM with other settings; it yields no steps that could be checked here")
     try:
-        for one in arguments(spec):
-            _ = one.allowed
+        for argument in arguments(spec):
+            _ = argument.allowed
         trial = Trial(spec, adapter, checked_settings(spec, settings))
     except UsageError as error:
         raise BrokenMethodError("settings can be read", str(error)) from error
@@ -82,8 +82,8 @@ def _labels(trial: Trial, first: torch.Tensor) -> Iterator[Outcome]:
         )
     constant = trial.scores(constant=True)
     rates = {"group score": group_score, "group match": group_match, "individual match": individual_match}
-    found = {name: float(metric(constant.numpy()).mean()) for name, metric in rates.items()}
-    name, rate = max(found.items(), key=lambda one: one[1])
+    values = {name: float(metric(constant.numpy()).mean()) for name, metric in rates.items()}
+    name, rate = max(values.items(), key=lambda item: item[1])
     yield "a constant scorer has no image right", rate == 0, f"its {name} rises from 0 to {rate:.0%}"
 
 
@@ -152,14 +152,14 @@ class Trial:
         before = {name: tensor.clone() for name, tensor in self.adapter.state_dict().items()}
         trainable = [(parameter, parameter.requires_grad) for parameter in self.adapter.parameters()]
         task = self._task(shape, order, only, constant)
-        given = [tensor.clone() for tensor in _tensors(task)]
+        inputs = [tensor.clone() for tensor in _tensors(task)]
         try:
             if not self.spec.trains:
                 with torch.no_grad():
-                    found = _checked(self._called(task), task.scores.shape)
+                    scores = _checked(self._called(task), task.scores.shape)
             else:
-                found = self._trained(task, lambda state: self._task(shape, order, only, constant, state), stop_after)
-            self._check_untouched(task, given, before)
+                scores = self._trained(task, lambda state: self._task(shape, order, only, constant, state), stop_after)
+            self._check_untouched(task, inputs, before)
         except UsageError as error:
             if may_refuse and "\n" not in str(error):
                 return torch.empty(0)
@@ -174,7 +174,7 @@ class Trial:
             self.adapter.load_state_dict(before)
             for parameter, flag in trainable:
                 parameter.requires_grad_(flag)
-        return found
+        return scores
 
     def is_restored(self) -> bool:
         """Whether the model encodes an image and a caption as before the runs."""
@@ -212,9 +212,9 @@ class Trial:
         return _checked(scores, task.scores.shape)
 
     def _check_untouched(
-        self, task: ScoreTask, given: Sequence[torch.Tensor], before: Mapping[str, torch.Tensor]
+        self, task: ScoreTask, inputs: Sequence[torch.Tensor], before: Mapping[str, torch.Tensor]
     ) -> None:
-        if not all(map(torch.equal, given, _tensors(task))):
+        if not all(map(torch.equal, inputs, _tensors(task))):
             raise BrokenMethodError("the task is not changed in place", "its scores or features were written to")
         trained = set(task.trained) if isinstance(task, TrainingTask) else set()
         after = self.adapter.state_dict()
@@ -284,7 +284,7 @@ class Trial:
         rows = Rows(np.arange(GROUPS * m).reshape(GROUPS, m), np.argsort(numbers).reshape(GROUPS, n))
         with torch.no_grad():
             images = [
-                self.adapter.encode_images(self.adapter.prepare_images([one])) for one in random_images(GROUPS * m)
+                self.adapter.encode_images(self.adapter.prepare_images([image])) for image in random_images(GROUPS * m)
             ]
             captions = [self.adapter.encode_captions(self.adapter.prepare_captions([text])) for text in texts]
         return Prepared(*inputs, rows), texts, torch.cat(images), torch.cat(captions)
@@ -339,18 +339,18 @@ def _put(step: object, scores: torch.Tensor) -> None:
     scores[step.groups] = step.scores.to(scores.dtype)
 
 
-def _checked(found: object, shape: torch.Size) -> torch.Tensor:
+def _checked(scores: object, shape: torch.Size) -> torch.Tensor:
     """A method's scores; BrokenMethodError unless they are a tensor of the task's shape, and finite."""
-    if not isinstance(found, torch.Tensor):
-        why = f"it returns {type(found).__name__}; a method that yields steps has 'gradients' in its needs"
+    if not isinstance(scores, torch.Tensor):
+        why = f"it returns {type(scores).__name__}; a method that yields steps has 'gradients' in its needs"
         raise BrokenMethodError("a method without gradients returns a tensor", why)
-    if found.shape != shape:
-        why = f"shape is {list(found.shape)} in place of {list(shape)}"
+    if scores.shape != shape:
+        why = f"shape is {list(scores.shape)} in place of {list(shape)}"
         raise BrokenMethodError("scores have the shape of the task", why)
-    if not found.isfinite().all():
-        bad = found.isfinite().flatten(1).all(dim=1).logical_not().nonzero().flatten().tolist()
+    if not scores.isfinite().all():
+        bad = scores.isfinite().flatten(1).all(dim=1).logical_not().nonzero().flatten().tolist()
         raise BrokenMethodError("scores are finite and of every group", f"NaN or infinite in groups {bad}")
-    return found.detach().float()
+    return scores.detach().float()
 
 
 def _check_state(state: Mapping[str, object]) -> None:
@@ -359,9 +359,9 @@ def _check_state(state: Mapping[str, object]) -> None:
             raise BrokenMethodError("task.state has tensors", f"'{name}' is of type {type(value).__name__}")
 
 
-def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-4, atol=TOLERANCE)
+def _close(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return torch.allclose(left, right, rtol=1e-4, atol=TOLERANCE)
 
 
-def _difference(one: torch.Tensor, other: torch.Tensor) -> str:
-    return f"scores differ by up to {float((one - other).abs().max()):.3g}"
+def _difference(left: torch.Tensor, right: torch.Tensor) -> str:
+    return f"scores differ by up to {float((left - right).abs().max()):.3g}"

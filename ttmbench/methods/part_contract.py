@@ -43,9 +43,11 @@ def outcomes_of_part(
     there = Rows(rows, np.take_along_axis(rows, order, axis=1))
     turned, _ = _Trial(replace(trial.stage, prepared=replace(prepared, rows=there)), parts).run()
     equal = len(turned) == len(whole) and all(
-        np.array_equal(one.selected, other.selected)
-        and np.array_equal(one.captions[one.selected], np.take_along_axis(order, other.captions, 1)[one.selected])
-        for one, other in zip(whole, turned, strict=True)
+        np.array_equal(step.selected, turned_step.selected)
+        and np.array_equal(
+            step.captions[step.selected], np.take_along_axis(order, turned_step.captions, 1)[step.selected]
+        )
+        for step, turned_step in zip(whole, turned, strict=True)
     )
     yield "captions in another order are selected alike", equal, "a selection or a pseudo-label differs"
     rest, _ = trial.run(states[0])
@@ -65,7 +67,7 @@ class _Trial:
 
         def keep(step: Step, state: TrainingState) -> None:
             model = {name: tensor.detach().clone() for name, tensor in state.model.items()}
-            teacher = None if state.teacher is None else {name: one.clone() for name, one in state.teacher.items()}
+            teacher = None if state.teacher is None else {name: value.clone() for name, value in state.teacher.items()}
             states.append(replace(state, model=model, teacher=teacher))
 
         with restored(self.stage):
@@ -82,7 +84,7 @@ class _Trial:
             return list(steps), states
 
 
-def _same(one: list[Step], other: list[Step]) -> bool:
-    return len(one) == len(other) and all(
-        np.array_equal(a.scores.groups, b.scores.groups) for a, b in zip(one, other, strict=True)
+def _same(left: list[Step], right: list[Step]) -> bool:
+    return len(left) == len(right) and all(
+        np.array_equal(a.scores.groups, b.scores.groups) for a, b in zip(left, right, strict=True)
     )

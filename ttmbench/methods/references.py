@@ -28,8 +28,8 @@ def mean_feature(task: FeatureTask, side: Side, references: References) -> torch
     if references == "task":
         return (total / count).expand(len(rows), -1)
     rows, once = _distinct(rows)
-    own = (features[rows] * once[..., None]).sum(dim=1)
-    return (total - own) / (count - once.sum(dim=1, keepdim=True))
+    group_sum = (features[rows] * once[..., None]).sum(dim=1)
+    return (total - group_sum) / (count - once.sum(dim=1, keepdim=True))
 
 
 def subtract_biases(
@@ -67,20 +67,20 @@ def _biases(
     task: FeatureTask, side: Side, bias: Callable[[torch.Tensor], torch.Tensor], references: References
 ) -> torch.Tensor:
     """Of the images or captions of each group, float64 [groups, items]."""
-    measured, own = _side(task, "captions" if side == "images" else "images", references)
+    measured, group_rows = _side(task, "captions" if side == "images" else "images", references)
     features, rows = _features(task, side)
     # Without groups to leave out, each distinct item is a group of one, measured once.
     groups = rows if references == "others" else torch.arange(len(features), device=rows.device)[:, None]
     size = max(1, _AT_ONCE // (groups.shape[1] * len(measured)))
-    found = []
+    parts = []
     for start in range(0, len(groups), size):
         part = groups[start : start + size]
         cosines = features[part] @ measured.T
         if references == "others":
-            left_out = own[start : start + size, None, :].expand(-1, part.shape[1], -1)
+            left_out = group_rows[start : start + size, None, :].expand(-1, part.shape[1], -1)
             cosines = cosines.scatter(2, left_out, -torch.inf)
-        found.append(bias(cosines))
-    biases = torch.cat(found)
+        parts.append(bias(cosines))
+    biases = torch.cat(parts)
     return biases if references == "others" else biases[:, 0][rows]
 
 

@@ -75,8 +75,10 @@ def rlcf(
                 for j, row in enumerate(batch.caption_rows[0])
                 if sides[1]
             ]
-            found = [torch.cat([scores for scores, _ in side], dim) for dim, side in enumerate((rows, columns)) if side]
-            scores, losses = torch.stack(found).mean(dim=0), [loss for _, some in rows + columns for loss in some]
+            by_side = [
+                torch.cat([scores for scores, _ in side], dim) for dim, side in enumerate((rows, columns)) if side
+            ]
+            scores, losses = torch.stack(by_side).mean(dim=0), [loss for _, some in rows + columns for loss in some]
         yield batch.step(scores[None], torch.stack(losses).mean() if losses else None, updated=bool(losses))
 
 
@@ -121,10 +123,10 @@ def tuned(
         now = logits()
         losses = [policy_loss(*row, k[0]) for row in zip(now, rewards, strict=True) if sides[0]]
         losses += [policy_loss(*column, k[1]) for column in zip(now.T, rewards.T, strict=True) if sides[1]]
-        given = [loss for loss in losses if loss is not None]
-        if not given:
+        defined = [loss for loss in losses if loss is not None]
+        if not defined:
             break
-        loss = torch.stack(given).sum() / len(losses)
+        loss = torch.stack(defined).sum() / len(losses)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()  # parameters without a gradient, such as the other tower's, stay as they are

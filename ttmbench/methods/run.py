@@ -99,10 +99,10 @@ class MethodRun:
     def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
         """The share of rows that choose each position of the groups as the method sees them with a seed."""
         is_turned = self.shape.more_images
-        found = np.take_along_axis(scores, self.order(seed), axis=1 if is_turned else 2)
-        found = found.transpose(0, 2, 1) if is_turned and not spec.takes_features else found
-        chosen = np.bincount(found.argmax(axis=2).reshape(-1), minlength=found.shape[2])
-        return [float(share) for share in chosen / found[..., 0].size]
+        shuffled = np.take_along_axis(scores, self.order(seed), axis=1 if is_turned else 2)
+        shuffled = shuffled.transpose(0, 2, 1) if is_turned and not spec.takes_features else shuffled
+        chosen = np.bincount(shuffled.argmax(axis=2).reshape(-1), minlength=shuffled.shape[2])
+        return [float(share) for share in chosen / shuffled[..., 0].size]
 
     def seed_run(
         self,
@@ -134,19 +134,19 @@ class MethodRun:
         cost.count(image_rows=self.items[0], caption_rows=self.items[1])  # scores and features of the model as it is
         if not spec.takes_features:
             task = ScoreTask(shuffled, seed)
-            given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
+            result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         else:
             seen = self._seen(order)
             task = self._feature_task(shuffled, seed, seen, cost)
             if spec.trains:
-                given, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, trained)
+                result, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, trained)
             else:
-                given, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
-        found = checked_scores(given, tuple(shuffled.shape), spec, plugin)
+                result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
+        values = checked_scores(result, tuple(shuffled.shape), spec, plugin)
         if exchanged:
-            found = found.transpose(0, 2, 1)
+            values = values.transpose(0, 2, 1)
         back = np.argsort(order, axis=1 if is_turned else 2)
-        groups = np.ascontiguousarray(np.take_along_axis(found, back, axis=1 if is_turned else 2))
+        groups = np.ascontiguousarray(np.take_along_axis(values, back, axis=1 if is_turned else 2))
         return SeedRun(
             Scores(groups, caption_pairs=self.raw.caption_pairs),
             progress,
@@ -178,10 +178,10 @@ class MethodRun:
         if not spec.takes_features:
             return lambda images, captions: images @ captions.T
         assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
-        one = torch.zeros_like(self._encoded().images.features[:1])
-        bias = self.stage.adapter.logits(one, one).detach().cpu()
-        one[0, 0] = 1
-        scale = self.stage.adapter.logits(one, one).detach().cpu() - bias
+        probe = torch.zeros_like(self._encoded().images.features[:1])
+        bias = self.stage.adapter.logits(probe, probe).detach().cpu()
+        probe[0, 0] = 1
+        scale = self.stage.adapter.logits(probe, probe).detach().cpu() - bias
         return lambda images, captions: images @ captions.T * scale + bias
 
     def _seen(self, order: np.ndarray) -> tuple[SeenRows, SeenRows]:
@@ -223,8 +223,8 @@ class MethodRun:
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
-        kept = MethodCheckpoint(self.folder, spec.name, seed, self.start)
-        progress = kept.read(tuple(task.scores.shape))
+        checkpoint = MethodCheckpoint(self.folder, spec.name, seed, self.start)
+        progress = checkpoint.read(tuple(task.scores.shape))
         if progress.is_finished:
             task.cost, task.notes = progress.cost, [*progress.notes]
             return progress.scores, progress, task
@@ -249,9 +249,9 @@ class MethodRun:
             for step in _each(turns, spec, plugin):
                 progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
                 progress.add(step)
-                kept.keep(progress, training)
+                checkpoint.keep(progress, training)
             trained()
-        kept.finish(progress, training)
+        checkpoint.finish(progress, training)
         task.notes, task.cost = training.notes, training.cost
         return progress.scores, progress, training
 
@@ -344,13 +344,13 @@ def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plug
     if not isinstance(given, torch.Tensor) or tuple(given.shape) != shape:
         what = f"a tensor of shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
         raise TtmbenchError(f"{name} gave {what}; scores of shape {list(shape)} are expected")
-    found = given.detach().float().cpu().numpy()
-    wrong = ~np.isfinite(found).all(axis=(1, 2))
+    scores = given.detach().float().cpu().numpy()
+    wrong = ~np.isfinite(scores).all(axis=(1, 2))
     if wrong.any():
         raise TtmbenchError(
-            f"{name} gave {int(wrong.sum())} of {len(found)} groups a score that is missing, NaN or infinite"
+            f"{name} gave {int(wrong.sum())} of {len(scores)} groups a score that is missing, NaN or infinite"
         )
-    return found
+    return scores
 
 
 def _each(turns: Iterator[MethodStep], spec: MethodSpec, plugin: str) -> Iterator[MethodStep]:

@@ -60,8 +60,8 @@ class MethodArgument:
             return self._adapter.validate_python(value)
         except ValidationError as error:
             first = first_error(error)
-            own = first["type"] == "value_error"  # raised by a validator of the annotation, which knows best
-            why = first["msg"].removeprefix("Value error, ") if own else f"must be {self.allowed}"
+            from_validator = first["type"] == "value_error"  # raised by a validator of the annotation, which knows best
+            why = first["msg"].removeprefix("Value error, ") if from_validator else f"must be {self.allowed}"
             shown = repr(value)
             raise UsageError(f"{origin}: {why}, got {shown if len(shown) <= 80 else shown[:77] + '...'}") from None
 
@@ -97,15 +97,15 @@ def checked_settings(spec: MethodSpec, given: Mapping[str, object]) -> dict[str,
 
 def arguments(spec: MethodSpec) -> list[MethodArgument]:
     """The settings of a method in the order of its signature; UsageError if its function cannot be read."""
-    found = [
+    declared = [
         MethodArgument(name, annotation, spec.settings.get(name, default), required, spec.sources.get(name, ""))
         for name, annotation, default, required in (_of_config() if _is_configured(spec) else _of_function(spec))
     ]
-    names = [argument.name for argument in found]
+    names = [argument.name for argument in declared]
     for stated in (*spec.settings, *spec.sources):
         if stated not in names:
             raise UsageError(f"method '{spec.name}' states a setting '{stated}', which {spec.target} does not take")
-    return found
+    return declared
 
 
 def _of_function(spec: MethodSpec) -> Iterator[tuple[str, Any, Any, bool]]:
@@ -114,17 +114,20 @@ def _of_function(spec: MethodSpec) -> Iterator[tuple[str, Any, Any, bool]]:
     if not inspect.isfunction(function) or not inspect.signature(function).parameters:
         raise UsageError(f"{spec.target} must be a function that takes a task and its settings")
     settings = list(inspect.signature(function).parameters.values())[1:]
-    for one in settings:
-        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY) or one.annotation is one.empty:
+    for parameter in settings:
+        if (
+            parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY)
+            or parameter.annotation is parameter.empty
+        ):
             raise UsageError(
-                f"{spec.target}: '{one}' is not a setting that can be read; a method takes the task, and settings by "
-                "name with an annotation, such as lr: float = 1e-3"
+                f"{spec.target}: '{parameter}' is not a setting that can be read; a method takes the task, "
+                "and settings by name with an annotation, such as lr: float = 1e-3"
             )
-    annotations = _annotations(function, {one.name: one.annotation for one in settings}, spec.target)
-    for one in settings:
-        has_default = one.default is not one.empty
-        is_required = not has_default and one.name not in spec.settings
-        yield one.name, annotations[one.name], one.default if has_default else None, is_required
+    annotations = _annotations(function, {parameter.name: parameter.annotation for parameter in settings}, spec.target)
+    for parameter in settings:
+        has_default = parameter.default is not parameter.empty
+        is_required = not has_default and parameter.name not in spec.settings
+        yield parameter.name, annotations[parameter.name], parameter.default if has_default else None, is_required
 
 
 def _annotations(function: FunctionType, written: dict[str, Any], target: str) -> dict[str, Any]:

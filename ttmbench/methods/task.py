@@ -103,9 +103,9 @@ class FeatureTask(ScoreTask):
     @property
     def scale(self) -> torch.Tensor:
         """Factor of inner products in a logit (the inverse temperature), a scalar."""
-        one = torch.zeros_like(self.all_images[:1])
-        one[0, 0] = 1
-        return self._logits(one, one)[0, 0].detach() - self.bias
+        probe = torch.zeros_like(self.all_images[:1])
+        probe[0, 0] = 1
+        return self._logits(probe, probe)[0, 0].detach() - self.bias
 
     def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         """Features of so many views of each distinct image, [distinct images, count, d]; the first is the plain image.
@@ -191,8 +191,8 @@ class TrainingTask(FeatureTask):
         Without ``temperature`` that and the bias of the logits stay frozen too: for losses that fall as logits grow.
         """
         rank = rank_of(which)
-        found = self._select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
-        self.trained = {name: one for name, one in found.items() if temperature or not is_temperature(name)}
+        parameters = self._select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
+        self.trained = {name: tensor for name, tensor in parameters.items() if temperature or not is_temperature(name)}
         for parameter in self.adapter.parameters():
             parameter.requires_grad_(False)
         for parameter in self.trained.values():

@@ -75,10 +75,10 @@ def reliable(answers: Answers, margin: float) -> list[torch.Tensor]:
 def mean_entropy(answers: Answers, chosen: list[torch.Tensor], weighted: bool = False) -> torch.Tensor | None:
     """Mean entropy of the chosen answers of each direction, then of the directions that have any; None for none."""
     means = []
-    for (values, most), kept in zip(answers, chosen, strict=True):
+    for (values, most), mask in zip(answers, chosen, strict=True):
         weights = (MARGIN * most - values.detach()).exp() if weighted else torch.ones_like(values)
-        if kept.any():
-            means.append((weights * values)[kept].mean())
+        if mask.any():
+            means.append((weights * values)[mask].mean())
     return torch.stack(means).mean() if means else None
 
 

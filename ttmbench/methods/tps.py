@@ -46,11 +46,11 @@ def tps(
     features = task.views(views, crop_scale, flip)
     for batch in task.stream(images=1):  # one group
         captions = task.all_captions[batch.caption_rows]
-        kept = confident_views(task, features[batch.image_rows], captions, share)
+        selected = confident_views(task, features[batch.image_rows], captions, share)
         shift = torch.zeros_like(captions).requires_grad_()
         optimizer = task.optimizer(torch.optim.AdamW([shift], lr=lr, weight_decay=weight_decay))
         for _ in range(steps):
-            loss = view_entropy(view_logits(task, kept, unit(captions + shift)), direction)
+            loss = view_entropy(view_logits(task, selected, unit(captions + shift)), direction)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

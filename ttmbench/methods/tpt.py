@@ -51,12 +51,12 @@ def tpt(
     check_directions(task, direction)
     width, features = task.caption_width, task.views(views, crop_scale, flip)
     for batch in task.stream(images=1):  # one group
-        kept = confident_views(task, features[batch.image_rows], task.all_captions[batch.caption_rows], share)
+        selected = confident_views(task, features[batch.image_rows], task.all_captions[batch.caption_rows], share)
         shift = torch.zeros(tokens, width, device=task.all_captions.device).requires_grad_()
         optimizer = task.optimizer(torch.optim.AdamW([shift], lr=lr, weight_decay=weight_decay))
         for _ in range(steps):
             captions = task.encode_captions(batch.caption_rows, shift)
-            loss = view_entropy(view_logits(task, kept, captions), direction) - dispersion * spread(captions)
+            loss = view_entropy(view_logits(task, selected, captions), direction) - dispersion * spread(captions)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

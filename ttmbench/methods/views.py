@@ -110,7 +110,7 @@ class Views:
             return concatenate([plain, self.adapter.prepare_images(crops)]) if crops else plain
 
         one_each = [np.array([row]) for row in range(len(rows))]
-        found = []
+        features = []
         with (
             torch.no_grad(),
             progress_bar(len(rows), "encoding views", "images") as shown,
@@ -119,9 +119,9 @@ class Views:
             for _ in range(len(rows)):
                 with phase("prepare"):
                     (batch,) = next(coming)
-                found.append(encode_rows(self.adapter.encode_images, batch, count, sizer, "views").float())
+                features.append(encode_rows(self.adapter.encode_images, batch, count, sizer, "views").float())
                 shown.update()
-            return torch.stack(found)
+            return torch.stack(features)
 
 
 def input_size(prepared: Batch) -> tuple[int, int] | None:

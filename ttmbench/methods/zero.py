@@ -39,9 +39,9 @@ def zero(
     """
     scores = []
     for _, _, logits in views_in_groups(task, views, crop_scale, flip):
-        kept = logits.take_along_dim(confident(logits, share)[..., None], dim=1)
-        best = (kept == kept.amax(dim=-1, keepdim=True)).float()
+        selected = logits.take_along_dim(confident(logits, share)[..., None], dim=1)
+        best = (selected == selected.amax(dim=-1, keepdim=True)).float()
         votes = (best / best.sum(dim=-1, keepdim=True)).sum(dim=1)
-        tie_break = kept.mean(dim=1) / (2 * (1 + logits.abs().amax()))
+        tie_break = selected.mean(dim=1) / (2 * (1 + logits.abs().amax()))
         scores.append(votes if as_published else votes + tie_break)
     return torch.stack(scores)

@@ -48,9 +48,9 @@ def ttmbench_register_task_dirs() -> Iterable[Traversable]:
 @hookimpl
 def ttmbench_register_sources() -> Iterable[SourceSpec]:
     """The readers of `ttmbench.data.sources`, which stands above the plugins: named as plugins name theirs."""
-    place = "ttmbench.data.sources"
+    package = "ttmbench.data.sources"
     return [
-        SourceSpec(kind, f"{place}.{module}:read_{kind}", summary, needs=f"{place}.{module}:locate_{kind}")
+        SourceSpec(kind, f"{package}.{module}:read_{kind}", summary, needs=f"{package}.{module}:locate_{kind}")
         for kind, module, summary in _SOURCES
     ]
 

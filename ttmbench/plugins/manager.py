@@ -66,7 +66,9 @@ _LABELS = ("labels", "random_labels")
 _NEEDS = [need for need in get_args(Need) if need not in _LABELS]
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "reset": ("group", "batch", "never", None),
-    "track": tuple(one for one in get_args(Track) if one not in ("forced_choice", "supervised")),  # these are of models
+    "track": tuple(
+        name for name in get_args(Track) if name not in ("forced_choice", "supervised")
+    ),  # these are of models
     "several_true": ("undefined", "defined", "only"),
 }
 
@@ -139,9 +141,9 @@ class Plugins:
             raise UsageError(
                 f"plugins '{first}' and '{second}' both {what}; uninstall one, or rename what it registers"
             )
-        for one, other in ((first, second), (second, first)):
-            if one != BUILTIN:
-                self._refuse(one, f"and '{other}' both {what}; uninstall one, or rename what it registers")
+        for plugin, other in ((first, second), (second, first)):
+            if plugin != BUILTIN:
+                self._refuse(plugin, f"and '{other}' both {what}; uninstall one, or rename what it registers")
         return first != BUILTIN
 
     def _each(self, hook: str) -> list[tuple[str, list[Any]]]:
@@ -149,7 +151,7 @@ class Plugins:
         results = []
         most = limit("plugin_items")
         implementations = self._implementations(hook)
-        for implementation in sorted(implementations, key=lambda one: self.names.index(one.plugin_name)):
+        for implementation in sorted(implementations, key=lambda impl: self.names.index(impl.plugin_name)):
             name = implementation.plugin_name
             try:
                 with _code_of(name, "asked what it registers"):
@@ -161,15 +163,17 @@ class Plugins:
                 self._refuse(name, f"failed in {hook}: {error_with_place(error)}")
                 continue
             if len(items) > most:
-                place = self._place(name, hook)
-                self._refuse(name, f"returns more than {most} items from {hook}{place}; {raised_by('plugin_items')}")
+                origin = self._place(name, hook)
+                self._refuse(name, f"returns more than {most} items from {hook}{origin}; {raised_by('plugin_items')}")
                 continue
             results.append((name, items))
         return results
 
     def _place(self, plugin: str, hook: str) -> str:
         """File and line of a plugin's registering hook, for messages."""
-        places = [place_of_function(one.function) for one in self._implementations(hook) if one.plugin_name == plugin]
+        places = [
+            place_of_function(impl.function) for impl in self._implementations(hook) if impl.plugin_name == plugin
+        ]
         return f" ({places[0]})" if places and places[0] else ""
 
     def listens(self, hook: str) -> bool:
@@ -262,54 +266,54 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
     if hook == "ttmbench_register_task_dirs":
         is_folder = isinstance(item, Traversable) and item.is_dir()
         return None if is_folder else f"must be a Path to a folder of tasks, got {item!r:.200}"
-    kind = next((one for one in _KINDS[hook] if isinstance(item, one)), None)
+    kind = next((candidate for candidate in _KINDS[hook] if isinstance(item, candidate)), None)
     if kind is None:
-        taken = "s and ".join(one.__name__ for one in _KINDS[hook])
+        taken = "s and ".join(candidate.__name__ for candidate in _KINDS[hook])
         return f"{type(item).__name__} is nothing to register here; it takes {taken}s of ttmbench"
-    given = {field.name: getattr(item, field.name) for field in fields(kind)}
-    if isinstance(item, MethodPart) and given.pop("kind") not in get_args(PartKind):
+    values = {field.name: getattr(item, field.name) for field in fields(kind)}
+    if isinstance(item, MethodPart) and values.pop("kind") not in get_args(PartKind):
         return f"MethodPart {item.name!r}: kind should be one of {', '.join(get_args(PartKind))}, got {item.kind!r}"
-    key, label = next(iter(given.items()))  # a name or a kind
+    key, label = next(iter(values.items()))  # a name or a kind
     more = _adapter(item) if isinstance(item, AdapterSpec) else _method(item) if isinstance(item, MethodSpec) else ()
     refused = _reserved(item) if isinstance(item, MethodSpec) and not is_built_in else ()
-    checks = (more, refused, _names(kind, key, given), _values(kind, given))
+    checks = (more, refused, _names(kind, key, values), _values(kind, values))
     problem = next((problem for check in checks for problem in check), None)
     return None if problem is None else f"{kind.__name__} {label!r}: {problem}"
 
 
-def _names(kind: type, key: str, given: Mapping[str, Any]) -> Iterator[str]:
+def _names(kind: type, key: str, values: Mapping[str, Any]) -> Iterator[str]:
     form, allowed = _NAMES[kind]
-    for what, name in ((key, given[key]), *(("alias", alias) for alias in given.get("aliases", ()))):
+    for what, name in ((key, values[key]), *(("alias", alias) for alias in values.get("aliases", ()))):
         if not isinstance(name, str) or not re.fullmatch(form, name):
             yield f"a {what} is made of {allowed}, got {name!r}"
-    if kind is MetricSpec and given["name"].endswith(_TAKEN_ENDINGS):
+    if kind is MetricSpec and values["name"].endswith(_TAKEN_ENDINGS):
         yield f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which stand beside every metric in results"
 
 
-def _values(kind: type, given: Mapping[str, Any]) -> Iterator[str]:
-    targets = {"target": given.get("target", "a:b"), "needs": given.get("needs", "") if kind is SourceSpec else ""}
+def _values(kind: type, values: Mapping[str, Any]) -> Iterator[str]:
+    targets = {"target": values.get("target", "a:b"), "needs": values.get("needs", "") if kind is SourceSpec else ""}
     for what, target in targets.items():
         if (what, target) != ("needs", "") and not (isinstance(target, str) and _TARGET.fullmatch(target)):
             yield f"{what} should be 'module:callable', got {target!r}"
-    functions = {name: given.get(name) for name in ("compute", "defined", "ties", "chance") if name in given}
+    functions = {name: values.get(name) for name in ("compute", "defined", "ties", "chance") if name in values}
     for what, function in functions.items():
         if not callable(function) and not (function is None and what in ("ties", "chance")):
             yield f"{what} should be a function, got {function!r}"
     scopes = {MetricSpec: _METRIC_SCOPES, MethodSpec: _METHOD_SCOPES}.get(kind, ())
     for what, allowed in {**_CHOICES, "scope": scopes}.items():
-        if what in given and given[what] not in allowed:
-            yield f"{what} should be one of {', '.join(map(str, allowed))}, got {given[what]!r}"
-    if not isinstance(given.get("higher_is_better", True), bool):
-        yield f"higher_is_better should be True or False, got {given['higher_is_better']!r}"
-    if not isinstance(given["summary"], str):
-        yield f"summary should be a text, got {given['summary']!r}"
+        if what in values and values[what] not in allowed:
+            yield f"{what} should be one of {', '.join(map(str, allowed))}, got {values[what]!r}"
+    if not isinstance(values.get("higher_is_better", True), bool):
+        yield f"higher_is_better should be True or False, got {values['higher_is_better']!r}"
+    if not isinstance(values["summary"], str):
+        yield f"summary should be a text, got {values['summary']!r}"
 
 
 def _method(spec: MethodSpec) -> Iterator[str]:
     if (
         not isinstance(spec.needs, tuple | list)
         or not spec.needs
-        or any(one not in get_args(Need) for one in spec.needs)
+        or any(need not in get_args(Need) for need in spec.needs)
     ):
         yield f"needs should be a tuple of {', '.join(_NEEDS)}, got {spec.needs!r}"
     elif (spec.reset is not None) != ("gradients" in spec.needs):

@@ -178,8 +178,8 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
         return getattr(import_module(module), name)
     except ImportError as error:
         install = f"; pip install {shlex.join(needs)}" if needs else ""
-        place = place_of(error)
-        raise UsageError(f"{target} cannot be imported: {error}{f' ({place})' if place else ''}{install}") from error
+        where = place_of(error)
+        raise UsageError(f"{target} cannot be imported: {error}{f' ({where})' if where else ''}{install}") from error
     except AttributeError as error:
         raise UsageError(f"{target} does not exist: {error}") from error
     except (Exception, SystemExit) as error:
@@ -202,7 +202,7 @@ def options_for(name: str, specs: Iterable[AdapterSpec]) -> str | None:
         if any(str(spec.model_args.get(key, "")).casefold() == name.casefold() for key in WEIGHTS_ARE_NAMED_BY)
     ]
     if registered:
-        return " or ".join(f"--model {one}" for one in dict.fromkeys(registered))
+        return " or ".join(f"--model {registered_name}" for registered_name in dict.fromkeys(registered))
     if served := _OPENAI.fullmatch(name):
         more = ",scorer=choice,temperature=none,max_tokens=2000" if _THINKS.match(served[1]) else ""
         return f"--model openai --model_args model={served[1]}{more}"
@@ -259,8 +259,8 @@ def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if any(name not in arguments for name in needed):
         return None
-    found: list[ModelFiles] = locate(**{name: value for name, value in arguments.items() if name in parameters})
-    return found
+    files: list[ModelFiles] = locate(**{name: value for name, value in arguments.items() if name in parameters})
+    return files
 
 
 def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
@@ -281,10 +281,10 @@ def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
 
 def _told(function: Callable[..., np.ndarray], metric: MetricSpec, shape: GroupShape) -> Callable[..., np.ndarray]:
     """A function of scores bound to the number of true captions; of a global metric also to the truth."""
-    told = partial(function, true_captions=shape.true_captions)
+    bound = partial(function, true_captions=shape.true_captions)
     if metric.scope != "global":
-        return told
-    return lambda pairs, truth: told(pairs, shape.truth(len(pairs) // shape.images))
+        return bound
+    return lambda pairs, truth: bound(pairs, shape.truth(len(pairs) // shape.images))
 
 
 def _never(images: int, captions: int) -> bool:

@@ -187,13 +187,13 @@ def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
     settings: dict[str, dict[str, Any]] = {tracker: {"project": "ttmbench", "name": name} for tracker in taken}
     for key, value in sorted(config.track_args.items(), key=lambda item: "." in item[0]):
         tracker, _, option = key.rpartition(".")
-        takers = [one for one in taken if tracker in ("", one) and option in taken[one]]
+        takers = [taker for taker in taken if tracker in ("", taker) and option in taken[taker]]
         if not takers:
-            known = "; ".join(f"{one}: {', '.join(options)}" for one, options in taken.items())
+            known = "; ".join(f"{kind}: {', '.join(options)}" for kind, options in taken.items())
             raise UsageError(f"--track_args {key}: no tracker of this run takes it ({known or 'there is none'})")
-        for one in takers:
-            settings[one][option] = str(value) if option in ("project", "name", "dir", "group") else value
-    return [(f"tracker {one}", TrackerPlugin(one, _sink(one, settings[one]))) for one in taken]
+        for taker in takers:
+            settings[taker][option] = str(value) if option in ("project", "name", "dir", "group") else value
+    return [(f"tracker {kind}", TrackerPlugin(kind, _sink(kind, settings[kind]))) for kind in taken]
 
 
 def _sink(tracker: str, settings: Record) -> Sink:
@@ -318,8 +318,8 @@ def result_rows(document: Record) -> list[list[str | float | None]]:
 
     return [
         [
-            *(one.task, one.filter, one.method, one.track or UNRANKED, one.metric),
-            *(one.value, one.stderr, one.ci_low, one.ci_high, one.chance),
+            *(number.task, number.filter, number.method, number.track or UNRANKED, number.metric),
+            *(number.value, number.stderr, number.ci_low, number.ci_high, number.chance),
         ]
-        for one in numbers_of(ResultsDocument.of(document))
+        for number in numbers_of(ResultsDocument.of(document))
     ]

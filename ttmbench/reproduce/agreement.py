@@ -69,23 +69,23 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
     1.68
     """
     least = rule.groups * group + digit / 2
-    theirs, own = (one.std if one.runs > 1 else None for one in (published, ours))
-    if theirs is None and own is None:
+    their_std, our_std = (side.std if side.runs > 1 else None for side in (published, ours))
+    if their_std is None and our_std is None:
         return least
     from scipy import stats  # half a second, which pages without a table do without
 
-    if theirs is None:
-        assert own is not None, "one of the two is known"
-        variances = [(own**2, 1, ours.runs), (own**2, ours.runs, ours.runs)]
-    elif own is None:
-        variances = [(theirs**2, published.runs, published.runs), (theirs**2, 1, published.runs)]
+    if their_std is None:
+        assert our_std is not None, "one of the two is known"
+        variances = [(our_std**2, 1, ours.runs), (our_std**2, ours.runs, ours.runs)]
+    elif our_std is None:
+        variances = [(their_std**2, published.runs, published.runs), (their_std**2, 1, published.runs)]
     else:
-        most = theirs * math.sqrt(stats.f.ppf(NOISY, ours.runs - 1, published.runs - 1))
-        variances = [(theirs**2, published.runs, published.runs), (min(own, most) ** 2, ours.runs, ours.runs)]
+        most = their_std * math.sqrt(stats.f.ppf(NOISY, ours.runs - 1, published.runs - 1))
+        variances = [(their_std**2, published.runs, published.runs), (min(our_std, most) ** 2, ours.runs, ours.runs)]
     squared = sum(variance / runs for variance, runs, _ in variances)
     if squared == 0:
         return least
-    if theirs is None or own is None:
+    if their_std is None or our_std is None:
         freedom = float(variances[0][2] - 1)
     else:
         freedom = squared**2 / sum((v / runs) ** 2 / (seen - 1) for v, runs, seen in variances)

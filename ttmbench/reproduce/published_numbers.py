@@ -99,7 +99,9 @@ def column_of(method: str) -> Column | None:
     >>> column_of("raw").track, column_of("tent").filter, column_of("sinkhorn").track, column_of("ours")
     ('zero_shot', 'tent', 'matching', None)
     """
-    spec = next((one for one in METHODS if one.name == method and method not in BUILT_IN_FILTERS), None)
+    spec = next(
+        (candidate for candidate in METHODS if candidate.name == method and method not in BUILT_IN_FILTERS), None
+    )
     return PUBLISHED.get(method) if spec is None else Column(method, method, spec.track)
 
 

@@ -81,17 +81,21 @@ class ComparedRow:
 def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -> PublishedTable:
     """The rows of some models and tasks, by the names of the paper or of this package; all if none is named."""
     for name, chosen, known in (
-        ("models", models, {*table.spec.models, *(str(one.model) for one in table.spec.models.values() if one.model)}),
-        ("tasks", tasks, {one.task for one in table.numbers}),
+        (
+            "models",
+            models,
+            {*table.spec.models, *(str(entry.model) for entry in table.spec.models.values() if entry.model)},
+        ),
+        ("tasks", tasks, {number.task for number in table.numbers}),
     ):
-        unknown = [one for one in chosen if one not in known]
+        unknown = [choice for choice in chosen if choice not in known]
         if unknown:
             raise UsageError(f"--{name}: {table.name} has no '{unknown[0]}'; it has {', '.join(sorted(known))}")
     numbers = [
-        one
-        for one in table.numbers
-        if (not tasks or one.task in tasks)
-        and (not models or one.model in models or table.spec.models[one.model].model in models)
+        number
+        for number in table.numbers
+        if (not tasks or number.task in tasks)
+        and (not models or number.model in models or table.spec.models[number.model].model in models)
     ]
     if not numbers:
         raise UsageError(f"{table.name} has no number of these models on these tasks")
@@ -129,13 +133,18 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
     # The best of what single checkpoints have: a mean over tasks is never one over two of them.
     means = []
     for same in by_checkpoint.values():
-        parts = [[one for run in same for one in _candidates(table, part, row.key, mean, entry, run)] for part in tasks]
+        parts = [
+            [candidate for run in same for candidate in _candidates(table, part, row.key, mean, entry, run)]
+            for part in tasks
+        ]
         if all(parts):
-            means.append(_mean([max(part, key=lambda one: one.worth) for part in parts], pooled=bool(task.pool_of)))
+            means.append(
+                _mean([max(part, key=lambda candidate: candidate.worth) for part in parts], pooled=bool(task.pool_of))
+            )
     if not means:
         why = task.why or _why_not(entry, tasks, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
-    ours = max(means, key=lambda one: one.worth)
+    ours = max(means, key=lambda candidate: candidate.worth)
     if ours.against:
         return replace(row, verdict=OTHER, ours=ours, why="; ".join(ours.against))
     allowed = tolerance(number.measured, ours.measured, ours.group, table.digit, table.spec.tolerance)
@@ -158,28 +167,28 @@ def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: Mo
     entry, document = table.spec.entry(task), run.document
     if mean:  # of the groups that count in it, which may be a part of the task's
         entry = entry.model_copy(update={"groups": None})
-    for one in run.numbers:
-        if (one.task, one.key) == (f"{task}/{mean}" if mean else task, key) and one.value is not None:
+    for number in run.numbers:
+        if (number.task, number.key) == (f"{task}/{mean}" if mean else task, key) and number.value is not None:
             yield Ours(
-                measured=Measured(float(one.value), one.seed_std, one.seeds or 1),
-                group=1 / max(1, one.groups or 0),
+                measured=Measured(float(number.value), number.seed_std, number.seeds or 1),
+                group=1 / max(1, number.groups or 0),
                 date=float(document.date),
-                file=one.file,
-                extent=one.extent,
-                against=(*_differences(entry, one, document), *_other_groups(model.finetuned, document)),
-                notes=(*_notes(table, one, document), *_other_settings(model.finetuned, document)),
+                file=number.file,
+                extent=number.extent,
+                against=(*_differences(entry, number, document), *_other_groups(model.finetuned, document)),
+                notes=(*_notes(table, number, document), *_other_settings(model.finetuned, document)),
             )
 
 
-def _differences(entry: TaskEntry, one: Number, document: ResultsDocument) -> Iterator[str]:
-    wanted = entry.groups or one.groups_of_task
-    if one.groups != wanted:
-        yield f"{one.groups} groups, not {'all' if wanted is None else wanted}"
-    elif one.limited and (entry.groups is None or one.groups_of_task is not None):
-        yield f"{one.extent.words} groups"
-    if entry.version is not None and one.version != entry.version:
-        yield f"task version {one.version}, not {entry.version}"
-    if entry.data is not None and one.data != entry.data:
+def _differences(entry: TaskEntry, number: Number, document: ResultsDocument) -> Iterator[str]:
+    wanted = entry.groups or number.groups_of_task
+    if number.groups != wanted:
+        yield f"{number.groups} groups, not {'all' if wanted is None else wanted}"
+    elif number.limited and (entry.groups is None or number.groups_of_task is not None):
+        yield f"{number.extent.words} groups"
+    if entry.version is not None and number.version != entry.version:
+        yield f"task version {number.version}, not {entry.version}"
+    if entry.data is not None and number.data != entry.data:
         yield "other images or captions"
     changes = mapping(document.config.get("task_args"))
     if changes:
@@ -187,7 +196,7 @@ def _differences(entry: TaskEntry, one: Number, document: ResultsDocument) -> It
 
 
 def _other_groups(wanted: FinetuningEntry | None, document: ResultsDocument) -> Iterator[str]:
-    groups = sum(int(mapping(one).get("groups") or 0) for one in document.finetuned.get("tasks") or ())
+    groups = sum(int(mapping(task).get("groups") or 0) for task in document.finetuned.get("tasks") or ())
     if wanted is not None and wanted.groups not in (None, groups):
         yield f"finetuned on {groups} groups, not {wanted.groups}"
 
@@ -199,28 +208,28 @@ def _other_settings(wanted: FinetuningEntry | None, document: ResultsDocument) -
 
     record = document.finetuned
     usual = settings_of(wanted.preset, "matching" if record.get("loss") == "matching" else "contrastive", wanted.args)
-    given = mapping(record.get("hyperparameters"))
+    actual = mapping(record.get("hyperparameters"))
     changed = [
-        f"{key}={given.get(key)}" for key, value in usual.model_dump(mode="json").items() if given.get(key) != value
+        f"{key}={actual.get(key)}" for key, value in usual.model_dump(mode="json").items() if actual.get(key) != value
     ]
     if changed:
         yield f"finetuning's settings were changed ({', '.join(changed)})"
 
 
-def _notes(table: PublishedTable, one: Number, document: ResultsDocument) -> Iterator[str]:
+def _notes(table: PublishedTable, number: Number, document: ResultsDocument) -> Iterator[str]:
     config = document.config
     if config.get("dtype", "fp32") != "fp32":
         yield f"computed in {config['dtype']}"
-    if one.filter in document.methods.get(one.own_task, {}):
+    if number.filter in document.methods.get(number.own_task, {}):
         usual = table.spec.settings.get("method_args", {})
-        given = mapping(config.get("method_args")).items()
+        pairs = mapping(config.get("method_args")).items()
         mine = [
-            f"{key}={value}" for key, value in given if key.startswith(f"{one.filter}.") and usual.get(key) != value
+            f"{key}={value}" for key, value in pairs if key.startswith(f"{number.filter}.") and usual.get(key) != value
         ]
         if mine:
-            yield f"settings of {one.filter} were changed ({', '.join(mine)})"
-    record = document.ttm.get(one.own_task)
-    if one.filter != TTM or record is None:
+            yield f"settings of {number.filter} were changed ({', '.join(mine)})"
+    record = document.ttm.get(number.own_task)
+    if number.filter != TTM or record is None:
         return
     wanted = table.spec.settings.get("ttm_preset", "auto")
     if record.preset != wanted:
@@ -246,8 +255,8 @@ def _mean(parts: Sequence[Ours], *, pooled: bool) -> Ours:
         date=min(part.date for part in parts),
         file=", ".join(dict.fromkeys(part.file for part in parts)),
         extent=together(part.extent for part in parts),
-        against=tuple(dict.fromkeys(one for part in parts for one in part.against)),
-        notes=tuple(dict.fromkeys(one for part in parts for one in part.notes)),
+        against=tuple(dict.fromkeys(reason for part in parts for reason in part.against)),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
     )
 
 
@@ -261,7 +270,7 @@ def _is_model(entry: ModelEntry, called: str, run: _Run, registry: Registry) -> 
     identity = run.identity
     if entry.finetuned is not None:
         record = document.finetuned
-        tasks = [mapping(one).get("task") for one in record.get("tasks") or ()]
+        tasks = [mapping(task).get("task") for task in record.get("tasks") or ()]
         base = mapping(record.get("base"))
         # An older record without arguments may be of other weights than the name stands for.
         is_older = "model_args" not in base and base.get("model_name") != base.get("model")
@@ -287,11 +296,11 @@ def _identity(config: Mapping[str, object], registry: Registry) -> tuple[str, di
     name = config.get("model")
     if not isinstance(name, str):
         return None
-    given = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
+    arguments = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
     if not _known_model(name, registry):
-        return name, given
+        return name, arguments
     spec = registry.adapter(name)
-    return spec.target, {**spec.model_args, **given}
+    return spec.target, {**spec.model_args, **arguments}
 
 
 def _known_model(name: str, registry: Registry) -> bool:

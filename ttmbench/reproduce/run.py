@@ -60,8 +60,8 @@ def plan(
     for row in rows:
         if row.verdict in (MISSING, OTHER):
             for task in row.tasks:
-                found = stages.setdefault(row.number.model, {}).setdefault(task, set())
-                found |= {row.number.column.filter} - {RAW, CHOICE}
+                filters = stages.setdefault(row.number.model, {}).setdefault(task, set())
+                filters |= {row.number.column.filter} - {RAW, CHOICE}
     for model, tasks in stages.items():
         entry = table.spec.models[model]
         alike: dict[tuple[Any, ...], list[str]] = {}
@@ -77,11 +77,11 @@ def plan(
             if stages_of_ttm:
                 settings |= {"ttm_preset": preset}
             if needed:
-                own = {key: value for key, value in table.spec.settings.items() if key not in _OF_SOME_METHODS}
-                settings |= {"seeds": list(range(table.spec.runs)), **own}
+                shared = {key: value for key, value in table.spec.settings.items() if key not in _OF_SOME_METHODS}
+                settings |= {"seeds": list(range(table.spec.runs)), **shared}
             if methods:
-                given = table.spec.settings.get("method_args", {})
-                mine = {key: value for key, value in given.items() if key.partition(".")[0] in methods}
+                arguments = table.spec.settings.get("method_args", {})
+                mine = {key: value for key, value in arguments.items() if key.partition(".")[0] in methods}
                 settings |= {"methods": methods, "method_args": mine}
             yield PlannedRun({**settings, "on_error": "continue", **common}, entry.paid, finetuning)
 
@@ -121,8 +121,8 @@ def carry_out(run: PlannedRun) -> Iterator[str]:
     except Exception as error:  # a library that cannot reach its weights raises errors of its own
         yield f"{name}: {type(error).__name__}: {' '.join(str(error).split())}"
     else:
-        for one in results["errors"]:
-            yield f"{name}, {one['task']}: {one['message']}"
+        for record in results["errors"]:
+            yield f"{name}, {record['task']}: {record['message']}"
 
 
 def _finetune(run: PlannedRun) -> None:

@@ -183,11 +183,11 @@ class PublishedTable:
 
 def shipped_tables() -> dict[str, Traversable]:
     """The tables of this package: name -> YAML."""
-    found = {path.name: path for path in files("ttmbench.reproduce.published").iterdir() if path.name.endswith(".yaml")}
+    paths = {path.name: path for path in files("ttmbench.reproduce.published").iterdir() if path.name.endswith(".yaml")}
     names = sorted(
-        found, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+        paths, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
     )
-    return {name.removesuffix(".yaml"): found[name] for name in names}
+    return {name.removesuffix(".yaml"): paths[name] for name in names}
 
 
 def load_table(name: str) -> PublishedTable:
@@ -210,7 +210,7 @@ def published_tables(name: str) -> list[PublishedTable]:
     """The tables that ``--published`` names: a shipped one, or ``all`` of those that papers published; else none."""
     if name in shipped_tables():
         return [load_table(name)]
-    tables = [load_table(one) for one in shipped_tables()] if name == "all" else []
+    tables = [load_table(table_name) for table_name in shipped_tables()] if name == "all" else []
     return [table for table in tables if not table.spec.own]
 
 
@@ -219,36 +219,36 @@ def published_numbers(names: Sequence[str]) -> list[Number]:
 
     Those of shipped tables have our names of tasks and metrics. DataError naming file and line if a CSV is wrong.
     """
-    found: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
+    decimals_of: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
     for name in names:
         tables = published_tables(name)
         for table in tables:
-            found |= {_ours(one.as_number(), table.spec): table.spec.decimals for one in table.numbers}
-        for one in [] if tables else read_published(Path(name)):
-            if one.of_model is None:
-                raise DataError(f"{one.where}: states no track; the column 'track' must be one of {', '.join(TRACKS)}")
-            found[one.as_number()] = one.decimals
-    return _with_disagreements(found)
+            decimals_of |= {_ours(number.as_number(), table.spec): table.spec.decimals for number in table.numbers}
+        for row in [] if tables else read_published(Path(name)):
+            if row.of_model is None:
+                raise DataError(f"{row.where}: states no track; the column 'track' must be one of {', '.join(TRACKS)}")
+            decimals_of[row.as_number()] = row.decimals
+    return _with_disagreements(decimals_of)
 
 
-def _with_disagreements(found: Mapping[Number, int]) -> list[Number]:
+def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:
     """The numbers; of those under one name that differ by more than their printed digits, each names the others."""
     same: dict[tuple[str | None, ...], list[tuple[Number, int]]] = {}
-    for one, decimals in found.items():
-        same.setdefault(_known_as(one), []).append((one, decimals))
+    for number, decimals in decimals_of.items():
+        same.setdefault(_known_as(number), []).append((number, decimals))
     numbers = []
-    for one, decimals in found.items():
+    for number, decimals in decimals_of.items():
         others = [
             f"{100 * (other.value or 0):.{digits}f} in {other.file}"
-            for other, digits in same[_known_as(one)]
-            if abs((other.value or 0) - (one.value or 0)) > (10.0**-decimals + 10.0**-digits) / 200 + 1e-9
+            for other, digits in same[_known_as(number)]
+            if abs((other.value or 0) - (number.value or 0)) > (10.0**-decimals + 10.0**-digits) / 200 + 1e-9
         ]
-        numbers.append(replace(one, disagrees="; ".join(others)) if others else one)
+        numbers.append(replace(number, disagrees="; ".join(others)) if others else number)
     return numbers
 
 
-def _known_as(one: Number) -> tuple[str | None, ...]:
-    return (one.model, one.task, one.metric, one.method, one.track)
+def _known_as(number: Number) -> tuple[str | None, ...]:
+    return (number.model, number.task, number.metric, number.method, number.track)
 
 
 def _ours(number: Number, spec: TableSpec) -> Number:

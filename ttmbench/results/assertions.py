@@ -30,15 +30,15 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
     >>> parse_assertion("svo_probes.coverage>=0.5")
     ('svo_probes', 'coverage', '>=', 0.5)
     """
-    found = _ASSERTION.match(text.strip())
-    if found is None:
+    match = _ASSERTION.match(text.strip())
+    if match is None:
         raise UsageError(f"--assert {text!r} cannot be read; write it like 'colorswap.group_match,ttm>=0.9'")
     try:
-        value = float(found["value"])
+        value = float(match["value"])
     except ValueError:
-        raise UsageError(f"--assert {text!r}: {found['value']} is no number") from None
-    key = COVERAGE if found["metric"] is None else key_of(found["metric"], found["filter"])
-    return found["task"], key, found["sign"], value
+        raise UsageError(f"--assert {text!r}: {match['value']} is no number") from None
+    key = COVERAGE if match["metric"] is None else key_of(match["metric"], match["filter"])
+    return match["task"], key, match["sign"], value
 
 
 def check_names(

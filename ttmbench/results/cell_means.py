@@ -41,16 +41,16 @@ class CellValues:
         number for each group, equal for those that share images (None where that is unknown).
         """
         known = (~np.isnan(row)).tolist()  # a list, for indexing an array item by item is ten times as slow
-        scored = {cell: [place for place in places if known[place]] for cell, places in members.items()}
-        scored = {cell: places for cell, places in scored.items() if places}
-        places = np.array([place for mine in scored.values() for place in mine], np.int64)
-        if not len(places):
+        scored = {cell: [position for position in positions if known[position]] for cell, positions in members.items()}
+        scored = {cell: positions for cell, positions in scored.items() if positions}
+        positions = np.array([position for mine in scored.values() for position in mine], np.int64)
+        if not len(positions):
             return None
         cell = np.repeat(np.arange(len(scored)), [len(mine) for mine in scored.values()])
-        units = places if clusters is None else np.asarray(clusters)[places]
+        units = positions if clusters is None else np.asarray(clusters)[positions]
         _, cluster = np.unique(units, return_inverse=True)
-        weights = weights_of(scored, len(row))[places]
-        return cls(np.asarray(row, np.float64)[places], weights, cell, tuple(scored), cluster)
+        weights = weights_of(scored, len(row))[positions]
+        return cls(np.asarray(row, np.float64)[positions], weights, cell, tuple(scored), cluster)
 
     @property
     def mean(self) -> float:
@@ -136,8 +136,8 @@ class CellValues:
             drawn = rng.integers(0, count, (some, count)) + count * np.arange(some)[:, None]
             times = np.bincount(drawn.ravel(), minlength=some * count).reshape(some, count).astype(np.float64)
             with np.errstate(invalid="ignore"):
-                found = np.asarray((sums.T @ times.T).T / (sizes.T @ times.T).T)
-            yield _over_cells(found, self.cells)
+                means = np.asarray((sums.T @ times.T).T / (sizes.T @ times.T).T)
+            yield _over_cells(means, self.cells)
 
 
 def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.ndarray, " groups"]:
@@ -153,7 +153,7 @@ def weights_of(members: Mapping[Cell, Sequence[int]], groups: int) -> Float[np.n
     return weights
 
 
-def _over_cells(found: Float[np.ndarray, "resamples cells"], cells: Sequence[Cell]) -> Float[np.ndarray, " resamples"]:
+def _over_cells(means: Float[np.ndarray, "resamples cells"], cells: Sequence[Cell]) -> Float[np.ndarray, " resamples"]:
     """Means of means, the innermost tag first, from means of cells (NaN for cells that a resample lacks).
 
     >>> _over_cells(np.array([[1.0, 0.0, 0.5], [np.nan, 0.0, 1.0]]), [("a", "x"), ("a", "y"), ("b", "z")]).tolist()
@@ -162,10 +162,10 @@ def _over_cells(found: Float[np.ndarray, "resamples cells"], cells: Sequence[Cel
     while cells[0]:
         outer = list(dict.fromkeys(cell[:-1] for cell in cells))
         at = np.array([outer.index(cell[:-1]) for cell in cells])
-        known = ~np.isnan(found)
+        known = ~np.isnan(means)
         above = np.zeros((len(outer), len(cells)))
         above[at, np.arange(len(cells))] = 1
         with np.errstate(invalid="ignore"):
-            found = (np.where(known, found, 0.0) @ above.T) / (known @ above.T)
+            means = (np.where(known, means, 0.0) @ above.T) / (known @ above.T)
         cells = outer
-    return np.asarray(found[:, 0])
+    return np.asarray(means[:, 0])

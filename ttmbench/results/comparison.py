@@ -91,7 +91,7 @@ def adjust_for_several(rows: Sequence[Row], whole_table: bool = False) -> Sequen
     tags, and other tasks that an adapted model was measured on, are separate families.
     """
     alike = [("", "") if whole_table else (row["metric"], row["filter"]) for row in rows]
-    families = [(one, SLASH in row["task"], AT in row["task"]) for one, row in zip(alike, rows, strict=True)]
+    families = [(column, SLASH in row["task"], AT in row["task"]) for column, row in zip(alike, rows, strict=True)]
     for key in dict.fromkeys(families):
         family = [row for row, of in zip(rows, families, strict=True) if of == key]
         for row, adjusted in zip(family, stats.holm([row["p"] for row in family]), strict=True):
@@ -171,7 +171,7 @@ def _mean_rows(
             if before is None or after is None or change is None:
                 continue
             interval = change.interval("percentile", iterations, seed)
-            counted = sorted(place for places in members.values() for place in places)
+            counted = sorted(position for positions in members.values() for position in positions)
             yield {
                 "task": f"{task}{SLASH}{name}",
                 "metric": metric,
@@ -187,8 +187,8 @@ def _mean_rows(
                 "cells": len(change.cells),
                 "groups_of_task": None if limited else len(counted),
                 "limited": limited,
-                "won": [ids[place] for place in counted if rows[1, place] > rows[0, place]],
-                "lost": [ids[place] for place in counted if rows[1, place] < rows[0, place]],
+                "won": [ids[position] for position in counted if rows[1, position] > rows[0, position]],
+                "lost": [ids[position] for position in counted if rows[1, position] < rows[0, position]],
                 "smallest_difference": None,
             }
 
@@ -269,13 +269,15 @@ def pairs_of(runs: Sequence[StoredRun], allow_different: bool) -> list[tuple[Sto
         tasks: dict[Path, tuple[StoredRun, list[str]]] = {}
         for task in run.groups:
             earlier = first.get(task, [])
-            same = (one for one in earlier if allow_different or why_not_same(one, run, task) is None)
+            same = (candidate for candidate in earlier if allow_different or why_not_same(candidate, run, task) is None)
             baseline = next(same, None)
             if baseline is None:
                 first.setdefault(task, []).append(run)
             else:
                 tasks.setdefault(baseline.path, (baseline, []))[1].append(task)
         for baseline, names in tasks.values():
-            left, right = (replace(one, groups={task: one.groups[task] for task in names}) for one in (baseline, run))
+            left, right = (
+                replace(side, groups={task: side.groups[task] for task in names}) for side in (baseline, run)
+            )
             pairs.append((left, right))
     return pairs

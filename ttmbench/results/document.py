@@ -236,11 +236,11 @@ class ResultsDocument(Part):
     def undecided_tasks(self) -> dict[str, str]:
         """Tasks of which most pairs have a bound or nothing for a score -> how many, and what helps, in a sentence."""
         return {
-            task: f"{found.pairs} of {found.of} pairs are undecided (a bound, or neither yes nor no among the listed "
+            task: f"{record.pairs} of {record.of} pairs are undecided (a bound, or neither yes nor no among the listed "
             "tokens), so the numbers say little of the model; a larger top_logprobs, score_as=probability or a model "
             "that answers yes or no helps"
-            for task, found in self.undecided.items()
-            if found.pairs > MOST_UNDECIDED * found.of
+            for task, record in self.undecided.items()
+            if record.pairs > MOST_UNDECIDED * record.of
         }
 
     def check_baseline(self) -> None:
@@ -304,7 +304,7 @@ def json_schema() -> dict[str, Any]:
         "$id": "ttmbench-results-1.0",
         "title": "ttmbench results",
         **_plain(made),
-        "$defs": {name: _plain(one) for name, one in definitions.items()},
+        "$defs": {name: _plain(definition) for name, definition in definitions.items()},
     }
 
 
@@ -326,12 +326,12 @@ class _Schema(GenerateJsonSchema):
 def _plain(value: Any, named: bool = False) -> Any:
     """A schema without the names and defaults of Python's side; ``named``: its keys are names of keys."""
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if not isinstance(value, dict):
         return value
     if named:
-        return {key: _plain(one) for key, one in value.items()}
-    kept = {key: one for key, one in value.items() if key not in ("title", "default")}
-    if "description" in kept:
-        kept["description"] = " ".join(kept["description"].split())
-    return {key: _plain(one, named=key == "properties") for key, one in kept.items()}
+        return {key: _plain(item) for key, item in value.items()}
+    schema = {key: item for key, item in value.items() if key not in ("title", "default")}
+    if "description" in schema:
+        schema["description"] = " ".join(schema["description"].split())
+    return {key: _plain(item, named=key == "properties") for key, item in schema.items()}

@@ -100,7 +100,7 @@ class RunFiles:
         """Removes temporary files of a run that was killed while it wrote the document or the files beside it."""
         stem = escape(self.beside.replace("{kind}", "\0").replace("{task}", "\1"))
         beside = [stem.replace("\0", kind).replace("\1", "*") for kind in _KINDS]
-        names = (escape(self.results.name), *(f"{one}.{ending}" for one in beside for ending in _ENDINGS))
+        names = (escape(self.results.name), *(f"{pattern}.{ending}" for pattern in beside for ending in _ENDINGS))
         for stray in list(self.folder.glob(".*.tmp")):
             if any(fnmatchcase(stray.name, f".{name}.*.tmp") for name in names):
                 stray.unlink(missing_ok=True)

@@ -153,7 +153,7 @@ def name_of(filter_: str, track: str | None = None, metric: str | None = None) -
     if track == "supervised" or (track is None and metric is not None and filter_ == RAW):
         from ttmbench.metrics import METRICS  # which needs scipy, and tables of other models do not
 
-        track = next((one.track for one in METRICS if one.name == metric), None)
+        track = next((spec.track for spec in METRICS if spec.name == metric), None)
     mine = [column for column in COLUMNS if column.filter == filter_]
     return next((column.name for column in mine if column.track == track), mine[0].name if mine else filter_)
 

@@ -59,7 +59,7 @@ class StatedModel:
 def stated_model(document: ResultsDocument) -> StatedModel:
     """What a results document says of its model; older documents lack most of it."""
     config, declared, name = document.config, document.fingerprint, document.model_name or "unnamed"
-    words = [str(one) for one in (mapping(config.get("model_args")).get(key) for key in _ARGUMENTS) if one]
+    words = [str(value) for value in (mapping(config.get("model_args")).get(key) for key in _ARGUMENTS) if value]
     dtype = declared.get("dtype") or config.get("dtype")
     return StatedModel(
         name,
@@ -77,12 +77,12 @@ def fingerprint_of(declared: Mapping[str, object]) -> str | None:
     None if nothing is stated.
     """
     has_digest = any(key in declared for key in ("weights_sha256", "features_sha256"))
-    kept = {
+    identity = {
         key: value
         for key, value in declared.items()
         if key not in MACHINE and not (has_digest and (key in PLACES or str(value).startswith(_SCHEMES[0])))
     }
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest() if kept else None
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest() if identity else None
 
 
 def checkpoint_of(declared: Mapping[str, object]) -> str:
@@ -100,20 +100,21 @@ def tell_apart(models: Sequence[StatedModel]) -> list[str]:
     """
     keys = _keys(models)
     first: dict[str, StatedModel] = {}
-    for key, one in zip(keys, models, strict=True):
-        if key not in first or (one.given, one.date) >= (first[key].given, first[key].date):
-            first[key] = one
+    for key, model in zip(keys, models, strict=True):
+        if key not in first or (model.given, model.date) >= (first[key].given, first[key].date):
+            first[key] = model
     names: dict[str, str] = {}
-    for same in _grouped(first, {key: one.name for key, one in first.items()}):
-        names |= _by_path(same) if len(same) > 1 else {key: one.name for key, one in same.items()}
+    for same in _grouped(first, {key: model.name for key, model in first.items()}):
+        names |= _by_path(same) if len(same) > 1 else {key: model.name for key, model in same.items()}
     for same in _grouped(first, names):
-        kinds = {one.dtype for one in same.values()}
+        kinds = {model.dtype for model in same.values()}
         if len(same) > 1 and len(kinds) > 1:
-            names |= {key: f"{names[key]} ({one.dtype})" for key, one in same.items() if one.dtype is not None}
+            names |= {key: f"{names[key]} ({model.dtype})" for key, model in same.items() if model.dtype is not None}
     for same in _grouped(first, names):
         if len(same) > 1:
             names |= {
-                key: f"{names[key]} ({key[:_DIGITS] if one.fingerprint else 'unknown'})" for key, one in same.items()
+                key: f"{names[key]} ({key[:_DIGITS] if model.fingerprint else 'unknown'})"
+                for key, model in same.items()
             }
     return [names[key] for key in keys]
 
@@ -124,8 +125,8 @@ def _keys(models: Sequence[StatedModel]) -> list[str]:
     It is the fingerprint, with the name where users gave a checkpoint several. A document without a fingerprint is of
     the one model that has its name, else of a separate model.
     """
-    given = {(model.fingerprint, model.name) for model in models if model.given}
-    names_given = Counter(fingerprint for fingerprint, _ in given)
+    pairs = {(model.fingerprint, model.name) for model in models if model.given}
+    names_given = Counter(fingerprint for fingerprint, _ in pairs)
     keys = [
         f"{model.fingerprint} {model.name}" if model.given and names_given[model.fingerprint] > 1 else model.fingerprint
         for model in models
@@ -134,38 +135,38 @@ def _keys(models: Sequence[StatedModel]) -> list[str]:
     for model, key in zip(models, keys, strict=True):
         if model.fingerprint and key:
             named.setdefault(model.name, set()).add(key)
-    found = []
+    identities = []
     for model, key in zip(models, keys, strict=True):
         alike = named.get(model.name, set())
         by_name = next(iter(alike)) if len(alike) == 1 else f"name {model.name}"
-        found.append(key if model.fingerprint and key else by_name)
-    return found
+        identities.append(key if model.fingerprint and key else by_name)
+    return identities
 
 
 def _grouped(models: Mapping[str, StatedModel], names: Mapping[str, str]) -> Iterator[dict[str, StatedModel]]:
     """The models that share a name, name by name."""
     for name in Counter(names.values()):
-        yield {key: one for key, one in models.items() if names[key] == name}
+        yield {key: model for key, model in models.items() if names[key] == name}
 
 
 def _by_path(models: Mapping[str, StatedModel]) -> dict[str, str]:
     """Names of models that share one, by as much of their paths as tells the paths apart."""
-    paths = {one.path for one in models.values()}
+    paths = {model.path for model in models.values()}
     longest = max(map(len, paths))
-    told = next((n for n in range(1, longest + 1) if len({path[-n:] for path in paths}) == len(paths)), longest)
+    depth = next((n for n in range(1, longest + 1) if len({path[-n:] for path in paths}) == len(paths)), longest)
     if len(paths) == 1:
-        return {key: one.name for key, one in models.items()}
-    return {key: _with_path(one, told) for key, one in models.items()}
+        return {key: model.name for key, model in models.items()}
+    return {key: _with_path(model, depth) for key, model in models.items()}
 
 
-def _with_path(one: StatedModel, depth: int) -> str:
+def _with_path(model: StatedModel, depth: int) -> str:
     """A name with at least so many parts of the path: in place of those that it has, else in brackets."""
-    end = "/".join(one.path[-depth:])
-    for length in range(len(one.path), 0, -1):
-        own = "/".join(one.path[-length:])
-        if one.name == own or (one.name.endswith(f"/{own}") and not one.given):
-            return one.name if length >= depth else one.name.removesuffix(own) + end
-    return f"{one.name} ({end})" if end else one.name
+    end = "/".join(model.path[-depth:])
+    for length in range(len(model.path), 0, -1):
+        suffix = "/".join(model.path[-length:])
+        if model.name == suffix or (model.name.endswith(f"/{suffix}") and not model.given):
+            return model.name if length >= depth else model.name.removesuffix(suffix) + end
+    return f"{model.name} ({end})" if end else model.name
 
 
 def _without_scheme(path: str) -> str:
@@ -211,10 +212,10 @@ def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[RunName]
     arguments = [{task: _arguments(document, task) for task in document.results} for _, document in runs]
     values: dict[tuple[str, str, str, str], set[str]] = {}
     for model, sweep, by_task in zip(models, sweeps, arguments, strict=True):
-        for task, given in by_task.items():
-            for name, value in given.items():
+        for task, by_name in by_task.items():
+            for name, value in by_name.items():
                 values.setdefault((sweep, name, model, task), set()).add(value)
-    differing = dict.fromkeys((sweep, name) for (sweep, name, *_), given in values.items() if len(given) > 1)
+    differing = dict.fromkeys((sweep, name) for (sweep, name, *_), choices in values.items() if len(choices) > 1)
     settings = []
     for sweep, by_task in zip(sweeps, arguments, strict=True):
         stated = []
@@ -244,8 +245,8 @@ def command_of(document: ResultsDocument) -> str:
     files = stated.get("scores") or stated.get("answers")
     if files and "model" not in stated:
         names = str(files).split("+") if isinstance(files, str) else map(str, files)
-        given = [word for key in ("task", "limit") if stated.get(key) for word in (f"--{key}", str(stated[key]))]
-        return shlex.join(["ttmbench", "score", *names, *given])
+        options = [word for key in ("task", "limit") if stated.get(key) for word in (f"--{key}", str(stated[key]))]
+        return shlex.join(["ttmbench", "score", *names, *options])
     if not isinstance(stated.get("model"), str) or not stated.keys() <= RunConfig.model_fields.keys():
         return ""
     by_default = {"model_name": stated["model"]}
@@ -270,7 +271,7 @@ def command_line(words: Sequence[str], settings: Mapping[str, object]) -> str:
         elif name == "include_path" and isinstance(value, list | tuple):
             line += [word for folder in value for word in ("--include_path", str(folder))]
         elif isinstance(value, Mapping) and value:
-            line += [f"--{name}", ",".join(f"{key}={_word(one)}" for key, one in value.items())]
+            line += [f"--{name}", ",".join(f"{key}={_word(item)}" for key, item in value.items())]
         elif isinstance(value, list) and value:
             line += [f"--{name}", ",".join(map(str, value))]
         elif isinstance(value, str | int | float) and value is not False:
@@ -285,26 +286,26 @@ def _word(value: object) -> str:
 def _arguments(document: ResultsDocument, task: str) -> dict[str, str]:
     """What a user can set and the numbers of a task depend on, but for the model and the part of the groups."""
     config = document.config
-    given: dict[str, object] = {
+    settings: dict[str, object] = {
         **mapping(config.get("task_args")),
         **_prefixed("rerank", mapping(config.get("rerank"))),
     }
     overfitted, adapted, oracle = document.simple_match.get(task), document.ttm.get(task), document.oracle.get(task)
     if overfitted is not None:
-        given |= {**_prefixed("simple_match", overfitted.hyperparameters), "seeds": overfitted.seeds}
+        settings |= {**_prefixed("simple_match", overfitted.hyperparameters), "seeds": overfitted.seeds}
     for name, record in document.methods.get(task, {}).items():
-        given |= {**_prefixed(name, record.settings), "seeds": record.seeds}
+        settings |= {**_prefixed(name, record.settings), "seeds": record.seeds}
     if oracle is not None:
-        given |= {**mapping(config.get("ttm_args")), "seeds": oracle.seeds}
+        settings |= {**mapping(config.get("ttm_args")), "seeds": oracle.seeds}
     if adapted is not None:
-        given |= {**adapted.hyperparameters, "seeds": adapted.seeds}
-        given |= {} if adapted.learning_rate is None else {"lr": adapted.learning_rate.value}
-        given |= {} if adapted.holdout is None else {"ttm_holdout": config.get("ttm_holdout")}
-    return {str(name): _text(value) for name, value in given.items() if name not in _NO_ARGUMENTS}
+        settings |= {**adapted.hyperparameters, "seeds": adapted.seeds}
+        settings |= {} if adapted.learning_rate is None else {"lr": adapted.learning_rate.value}
+        settings |= {} if adapted.holdout is None else {"ttm_holdout": config.get("ttm_holdout")}
+    return {str(name): _text(value) for name, value in settings.items() if name not in _NO_ARGUMENTS}
 
 
-def _prefixed(prefix: str, given: Mapping[str, object]) -> dict[str, object]:
-    return {f"{prefix}.{name}": value for name, value in given.items()}
+def _prefixed(prefix: str, settings: Mapping[str, object]) -> dict[str, object]:
+    return {f"{prefix}.{name}": value for name, value in settings.items()}
 
 
 def _text(value: object) -> str:

@@ -130,11 +130,11 @@ class DocumentFile:
 
     def numbers(self) -> list[Number]:
         """The numbers of its tasks."""
-        return [self._named(one) for one in numbers_of(self.document, self.file or self.path.name)]
+        return [self._named(number) for number in numbers_of(self.document, self.file or self.path.name)]
 
     def numbers_elsewhere(self) -> list[Number]:
         """The numbers of its adapted models on other tasks."""
-        return [self._named(one) for one in numbers_elsewhere(self.document, self.file or self.path.name)]
+        return [self._named(number) for number in numbers_elsewhere(self.document, self.file or self.path.name)]
 
     def _named(self, number: Number) -> Number:
         return replace(number, model=self.model, setting=self.called.setting if self.called else "")
@@ -151,7 +151,7 @@ def numbers_of(document: ResultsDocument, file: str = "") -> list[Number]:
 
 def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
     """The means over the tasks of datasets that a document states, as far as it has these tasks."""
-    number, found = _numbers_from(document, file), []
+    number, means = _numbers_from(document, file), []
     for dataset, values in document.groups.items():
         tasks = document.group_subtasks.get(dataset, [])
         if not tasks or not document.results.keys() >= {*tasks}:
@@ -159,7 +159,7 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
         extent = together(document.extent(task) for task in tasks)
         for metric, name in numbers_in(values):
             track = _track(document.tracks[tasks[0]].get(key_of(metric, name)), name)
-            found.append(
+            means.append(
                 _measured(number, metric, name, values)(
                     task=dataset,
                     method=name_of(name, track, metric),
@@ -171,7 +171,7 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
                     higher_is_better=document.higher_is_better[tasks[0]].get(metric, True),
                 )
             )
-    return found
+    return means
 
 
 def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]:
@@ -179,11 +179,11 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
 
     They have no track. Filter ``none`` is the model before adaptation, ``ttm`` the adapted one.
     """
-    number, found = _numbers_from(document, file), []
+    number, numbers = _numbers_from(document, file), []
     pairs = [(task, *pair) for task, others in document.ttm_also.items() for pair in others.items()]
     for adapted_to, measured_on, record in pairs:
         counts = record.n_samples
-        found += [
+        numbers += [
             _measured(number, metric, name, record.results, record.ci)(
                 task=f"{adapted_to}{AT}{measured_on}",
                 method=name_of(name, metric=metric),
@@ -198,17 +198,17 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
             )
             for metric, name in numbers_in(record.results)
         ]
-    return found
+    return numbers
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
     """One number for each model, setting, task, metric and filter (`takes_place_of`), in their order."""
-    found: dict[tuple[str, ...], Number] = {}
-    for one in numbers:
-        key = (one.model, one.task, one.metric, one.filter)
-        if key not in found or takes_place_of(one, found[key]):
-            found[key] = one
-    return list(found.values())
+    latest: dict[tuple[str, ...], Number] = {}
+    for number in numbers:
+        key = (number.model, number.task, number.metric, number.filter)
+        if key not in latest or takes_place_of(number, latest[key]):
+            latest[key] = number
+    return list(latest.values())
 
 
 def takes_place_of(one: Number, other: Number) -> bool:
@@ -226,12 +226,12 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[DocumentFile], dict[Path, str
     DataError if a named file is not a results document; UsageError if no file has a finished task.
     """
     runs, skipped = [], dict[Path, str]()
-    for given in paths:
-        for path, document in walk_documents(given) if given.is_dir() else [(given, read_document(given))]:
+    for source in paths:
+        for path, document in walk_documents(source) if source.is_dir() else [(source, read_document(source))]:
             if isinstance(document, str):
                 skipped[path] = document
                 continue
-            below = path.relative_to(given if given.is_dir() else given.parent) if len(paths) == 1 else path
+            below = path.relative_to(source if source.is_dir() else source.parent) if len(paths) == 1 else path
             runs.append(DocumentFile(path, document, file=below.as_posix()))
     if not any(run.document.results for run in runs):
         raise UsageError(f"{', '.join(map(str, paths))}: there is no finished task to export")
@@ -268,11 +268,11 @@ def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number
 def _tag_means(document: ResultsDocument, task: str, mine: Sequence[Number]) -> Iterator[Number]:
     """The means over values of a task's tags; the rest is as in the task's number of the same metric and filter."""
     for name, mean in document.tag_means.get(task, {}).items():
-        for one in (one for one in mine if one.key in mean.numbers):
-            yield _measured(partial(replace, one), one.metric, one.filter, mean.numbers, mean.ci)(
+        for number in (number for number in mine if number.key in mean.numbers):
+            yield _measured(partial(replace, number), number.metric, number.filter, mean.numbers, mean.ci)(
                 task=f"{task}{SLASH}{name}",
                 ties=None,
-                extent=Extent(mean.groups, None if one.limited else mean.groups, one.limited),
+                extent=Extent(mean.groups, None if number.limited else mean.groups, number.limited),
                 cells=mean.cells,
             )
 
@@ -329,5 +329,5 @@ def to_frame(numbers: Iterable[Number]) -> pd.DataFrame:
     import pandas as pd
 
     kinds = dict.fromkeys(_WHOLE, "Int64") | dict.fromkeys(_YES_OR_NO, "bool") | dict.fromkeys(_RATES, "float64")
-    rows = [one.row() for one in numbers]
+    rows = [number.row() for number in numbers]
     return pd.DataFrame(rows, columns=list(_COLUMNS), dtype=object).astype(kinds)

@@ -32,8 +32,8 @@ def exact_power(groups: int, discordance: float, difference: float, alpha: float
     # Most losses with which k flips are still significant; -1 where not even none is enough.
     most = binom.ppf(alpha / 2, flips, 0.5).astype(int)
     most -= binom.cdf(most, flips, 0.5) > alpha / 2
-    found = binom.cdf(most, flips, 1 - wins) + binom.cdf(most, flips, wins)
-    return float(np.sum(binom.pmf(flips, groups, discordance) * np.where(most < 0, 0.0, found)))
+    power = binom.cdf(most, flips, 1 - wins) + binom.cdf(most, flips, wins)
+    return float(np.sum(binom.pmf(flips, groups, discordance) * np.where(most < 0, 0.0, power)))
 
 
 def approximate_power(

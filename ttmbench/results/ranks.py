@@ -72,12 +72,12 @@ def chance(k: int, ranks: Ranks) -> float:
     (0.375, 0.875)
     """
     counts, queries = np.unique(ranks.true, return_counts=True)
-    missed, found = np.ones(len(counts)), np.zeros(len(counts))
+    missed, hit = np.ones(len(counts)), np.zeros(len(counts))
     for drawn in range(min(k, ranks.candidates)):  # summed draw by draw, so that small chances keep their digits
         left = ranks.candidates - drawn
-        found += missed * np.minimum(counts / left, 1)
+        hit += missed * np.minimum(counts / left, 1)
         missed *= np.clip(left - counts, 0, None) / left
-    return math.fsum((found * queries).tolist()) / len(ranks)
+    return math.fsum((hit * queries).tolist()) / len(ranks)
 
 
 def summarise_ranks(
@@ -105,18 +105,18 @@ def summarise_ranks(
     for metric in metrics:
         key, stderr = key_of(metric.name, RAW), stderr_key(metric.name, RAW)
         summary.tracks[key] = metric.track
-        found = ranks.get(metric.scope)
-        values = None if found is None else rank_values(metric, found)
+        ranked = ranks.get(metric.scope)
+        values = None if ranked is None else rank_values(metric, ranked)
         summary.results[key] = summary.results[stderr] = summary.ci[key] = summary.ties[key] = None
-        summary.chance[metric.name] = None if found is None or metric.chance is None else metric.chance(found)
-        if values is None or found is None:
+        summary.chance[metric.name] = None if ranked is None or metric.chance is None else metric.chance(ranked)
+        if values is None or ranked is None:
             continue
         among = (clusters or {}).get(metric.scope)
         ends = stats.interval(values, interval, bootstrap_iters, seed, clusters=among)
         summary.results[key], summary.results[stderr] = stats.mean(values), stats.standard_error(values, among)
         summary.ci[key] = None if ends is None else list(ends)
-        if metric.ties is not None and found.above is not None:  # ties of stored ranks are unknown
-            summary.ties[key] = int(np.sum(metric.ties(found)))
+        if metric.ties is not None and ranked.above is not None:  # ties of stored ranks are unknown
+            summary.ties[key] = int(np.sum(metric.ties(ranked)))
     return summary
 
 
@@ -124,8 +124,8 @@ def ranking_record(kind: str, ranks: Mapping[str, Ranks], about: Mapping[str, ob
     """The record of a ranking task in a results document."""
     return {
         "kind": kind,
-        "queries": {scope: len(one) for scope, one in ranks.items()},
-        "candidates": {scope: one.candidates for scope, one in ranks.items()},
+        "queries": {scope: len(ranked) for scope, ranked in ranks.items()},
+        "candidates": {scope: ranked.candidates for scope, ranked in ranks.items()},
         "resampled": RESAMPLED,
         **about,
     }
@@ -138,10 +138,10 @@ def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
     """
     whose = f"metric '{metric.name}'" + (f" of plugin '{metric.plugin}'" if metric.plugin else "")
     with foreign_errors(whose):
-        given = metric.compute(ranks)
-    if given is None:
+        result = metric.compute(ranks)
+    if result is None:
         return None
-    values = np.asarray(given).astype(np.float64)
+    values = np.asarray(result).astype(np.float64)
     if values.shape != (len(ranks),) or not ((values >= 0) & (values <= 1)).all():
         raise TtmbenchError(
             f"{whose} gave an array of shape {list(values.shape)} for {len(ranks)} queries; one fraction each is needed"

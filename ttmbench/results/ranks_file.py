@@ -54,11 +54,11 @@ def save_ranks(
     ``clusters`` are a number for each image, equal for the same pixels; None where every image is another one.
     """
     arrays: dict[str, np.ndarray] = {}
-    for scope, one in ranks.items():
-        known = {name: getattr(one, name) for name in COUNTS} | {"image": of_query[scope]}
+    for scope, ranked in ranks.items():
+        known = {name: getattr(ranked, name) for name in COUNTS} | {"image": of_query[scope]}
         known |= {} if clusters is None else {"cluster": clusters[of_query[scope]]}
         arrays |= {f"{scope}.{name}": np.asarray(row, np.int64) for name, row in known.items() if row is not None}
-    candidates = {scope: one.candidates for scope, one in ranks.items()}
+    candidates = {scope: ranked.candidates for scope, ranked in ranks.items()}
     save_arrays(path, arrays, {"format": FORMAT, "candidates": candidates, **metadata})
 
 
@@ -71,22 +71,22 @@ def read_saved(path: Path, content: Arrays) -> StoredRanks | None:
         raise DataError(f"{path}: does not say how many candidates there were")
     ranks, images, clusters = {}, {}, {}
     for scope, count in candidates.items():
-        found = {name: content.arrays.get(f"{scope}.{name}") for name in (*COUNTS, "image", "cluster")}
-        strict, true, image = found["strict"], found["true"], found["image"]
+        arrays = {name: content.arrays.get(f"{scope}.{name}") for name in (*COUNTS, "image", "cluster")}
+        strict, true, image = arrays["strict"], arrays["true"], arrays["image"]
         if strict is None or true is None or image is None or type(count) is not int or count < 1:
             raise DataError(f"{path}: has no whole ranks of '{scope}'")
-        if len({one.shape for one in found.values() if one is not None}) > 1 or strict.ndim != 1 or not len(strict):
+        if len({row.shape for row in arrays.values() if row is not None}) > 1 or strict.ndim != 1 or not len(strict):
             raise DataError(f"{path}: the arrays of '{scope}' differ in length")
         for name in ("strict", "as_topk", "above"):
-            one = found[name]
-            if one is not None:
-                _check_ranks(path, one, count)
+            array = arrays[name]
+            if array is not None:
+                _check_ranks(path, array, count)
         if true.min() < 1 or true.max() > count or image.min() < 0:
             raise DataError(f"{path}: the arrays of '{scope}' hold what no query can have")
-        ranks[scope] = Ranks(strict, found["as_topk"], found["above"], true, count)
+        ranks[scope] = Ranks(strict, arrays["as_topk"], arrays["above"], true, count)
         images[scope] = image
-        if found["cluster"] is not None:
-            clusters[scope] = found["cluster"]
+        if arrays["cluster"] is not None:
+            clusters[scope] = arrays["cluster"]
     return StoredRanks(ranks, images, "ttmbench ranks", clusters)
 
 

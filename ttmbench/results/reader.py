@@ -134,7 +134,7 @@ def _words(error: Any, document: object) -> str:
         message = str(error["ctx"]["error"])
     else:
         message = error["msg"].replace("Input should be", "must be").replace("Extra inputs are not", "is not")
-    place, here = [], document
+    keys, here = [], document
     for part in error["loc"]:
         if isinstance(here, dict) and part in here:
             here = here[part]
@@ -142,8 +142,8 @@ def _words(error: Any, document: object) -> str:
             here = here[part]
         elif error["type"] != "missing" or part != error["loc"][-1]:
             continue  # pydantic's own name of a kind of value
-        place.append(str(part))
-    if not place:
+        keys.append(str(part))
+    if not keys:
         return message
-    name = one_line(".".join(place), _PLACE)
+    name = one_line(".".join(keys), _PLACE)
     return f"it has no '{name}'" if error["type"] == "missing" else f"'{name}' {message}"

@@ -13,8 +13,8 @@ from ttmbench.errors import UsageError
 
 def place_of(given: object, what: str = "the path") -> Path:
     """A local path; results at an address are fetched with the files beside them. Errors as for `fetch_results`."""
-    place = read_place(what, given, may_be_address=True)
-    return fetch_results(place, what) if is_address(place) else Path(place)
+    location = read_place(what, given, may_be_address=True)
+    return fetch_results(location, what) if is_address(location) else Path(location)
 
 
 def fetch_results(address: str, what: str, beside: bool = True) -> Path:

@@ -50,12 +50,12 @@ class StoredScores:
         whole = {name: arrays for name, arrays in self.scores.items() if name not in self.subsets}
         return replace(
             self,
-            scores={name: [Scores(one.groups[chosen]) for one in arrays] for name, arrays in whole.items()},
-            group_ids=[self.group_ids[place] for place in chosen],
+            scores={name: [Scores(array.groups[chosen]) for array in arrays] for name, arrays in whole.items()},
+            group_ids=[self.group_ids[position] for position in chosen],
             clusters=None if self.clusters is None else self.clusters.of(chosen),
             subsets={},
             iterations={},
-            tags=None if self.tags is None else [self.tags[place] for place in chosen],
+            tags=None if self.tags is None else [self.tags[position] for position in chosen],
         )
 
 
@@ -213,7 +213,7 @@ def _table(path: Path, value: object, where: str) -> np.ndarray:
         raise DataError(f"{path}: {where} has scores that are no table of numbers")
     if len({len(row) for row in value}) > 1:
         raise DataError(f"{path}: {where} has scores that are no table of numbers: its rows differ in length")
-    return np.array([[_number(path, one, where) for one in row] for row in value], dtype=np.float64)
+    return np.array([[_number(path, cell, where) for cell in row] for row in value], dtype=np.float64)
 
 
 def _number(path: Path, value: object, where: str) -> float:

@@ -74,14 +74,18 @@ def save_scores(
         metadata: strings to keep with them; ``group_ids`` is a JSON list.
         iterations: filter -> for each seed the scores of its iterations: ``scores.<filter>.<seed index>.<iteration>``.
     """
-    named = {f"{name}.{index}": one for name, per_seed in scores.items() for index, one in enumerate(per_seed)}
+    named = {f"{name}.{index}": value for name, per_seed in scores.items() for index, value in enumerate(per_seed)}
     for name, per_seed in iterations.items():
         for index, several in enumerate(per_seed):
-            named |= {f"{name}.{index}.{iteration}": one for iteration, one in enumerate(several)}
+            named |= {f"{name}.{index}.{iteration}": value for iteration, value in enumerate(several)}
     arrays = {
         f"{kind}.{name}": array
-        for name, one in named.items()
-        for kind, array in (("scores", one.groups), ("all_pairs", one.all_pairs), ("caption_pairs", one.caption_pairs))
+        for name, value in named.items()
+        for kind, array in (
+            ("scores", value.groups),
+            ("all_pairs", value.all_pairs),
+            ("caption_pairs", value.caption_pairs),
+        )
         if array is not None
     }
     save_arrays(path, arrays, {"format": FORMAT, **metadata})
@@ -219,7 +223,7 @@ def _saved_subsets(path: Path, about: Mapping[str, object], groups: int) -> dict
     if not isinstance(subsets, dict):
         raise DataError(f"{path}: its 'subsets' are no object of filter and positions")
     for name, positions in subsets.items():
-        whole = isinstance(positions, list) and all(type(one) is int and 0 <= one < groups for one in positions)
+        whole = isinstance(positions, list) and all(type(index) is int and 0 <= index < groups for index in positions)
         if name == RAW or not whole or positions != sorted(set(positions)):
             raise DataError(f"{path}: its 'subsets' of {name} are no increasing positions of its {groups} groups")
     return subsets
@@ -232,7 +236,7 @@ def _saved_clusters(path: Path, about: Mapping[str, object], groups: int, shape:
     arrays = []
     for key, length in (("clusters", groups), ("image_clusters", groups * shape.images)):
         numbers = _saved(path, about, key, "[]")
-        if not isinstance(numbers, list) or len(numbers) != length or any(type(one) is not int for one in numbers):
+        if not isinstance(numbers, list) or len(numbers) != length or any(type(value) is not int for value in numbers):
             raise DataError(f"{path}: its '{key}' is no list of {length} whole numbers")
         try:
             arrays.append(np.array(numbers, np.int64))

@@ -43,7 +43,7 @@ class StoredRun:
     @property
     def values(self) -> dict[str, Values]:
         """Task -> filter -> metric -> group id -> value."""
-        return {task: found.values for task, found in self.groups.items()}
+        return {task: groups.values for task, groups in self.groups.items()}
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGrou
 
     DataError if a file is missing or damaged.
     """
-    found: dict[str, TaskGroups] = {}
+    groups: dict[str, TaskGroups] = {}
     for name, about in document.artifacts.items():
         if about.kind not in ("samples", "also_samples"):
             continue
@@ -83,8 +83,8 @@ def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGrou
         if task is not None and about.kind == "also_samples":
             task = f"{task}{AT}{about.measured_on}"
         if task is not None:
-            found[task] = replace(_groups(folder / name), means=stated_means(document, task))
-    return found
+            groups[task] = replace(_groups(folder / name), means=stated_means(document, task))
+    return groups
 
 
 def runs_in(folder: Path) -> tuple[list[StoredRun], dict[Path, str]]:
@@ -146,6 +146,6 @@ def values_of_lines(lines: Sequence[Mapping[str, Any]]) -> Values:
             if value is not None:
                 sums.setdefault((line["filter"], metric, line["group_id"]), []).append(float(value))
     values: Values = {}
-    for (name, metric, group), found in sums.items():
-        values.setdefault(name, {}).setdefault(metric, {})[group] = sum(found) / len(found)
+    for (name, metric, group), per_seed in sums.items():
+        values.setdefault(name, {}).setdefault(metric, {})[group] = sum(per_seed) / len(per_seed)
     return values

@@ -77,13 +77,13 @@ def _whose(metric: MetricSpec) -> str:
 
 
 def _where(metric: MetricSpec) -> str:
-    place = place_of_function(metric.compute)
-    return f" ({place})" if place else ""
+    location = place_of_function(metric.compute)
+    return f" ({location})" if location else ""
 
 
 def seed_values(metric: MetricSpec, per_seed: Sequence[Scores]) -> np.ndarray | None:
     """The metric's values [seeds, groups]; None where one is undefined, or there are no seeds."""
-    values = [found for scores in per_seed if (found := metric_values(metric, scores)) is not None]
+    values = [row for scores in per_seed if (row := metric_values(metric, scores)) is not None]
     return np.array(values) if values and len(values) == len(per_seed) else None
 
 
@@ -119,8 +119,8 @@ def metric_chance(metric: MetricSpec, scores: Scores) -> float | None:
         assert scores.all_pairs is not None, "a global metric with values has all pairs"
         shape = scores.all_pairs.shape
     with foreign_errors(f"chance of {_whose(metric)}"):
-        found = metric.chance(*shape)
-        chance = None if found is None else float(found)
+        level = metric.chance(*shape)
+        chance = None if level is None else float(level)
     if chance is not None and not 0 <= chance <= 1:
         raise TtmbenchError(
             f"{_whose(metric)} says that its chance level is {chance:g}; it is a fraction from 0 to 1{_where(metric)}"
@@ -221,7 +221,7 @@ def differences(
     Metric -> ``value``, ``ci`` over groups, ``by_seed`` and ``seed_ci``; undefined metrics are left out. The other
     arguments are as of `summarise`.
     """
-    found = {}
+    changes = {}
     for metric in metrics:
         before, after = metric_values(metric, raw), seed_values(metric, adapted)
         if before is None or after is None:
@@ -229,8 +229,8 @@ def differences(
         units = metric_units(metric, clusters, None)
         _, ends = stats.paired_difference(before, after.mean(axis=0), bootstrap_iters, seed, clusters=units)
         means = [stats.mean(values) for values in after]
-        found[metric.name] = difference_of(stats.mean(before), means, None if ends is None else list(ends))
-    return {name: one for name, one in found.items() if one is not None}
+        changes[metric.name] = difference_of(stats.mean(before), means, None if ends is None else list(ends))
+    return {name: change for name, change in changes.items() if change is not None}
 
 
 def difference_of(
@@ -241,9 +241,9 @@ def difference_of(
     >>> difference_of(0.5, [0.5, 0.75])["value"], difference_of(None, [0.5])
     (0.125, None)
     """
-    if raw is None or any(one is None for one in by_seed):
+    if raw is None or any(value is None for value in by_seed):
         return None
-    each = [float(one) - raw for one in by_seed if one is not None]
+    each = [float(value) - raw for value in by_seed if value is not None]
     return {"value": float(np.mean(each)), "ci": ci, "by_seed": each, "seed_ci": seed_interval(each)}
 
 

@@ -36,11 +36,11 @@ class TagMean(BaseModel):
 
     def members(self, groups: Sequence[Group]) -> dict[Cell, list[int]]:
         """The cells that count: values of the tags -> positions of the groups that have them, in order."""
-        found: dict[Cell, list[int]] = {}
+        cells: dict[Cell, list[int]] = {}
         for position, group in enumerate(groups):
             if all(str(group.tags.get(tag, "")) in values for tag, values in self.only.items()):
-                found.setdefault(tuple(str(group.tags.get(tag, "")) for tag in self.by), []).append(position)
-        return {cell: places for cell, places in found.items() if len(places) >= self.at_least}
+                cells.setdefault(tuple(str(group.tags.get(tag, "")) for tag in self.by), []).append(position)
+        return {cell: positions for cell, positions in cells.items() if len(positions) >= self.at_least}
 
     def applies_to(self, groups: Sequence[Group]) -> bool:
         """Whether the groups have its tags; groups of precomputed embeddings have none."""
@@ -118,14 +118,14 @@ def _record(
     ci: dict[str, list[float] | None] = {}
     among = None if clusters is None else clusters.groups
     for (metric, filter_), rows in values.items():
-        found = CellValues.of(np.mean(rows, axis=0), members, among)
+        cell_values = CellValues.of(np.mean(rows, axis=0), members, among)
         key = key_of(metric, filter_)
-        numbers[key] = None if found is None else found.mean
-        numbers[stderr_key(metric, filter_)] = None if found is None else found.standard_error()
-        if found is not None and filter_ not in UNTRAINED:
-            each = [one.mean for one in (CellValues.of(row, members, among) for row in rows) if one is not None]
+        numbers[key] = None if cell_values is None else cell_values.mean
+        numbers[stderr_key(metric, filter_)] = None if cell_values is None else cell_values.standard_error()
+        if cell_values is not None and filter_ not in UNTRAINED:
+            each = [cells.mean for cells in (CellValues.of(row, members, among) for row in rows) if cells is not None]
             numbers[seed_std_key(metric, filter_)] = stats.seed_std(np.array(each))
-        ends = None if found is None else found.interval(interval, iterations, seed)
+        ends = None if cell_values is None else cell_values.interval(interval, iterations, seed)
         ci[key] = None if ends is None else list(ends)
     counted = sum(map(len, members.values()))
     return {"by": list(how.by), "cells": len(members), "groups": counted, "numbers": numbers, "ci": ci}
@@ -193,7 +193,7 @@ def shared_images_note(configs: Mapping[str, Mapping[str, Any]], tasks: Sequence
         config = configs.get(task) or {}
         source = config.get("source") or {}
         places = source.get("images") or source.get("path")
-        at = [f"at {place}" for place in (places if isinstance(places, list) else [places]) if place]
+        at = [f"at {path}" for path in (places if isinstance(places, list) else [places]) if path]
         for shared in dict.fromkeys([*(config.get("images_from") or ()), *at]):
             if shared in seen:
                 alike |= {seen[shared]: None, task: None}

@@ -58,13 +58,13 @@ def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
     """Metrics of adapted models on their own task, then on other tasks (``--ttm_also``), by the task adapted to."""
     transfers: list[Transfer] = []
     for task, others in document.ttm_also.items():
-        own = document.ttm.get(task)
-        if own is not None and own.differences is not None and task in document.results:
+        adapted = document.ttm.get(task)
+        if adapted is not None and adapted.differences is not None and task in document.results:
             itself = AlsoRecord.model_construct(
-                seeds=own.seeds,
+                seeds=adapted.seeds,
                 results=document.results[task],
                 chance=document.chance[task],
-                differences=own.differences,
+                differences=adapted.differences,
                 matching="global" if document.configs[task].get("matching") == "global" else "group",
                 n_samples=document.n_samples[task],
                 ci=document.ci[task],

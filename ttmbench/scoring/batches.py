@@ -200,13 +200,13 @@ def load(blocks: BlockStore | None, side: str, span: Span) -> np.ndarray | None:
     """The rows of a span from its blocks, float32 [rows, ...]; None unless all of them are stored."""
     if blocks is None:
         return None
-    kept = []
+    stored = []
     for number, rows in span.blocks:
         values = blocks.get(side, number)
         if values is None or len(values) != rows.stop - rows.start:
             return None
-        kept.append(values)
-    return np.concatenate(kept)
+        stored.append(values)
+    return np.concatenate(stored)
 
 
 def save(blocks: BlockStore | None, side: str, span: Span, values: np.ndarray) -> None:

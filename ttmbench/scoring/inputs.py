@@ -199,8 +199,8 @@ class ImageRows:
         rows = dict(opened.rows)
         if opened.new:
             batch = self.adapter.prepare_images(opened.new)
-            for place, image in enumerate(image for image in opened.images if image.name not in opened.rows):
-                rows[image.name] = take(batch, slice(place, place + 1))
+            for position, image in enumerate(image for image in opened.images if image.name not in opened.rows):
+                rows[image.name] = take(batch, slice(position, position + 1))
                 if self.kept is not None:
                     self.kept.put(image, rows[image.name], self.fingerprint.of(image))
             if not opened.rows:
@@ -221,7 +221,7 @@ class Window:
         self._here = {row: batch for row, batch in self._here.items() if row >= first}
         while any(row not in self._here for row in wanted.tolist()):
             rows, batch = next(self._coming)
-            for place, row in enumerate(rows.tolist()):
+            for position, row in enumerate(rows.tolist()):
                 if row >= first:
-                    self._here[row] = take(batch, slice(place, place + 1))
+                    self._here[row] = take(batch, slice(position, position + 1))
         return concatenate([self._here[row] for row in wanted.tolist()])

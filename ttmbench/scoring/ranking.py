@@ -45,9 +45,9 @@ def rank_queries(
         raise ValueError(f"{what}: number {int(np.argmax(absent))} has no true candidate")
     counts = {name: np.empty(total, np.int64) for name in ("strict", "as_topk", "above", "true")}
     for rows, scores in _in_blocks(score, total, len(candidates), block, what, f"ranking {what}"):
-        own = queries[rows, None] == candidates
-        counts["true"][rows] = own.sum(axis=1)
-        for name, values in rank_rows(scores, own).items():
+        is_true = queries[rows, None] == candidates
+        counts["true"][rows] = is_true.sum(axis=1)
+        for name, values in rank_rows(scores, is_true).items():
             counts[name][rows] = values
     return Ranks(**counts, candidates=len(candidates))
 
@@ -100,9 +100,9 @@ def rank_chosen(
     true = counts[np.searchsorted(labels, queries)]
     places = {name: np.full(total, len(candidates), np.int64) for name in ("strict", "as_topk", "above")}
     for rows, scores in _in_blocks(score, total, k, BLOCK, what, f"ranking {what}"):
-        own = candidates[chosen[rows]] == queries[rows, None]
-        reached = np.flatnonzero(own.any(axis=1))
-        for name, values in rank_rows(scores[reached], own[reached]).items():
+        is_true = candidates[chosen[rows]] == queries[rows, None]
+        reached = np.flatnonzero(is_true.any(axis=1))
+        for name, values in rank_rows(scores[reached], is_true[reached]).items():
             places[name][rows.start + reached] = values
     return Ranks(**places, true=true, candidates=len(candidates))
 

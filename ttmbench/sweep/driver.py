@@ -128,7 +128,7 @@ class Driver:
         self, planned: Sequence[PlannedCell], root: Path, plan: str, on_error: Literal["continue", "raise"] = "continue"
     ) -> None:
         self._root = root
-        self._summary = new_summary(plan, [one.cell for one in planned], root)
+        self._summary = new_summary(plan, [planned_cell.cell for planned_cell in planned], root)
         self._entries = {entry.number: entry for entry in self._summary.cells}
         stages, changed = [], Counter[str]()
         for cell, entry in zip(planned, self._summary.cells, strict=True):
@@ -319,7 +319,7 @@ def _update_summary(
 
 def _summary(root: Path, plan: str, planned: Sequence[PlannedCell]) -> SweepSummary:
     """The existing summary, if it is of the same cells; else a new one from the cells' documents."""
-    cells = [one.cell for one in planned]
+    cells = [planned_cell.cell for planned_cell in planned]
     try:
         summary = read_summary(root / SUMMARY)
         if [entry.cell for entry in summary.cells] == [cell.folder for cell in cells]:
@@ -327,7 +327,7 @@ def _summary(root: Path, plan: str, planned: Sequence[PlannedCell]) -> SweepSumm
     except DataError:
         pass  # none yet, or a damaged one
     summary = new_summary(plan, cells, root)
-    for entry, one in zip(summary.cells, planned, strict=True):
-        if not stages_left(root, one):
+    for entry, planned_cell in zip(summary.cells, planned, strict=True):
+        if not stages_left(root, planned_cell):
             entry.state = "done"
     return summary

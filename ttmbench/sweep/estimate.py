@@ -66,7 +66,7 @@ def work_of(planned: PlannedCell) -> Work:
 
 def rates(root: Path) -> dict[str, Rate]:
     """Model -> how long it took, from the finished documents below a folder."""
-    found = defaultdict[str, Rate](Rate)
+    by_model = defaultdict[str, Rate](Rate)
     for _, document in walk_documents(root) if root.is_dir() else ():
         if isinstance(document, str):
             continue
@@ -76,16 +76,16 @@ def rates(root: Path) -> dict[str, Rate]:
                 continue
             if document.datasets[task].from_store is None:  # what an earlier run scored took no time
                 spent = sum(seconds.get(step, 0.0) for step in _SCORING)
-                found[document.model_name].scored.append((spent, groups))
+                by_model[document.model_name].scored.append((spent, groups))
             if task in document.ttm:
                 record = document.ttm[task]
                 epochs = len(record.iterations) * int(record.hyperparameters.get("epochs", 1))
                 spent = sum(iteration.seconds for iteration in record.iterations)
-                found[document.model_name].trained.append((spent, epochs * groups))
+                by_model[document.model_name].trained.append((spent, epochs * groups))
             for name, method in document.methods.get(task, {}).items():
-                of_seeds = found[document.model_name].methods.setdefault(name, [])
+                of_seeds = by_model[document.model_name].methods.setdefault(name, [])
                 of_seeds += [(float(cost.seconds), groups) for cost in method.cost]
-    return dict(found)
+    return dict(by_model)
 
 
 def seconds_of(work: Work, rate: Rate | None) -> float | None:

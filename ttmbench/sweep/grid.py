@@ -80,27 +80,27 @@ def combined(
     counted = math.prod(len(values) for grid in grids.values() for values in grid.values())
     if counted > MOST:
         raise UsageError(f"{next(reversed(grids))}: {counted} combinations; at most {MOST} are allowed")
-    found: set[str] = set()
+    names: set[str] = set()
     for values in product(*(grid[key] for grid in grids.values() for key in grid)):
         chosen = dict(zip(keys, values, strict=True))
-        given: Record = {}
+        grid_options: Record = {}
         for key in (key for key in chosen if _as_option(key) in RunConfig.model_fields):
-            given |= checked({key: chosen[key]}, keys[key])
-        methods = _Methods(registry, merged([shared, options, given]))
+            grid_options |= checked({key: chosen[key]}, keys[key])
+        methods = _Methods(registry, merged([shared, options, grid_options]))
         targets: dict[str, Target] = {}
         for key, value in chosen.items():
             option, of_it = targets[key] = methods.target(key, keys[key])
             if of_it is not None:
-                given.setdefault(option, {})[of_it] = value
-        varied = frozenset(targets_of(given))
+                grid_options.setdefault(option, {})[of_it] = value
+        varied = frozenset(targets_of(grid_options))
         _check_free(targets, targets_of(options), varied, keys)
         if methods.turns_ttm_on and any(option == "ttm_args" for option, _ in targets.values()):
-            given[_TTM] = True
+            grid_options[_TTM] = True
         full = _name(name, chosen)
-        if full in found:
+        if full in names:
             raise UsageError(f"{next(reversed(grids))}: two combinations are called {full}; give each value once")
-        found.add(full)
-        yield Setting(full, name, merged([options, given]), varied)
+        names.add(full)
+        yield Setting(full, name, merged([options, grid_options]), varied)
 
 
 def merged(layers: Sequence[Record]) -> Record:
@@ -114,12 +114,12 @@ def merged(layers: Sequence[Record]) -> Record:
 
 def targets_of(options: Record) -> set[Target]:
     """What options set: each, or each of its keys."""
-    found: set[Target] = set()
+    targets: set[Target] = set()
     for option, value in options.items():
         for key in value if option in PAIRS else (None,):
             is_ttm = option == "method_args" and str(key).startswith(f"{_TTM}.")
-            found.add(("ttm_args", str(key)[len(_TTM) + 1 :]) if is_ttm else (option, key))
-    return found
+            targets.add(("ttm_args", str(key)[len(_TTM) + 1 :]) if is_ttm else (option, key))
+    return targets
 
 
 def in_words(target: Target) -> str:
@@ -177,7 +177,7 @@ class _Methods:
         if method == _TTM:
             return _TTM_KEYS
         try:
-            return [one.name for one in arguments(self._registry.method(method))]
+            return [argument.name for argument in arguments(self._registry.method(method))]
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
 
@@ -213,7 +213,7 @@ def _read(value: object) -> object:
 
 
 def _check_free(
-    targets: Mapping[str, Target], fixed: AbstractSet[Target], given: AbstractSet[Target], keys: Mapping[str, str]
+    targets: Mapping[str, Target], fixed: AbstractSet[Target], varied: AbstractSet[Target], keys: Mapping[str, str]
 ) -> None:
     """UsageError for two keys of grids that mean the same, or a key that is fixed in the setting."""
     first: dict[Target, str] = {}
@@ -221,7 +221,7 @@ def _check_free(
         if target in first:
             raise UsageError(f"{keys[key]}: '{first[target]}' and '{key}' are the same; give one of them")
         first[target] = key
-        if target in fixed or (target[1] is None and target[0] in PAIRS and fixed & given):
+        if target in fixed or (target[1] is None and target[0] in PAIRS and fixed & varied):
             raise UsageError(f"{keys[key]}: '{key}' is also fixed in the setting ({in_words(target)}); give it once")
 
 
@@ -249,5 +249,5 @@ def _text(value: object) -> str:
     if isinstance(value, list):
         return "+".join(map(_text, value))
     if isinstance(value, Mapping):
-        return "+".join(f"{key}={_text(one)}" for key, one in value.items())
+        return "+".join(f"{key}={_text(child)}" for key, child in value.items())
     return str(value)

@@ -52,12 +52,12 @@ class Payload:
 def gather(cells: Iterable[Cell], into: Path) -> Payload:
     """Copies what travels to every worker into an empty folder; a folder that is too large is skipped and reported."""
     paths: dict[str, str] = {}
-    for given in dict.fromkeys(path for cell in cells for path in _paths_of(cell.config)):
-        source, target = Path(given), f"files/{len(paths)}"
+    for original in dict.fromkeys(path for cell in cells for path in _paths_of(cell.config)):
+        source, target = Path(original), f"files/{len(paths)}"
         if source.is_dir():
             size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
             if size > MOST:
-                warn(f"{given} has {size / 1e6:.0f} MB and is not sent to workers; put it where their nodes see it")
+                warn(f"{original} has {size / 1e6:.0f} MB and is not sent to workers; put it where their nodes see it")
                 continue
             shutil.copytree(source, into / target / source.name)
         elif source.is_file():
@@ -68,7 +68,7 @@ def gather(cells: Iterable[Cell], into: Path) -> Payload:
                 shutil.copy(path, into / target / path.name)
         else:
             continue
-        paths[given] = f"{target}/{source.name}"
+        paths[original] = f"{target}/{source.name}"
     plugins = _plugin_versions()
     return Payload(paths, plugins, tuple(name for name in plugins if _copy_plugin(name, into / _PLUGINS)))
 

@@ -180,16 +180,16 @@ def expand(plan: SweepPlan, origin: str, over: Record, command: Sequence[str] = 
         included = not plan.include or any(match.fits(*named) for match in plan.include)
         if not included or any(match.fits(*named) for match in plan.exclude):
             continue
-        later = [of_this, *(given for match, given in overrides if match.fits(*named)), over]
+        later = [of_this, *(changes for match, changes in overrides if match.fits(*named)), over]
         where = f"{origin}: cell {_path(setting.name, names[0], name)}"
         fixed = sorted(map(in_words, set[Target]().union(*map(targets_of, later)) & setting.varied))
         if fixed:
             raise UsageError(f"{where}: {fixed[0]} is in a grid, so no model, override or option may fix it")
         layers = [shared, setting.options, *later]
-        given = {"log_samples": True, **merged(layers), "model": model.model, "tasks": [word]}
+        options = {"log_samples": True, **merged(layers), "model": model.model, "tasks": [word]}
         if model.name is not None:
-            given["model_name"] = model.name
-        config = make_run_config({**given, "output_path": "."}, where)  # `Cell.config_at` says where a cell writes
+            options["model_name"] = model.name
+        config = make_run_config({**options, "output_path": "."}, where)  # `Cell.config_at` says where a cell writes
         folder = _path(setting.name, safe_name(config.model_name), safe_name(name))
         if config.save_adapted is not None:
             config = config.model_copy(update={"save_adapted": str(Path(config.save_adapted) / folder)})
@@ -210,11 +210,11 @@ def expand(plan: SweepPlan, origin: str, over: Record, command: Sequence[str] = 
 def _settings(plan: SweepPlan, shared: Record, registry: Registry, origin: str) -> list[Setting]:
     """Every setting; with a grid one for each combination, with its values in the name."""
     settings: dict[str, Setting] = {}
-    for name, given, grid in [(one.name, one.model_extra, one.grid) for one in plan.settings] or [("", None, {})]:
+    for name, extra, grid in [(item.name, item.model_extra, item.grid) for item in plan.settings] or [("", None, {})]:
         where = f"{origin}: settings: {name}"
         grids: dict[str, Grid] = {f"{where}: grid": grid, f"{origin}: grid": plan.grid}
-        grids = {place: values for place, values in grids.items() if values}
-        for setting in combined(name, _options(given or {}, where), grids, shared, registry, _options):
+        grids = {source: values for source, values in grids.items() if values}
+        for setting in combined(name, _options(extra or {}, where), grids, shared, registry, _options):
             if setting.name in settings:
                 raise UsageError(f"{origin}: two settings are called {setting.name}; give each its own name")
             settings[setting.name] = setting
@@ -225,9 +225,9 @@ def _path(*parts: str) -> str:
     return "/".join(filter(None, parts))
 
 
-def _options(given: Mapping[str, object], origin: str) -> Record:
+def _options(entries: Mapping[str, object], origin: str) -> Record:
     """Checks options of a run by the names of the command line; pairs become mappings."""
-    options = {str(key).replace("-", "_"): value for key, value in given.items()}
+    options = {str(key).replace("-", "_"): value for key, value in entries.items()}
     for key, value in options.items():
         if key in NOT_OF_A_CELL:
             raise UsageError(f"{origin}: unknown key '{key}' in a sweep: {NOT_OF_A_CELL[key]}")
@@ -242,7 +242,7 @@ def _options(given: Mapping[str, object], origin: str) -> Record:
             options[key] = with_dots(pairs) if key == "method_args" else pairs
         elif key in ("methods", "ttm_also", "ttm_controls", "track", "include_path"):
             names = split_names(value) if isinstance(value, str) else value
-            if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise UsageError(f"{origin}: '{key}' must be a list of names, got {value!r:.80}")
             options[key] = names
     return options

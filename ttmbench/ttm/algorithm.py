@@ -110,9 +110,9 @@ def selections(
         labels = first if iteration == 1 else blind.propose(scores, parts.pseudo_labels)
         threshold = float(thresholds[iteration - 1])
         chosen = parts.selection(labels, threshold, by_share, config.ties) & eligible(labels, config.ties)
-        own = Selection(labels.captions, chosen, labels.soft)
+        selection = Selection(labels.captions, chosen, labels.soft)
         rng = np.random.default_rng([seed, iteration, 2])
-        return threshold, labels, supervision(blind.proposal(own, labels.tie, rng))
+        return threshold, labels, supervision(blind.proposal(selection, labels.tie, rng))
 
     return choose
 
@@ -250,13 +250,13 @@ class ShuffledTask:
         """What to train on for the chosen units, as rows of distinct images and captions; with soft labels if asked."""
         if with_targets and not self.is_global:
             return self._soft(choice)
-        rows, given = self._stage.prepared.rows, self.unshuffle(choice.captions)
+        rows, chosen = self._stage.prepared.rows, self.unshuffle(choice.captions)
         if not isinstance(self._stage.adapter, Trainable):
             return self._all_inside(choice)
         if self.is_global:
-            images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[given]
+            images, captions = rows.images.reshape(-1)[:, None], rows.captions.reshape(-1)[chosen]
         else:
-            images, captions = self._sides(self._choosing, np.take_along_axis(self._options, given, axis=1))
+            images, captions = self._sides(self._choosing, np.take_along_axis(self._options, chosen, axis=1))
         targets = np.ones((int(choice.selected.sum()), 1, 1), np.float32) if with_targets else None
         return TrainingPairs(images[choice.selected], captions[choice.selected], targets=targets)
 

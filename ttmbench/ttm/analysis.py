@@ -57,8 +57,8 @@ def thresholds(question: Question) -> Analysis:
         raise UsageError("every matching of this task ties, so no threshold keeps any")
     low = min(0.0, float(clear.min())) if question.stage.spec.is_global else 0.0
     levels = np.linspace(low, float(clear.max()), POINTS)
-    kept = (confidence[None, :] >= levels[:, None]) & ~tie[None, :]
-    selected, correct = kept.sum(axis=1), (kept & right[None, :]).sum(axis=1)
+    mask = (confidence[None, :] >= levels[:, None]) & ~tie[None, :]
+    selected, correct = mask.sum(axis=1), (mask & right[None, :]).sum(axis=1)
     total = len(confidence)
     return {
         "candidates": total,
@@ -262,8 +262,8 @@ def observe(steps: Iterable[Step], raw: Scores, is_global: bool) -> Seen:
         return Seen(None, tuple(selected), tuple(loss), None, diverged=str(error))
     assert last is not None, "TTM has at least one iteration"
     after = candidates(last.scores, is_global)
-    kept = confident_kept(candidates(raw, is_global), after)
-    return Seen(after, tuple(selected), tuple(loss), kept, last.scores)
+    fraction = confident_kept(candidates(raw, is_global), after)
+    return Seen(after, tuple(selected), tuple(loss), fraction, last.scores)
 
 
 def same(one: PseudoLabels, other: PseudoLabels) -> np.ndarray:
@@ -273,10 +273,10 @@ def same(one: PseudoLabels, other: PseudoLabels) -> np.ndarray:
 
 def agreement(runs: Sequence[Seen]) -> float | None:
     """Fraction of units that two seeds match alike, mean over pairs; None for fewer than two, or if one diverged."""
-    found = [run.matching for run in runs if run.matching is not None]
-    if len(found) < 2 or len(found) < len(runs):
+    matchings = [run.matching for run in runs if run.matching is not None]
+    if len(matchings) < 2 or len(matchings) < len(runs):
         return None
-    return fmean(float(same(one, other).mean()) for one, other in itertools.combinations(found, 2))
+    return fmean(float(same(left, right).mean()) for left, right in itertools.combinations(matchings, 2))
 
 
 def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:

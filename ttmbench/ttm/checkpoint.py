@@ -233,8 +233,8 @@ def training_tensors(
     tensors = {f"model.{name}": tensor for name, tensor in model.items()}
     tensors |= {f"random.{device}": state for device, state in random.items()}
     for number, values in (optimizer or {}).items():
-        given = {name: value for name, value in values.items() if value is not None}
-        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in given.items()}
+        entries = {name: value for name, value in values.items() if value is not None}
+        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in entries.items()}
     return tensors
 
 

@@ -94,8 +94,8 @@ def named_parameters(adapter: Trainable | PairTrainable) -> NamedParameters:
     """The parameters that an adapter trains, by their names in its module; by numbers where it has none."""
     module = module_of(adapter)
     names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
-    given = enumerate(adapter.parameters())
-    return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in given]
+    numbered = enumerate(adapter.parameters())
+    return [(names.get(id(parameter), f"parameters.{number}"), parameter) for number, parameter in numbered]
 
 
 def module_of(adapter: object) -> torch.nn.Module | None:
@@ -326,9 +326,9 @@ def contrastive_in_parts(
     for (tower, rows), whole in zip(sides, features, strict=True):
         gradient = whole.grad
         for part in parts(rows) if gradient is not None else ():
-            found = tower(take(rows, part))
-            if gradient is not None and found.requires_grad:  # a side may have no parameter that is trained
-                found.backward(gradient[part])  # type: ignore[no-untyped-call]
+            encoded = tower(take(rows, part))
+            if gradient is not None and encoded.requires_grad:  # a side may have no parameter that is trained
+                encoded.backward(gradient[part])  # type: ignore[no-untyped-call]
     return loss
 
 

@@ -43,8 +43,8 @@ def rank_of(which: str) -> int | None:
     >>> rank_of("lora:16"), rank_of("norm")
     (16, None)
     """
-    found = _LORA.fullmatch(which)
-    return None if found is None else int(found[1])
+    match = _LORA.fullmatch(which)
+    return None if match is None else int(match[1])
 
 
 class LowRankUpdate:

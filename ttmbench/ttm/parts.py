@@ -111,22 +111,26 @@ def load_part(spec: MethodPart, given: Mapping[str, Any]) -> Callable[..., Any]:
     return _checked(partial(function, **arguments), spec.kind, f"{spec.kind} '{spec.name}' ({spec.target})")
 
 
-def _arguments(function: Callable[..., Any], given: Mapping[str, Any], origin: str) -> dict[str, Any]:
+def _arguments(function: Callable[..., Any], values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """The given arguments by name, as the function's annotations have them; UsageError for an unknown or wrong one."""
-    named = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
-    written = SimpleNamespace(__annotations__={one.name: one.annotation for one in named})
+    named = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    written = SimpleNamespace(__annotations__={parameter.name: parameter.annotation for parameter in named})
     hints = get_type_hints(written, getattr(inspect.unwrap(function), "__globals__", {}), include_extras=True)
     fields: dict[str, Any] = {
-        one.name: (
-            Any if one.annotation is one.empty else hints[one.name],
-            ... if one.default is one.empty else one.default,
+        parameter.name: (
+            Any if parameter.annotation is parameter.empty else hints[parameter.name],
+            ... if parameter.default is parameter.empty else parameter.default,
         )
-        for one in named
+        for parameter in named
     }
     form = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=())
     model = create_model("Arguments", __config__=form, **fields)
     try:
-        return dict(model.model_validate(dict(given)))
+        return dict(model.model_validate(dict(values)))
     except ValidationError as error:
         known = "" if fields else "; it takes none"
         raise UsageError(f"{origin}: {describe(error, model)}{known}") from None
@@ -136,29 +140,29 @@ def _checked(function: Callable[..., Any], kind: PartKind, whose: str) -> Callab
     """The function of a part, whose errors and wrong results name it."""
 
     @wraps(function.func if isinstance(function, partial) else function)
-    def call(*given: Any) -> Any:
+    def call(*arguments: Any) -> Any:
         with foreign_errors(whose):
-            found = function(*given)
-            problem = _PROBLEMS[kind](found, *given)
+            result = function(*arguments)
+            problem = _PROBLEMS[kind](result, *arguments)
         if problem:
             raise UsageError(f"{whose} {problem}")
-        return found
+        return result
 
     return call
 
 
-def _labels_problem(found: object, scores: np.ndarray) -> str | None:
-    if not isinstance(found, PseudoLabels):
-        return f"must give PseudoLabels, got {type(found).__name__}"
+def _labels_problem(labels: object, scores: np.ndarray) -> str | None:
+    if not isinstance(labels, PseudoLabels):
+        return f"must give PseudoLabels, got {type(labels).__name__}"
     units, chosen = len(scores), (len(scores), 1) if scores.ndim == 2 else scores.shape[:2]
-    captions = found.captions
+    captions = labels.captions
     if captions.shape != chosen or captions.dtype.kind != "i" or not np.isin(captions, range(scores.shape[-1])).all():
         return f"must give captions, int {list(chosen)} from 0 to {scores.shape[-1] - 1}"
-    if found.confidence.shape != (units,) or not np.isfinite(found.confidence).all():
+    if labels.confidence.shape != (units,) or not np.isfinite(labels.confidence).all():
         return f"must give confidence, finite [{units}]"
-    if found.tie.shape != (units,) or found.tie.dtype != bool:
+    if labels.tie.shape != (units,) or labels.tie.dtype != bool:
         return f"must give tie, bool [{units}]"
-    soft = found.soft
+    soft = labels.soft
     if soft is not None and (
         soft.shape != scores.shape or not np.allclose(soft.sum(-1), 1, atol=1e-3) or soft.min() < 0
     ):
@@ -166,29 +170,29 @@ def _labels_problem(found: object, scores: np.ndarray) -> str | None:
     return None
 
 
-def _selection_problem(found: object, labels: PseudoLabels, *_: object) -> str | None:
+def _selection_problem(selected: object, labels: PseudoLabels, *_: object) -> str | None:
     units = len(labels.tie)
-    is_mask = isinstance(found, np.ndarray) and found.shape == (units,) and found.dtype == bool
+    is_mask = isinstance(selected, np.ndarray) and selected.shape == (units,) and selected.dtype == bool
     return None if is_mask else f"must give a bool array [{units}]"
 
 
-def _loss_problem(found: object, *_: object) -> str | None:
-    is_loss = isinstance(found, torch.Tensor) and found.ndim == 0 and found.requires_grad
+def _loss_problem(loss: object, *_: object) -> str | None:
+    is_loss = isinstance(loss, torch.Tensor) and loss.ndim == 0 and loss.requires_grad
     return None if is_loss else "must give a scalar tensor with a gradient"
 
 
-def _rate_problem(found: object, *_: object) -> str | None:
-    is_factor = isinstance(found, int | float) and np.isfinite(found) and found >= 0
-    return None if is_factor else f"must give a finite number of at least 0, got {found!r:.80}"
+def _rate_problem(factor: object, *_: object) -> str | None:
+    is_factor = isinstance(factor, int | float) and np.isfinite(factor) and factor >= 0
+    return None if is_factor else f"must give a finite number of at least 0, got {factor!r:.80}"
 
 
 _PROBLEMS: Mapping[str, Callable[..., str | None]] = {
     "pseudo_labels": _labels_problem,
     "selection": _selection_problem,
     "loss": _loss_problem,
-    "optimizer": lambda found, *_: None if isinstance(found, torch.optim.Optimizer) else "must give a torch optimizer",
+    "optimizer": lambda value, *_: None if isinstance(value, torch.optim.Optimizer) else "must give a torch optimizer",
     "lr_schedule": _rate_problem,
-    "stopping": lambda found, *_: None if isinstance(found, bool | np.bool_) else "must give True or False",
+    "stopping": lambda value, *_: None if isinstance(value, bool | np.bool_) else "must give True or False",
     "teacher": lambda *_: None,
 }
 assert set(_PROBLEMS) == set(get_args(PartKind))

@@ -89,8 +89,8 @@ class Trainer:
         self._batch = batch_of(config, units, images, stage.is_global)
         self._trained = trained_parameters(stage.adapter, config.train)
         self._optimizer = parts.optimizer(self._trained, config)
-        own = stage.adapter.state_dict().keys() if config.train != "all" else ()
-        self._updates = {name: one for name, one in self._trained if own and name not in own}  # of low rank
+        names = stage.adapter.state_dict().keys() if config.train != "all" else ()
+        self._updates = {name: value for name, value in self._trained if names and name not in names}  # of low rank
         self._teacher = None if parts.teacher is None else self._copied()
         torch.manual_seed(seed)  # for adapters with dropout; nothing else here draws from torch
 
@@ -105,15 +105,15 @@ class Trainer:
 
     def _weights(self) -> dict[str, torch.Tensor]:
         """Everything that training changes, by name; the tensors are not copied."""
-        return {**self.stage.adapter.state_dict(), **{name: one.detach() for name, one in self._updates.items()}}
+        return {**self.stage.adapter.state_dict(), **{name: update.detach() for name, update in self._updates.items()}}
 
     def _copied(self) -> dict[str, torch.Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self._weights().items()}
 
     def _load(self, weights: Mapping[str, torch.Tensor], is_resumed: bool = False) -> None:
         """Weights as `_weights` gives them; TtmbenchError if the model of a resumed run does not load them."""
-        own = {name: tensor for name, tensor in weights.items() if name not in self._updates}
-        (resume_weights if is_resumed else restore)(self.stage.adapter, own)
+        tensors = {name: tensor for name, tensor in weights.items() if name not in self._updates}
+        (resume_weights if is_resumed else restore)(self.stage.adapter, tensors)
         with torch.no_grad():
             for name, update in self._updates.items():
                 update.copy_(weights[name])
@@ -299,6 +299,6 @@ def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch
             )
 
 
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
+def _distance(left: np.ndarray, right: np.ndarray) -> float:
     """Largest absolute difference; NaN if a score is NaN."""
-    return float(np.abs(one.astype(np.float64) - other).max())
+    return float(np.abs(left.astype(np.float64) - right).max())

@@ -72,12 +72,12 @@ class _Page(HTMLParser):
         self._inside = ""  # "form" or "p", the form or the error that is being read
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if tag == "form" and given.get("id") == _FORM:
-            self.action, self._inside = given.get("action", ""), tag
-        elif tag == "input" and self._inside == "form" and given.get("type") == "hidden" and given.get("name"):
-            self.fields[given["name"]] = given.get("value", "")
-        elif tag == "p" and given.get("class") in _ERRORS:
+        values = {name: value or "" for name, value in attrs}
+        if tag == "form" and values.get("id") == _FORM:
+            self.action, self._inside = values.get("action", ""), tag
+        elif tag == "input" and self._inside == "form" and values.get("type") == "hidden" and values.get("name"):
+            self.fields[values["name"]] = values.get("value", "")
+        elif tag == "p" and values.get("class") in _ERRORS:
             self._inside = tag
 
     def handle_endtag(self, tag: str) -> None:

@@ -173,8 +173,8 @@ def _replace_group(rng: np.random.RandomState, group_id: str, style: str) -> Sce
 def _place_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:
     look, first = _any_look(rng), _any_relation(rng)
     places = (first, OPPOSITE[first])
-    scenes = tuple(draw_one(rng, look, place, style) for place in places)
-    return SceneGroup(group_id, scenes, tuple(f"{look} {PLACES[place]}" for place in places), _axis(first))
+    scenes = tuple(draw_one(rng, look, side, style) for side in places)
+    return SceneGroup(group_id, scenes, tuple(f"{look} {PLACES[side]}" for side in places), _axis(first))
 
 
 def _described_group(rng: np.random.RandomState, group_id: str, style: str) -> SceneGroup:

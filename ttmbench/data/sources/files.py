@@ -96,10 +96,10 @@ def read_hub_files(request: SourceRequest) -> Loaded:
     """
     options = read_hub_options(HubFilesOptions, request)
     check_folder(options.path)
-    own = options.local_copy(data_folder(request.data_dir))
-    if own is not None:
-        loaded = read_files(own, options, request)
-        return Loaded(loaded.groups, {"revision": None, "folder": str(own), **loaded.source})
+    copy = options.local_copy(data_folder(request.data_dir))
+    if copy is not None:
+        loaded = read_files(copy, options, request)
+        return Loaded(loaded.groups, {"revision": None, "folder": str(copy), **loaded.source})
     folder = options.snapshot(list(options.allow) or None, request.offline)
     try:
         hint = "; `ttmbench download` fetches it again"

@@ -41,8 +41,8 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     listed = _image_columns(table.features, request.columns["images"])
     for column, is_list in listed.items():
         table = table.cast_column(column, type(table.features[column])(raw) if is_list else raw)
-    own = opened.folder if opened.revision is None else None
-    roots = _cache_folders() if own is None else [own]
+    copy = opened.folder if opened.revision is None else None
+    roots = _cache_folders() if copy is None else [copy]
 
     def image(cell: ImageCell) -> ImageRef:
         if cell.column not in listed:
@@ -57,8 +57,8 @@ def read_huggingface(request: SourceRequest) -> Loaded:
     dropped: list[dict[str, str]] = []
     remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
     record: dict[str, object] = {"revision": opened.revision, "exif": options.exif}
-    if own is not None:
-        record["folder"] = str(own)
+    if copy is not None:
+        record["folder"] = str(copy)
     return Loaded(remaining, record | ({"dropped": dropped} if dropped else {}))
 
 

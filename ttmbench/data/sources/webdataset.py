@@ -103,8 +103,8 @@ def read_webdataset(request: SourceRequest) -> Loaded:
     """
     options = read_hub_options(WebdatasetOptions, request)
     check_folder(options.path)
-    own = options.local_copy(data_folder(request.data_dir))
-    folder = own or options.snapshot(options.patterns, request.offline)
+    copy = options.local_copy(data_folder(request.data_dir))
+    folder = copy or options.snapshot(options.patterns, request.offline)
     lacking = options.incomplete(folder)
     if lacking is not None:
         raise DataError(f"{options.where}: {lacking} in {folder}; `ttmbench download` fetches it again")
@@ -118,9 +118,9 @@ def read_webdataset(request: SourceRequest) -> Loaded:
 
     shards = [folder / name for name in options.found_in(folder)]
     groups = groups_from_rows(_rows(shards, options.lines), replace(request, limit=None), image)
-    record: dict[str, object] = {"revision": None if own else commit_of(folder), "exif": options.exif}
-    if own is not None:
-        record["folder"] = str(own)
+    record: dict[str, object] = {"revision": None if copy else commit_of(folder), "exif": options.exif}
+    if copy is not None:
+        record["folder"] = str(copy)
     return Loaded(list(islice(groups, request.limit)), record)
 
 

@@ -191,8 +191,8 @@ def _exchange(scenes: dict[str, dict[str, Photo]], pairs: Iterable[WrongLabels])
 def _still_wrong(first: Photo, second: Photo, published: tuple[str, str] | None) -> tuple[bool, str]:
     """Whether the two files still show each other's relation, as far as known, and why."""
     with suppress(DataError):
-        said = [told_by_captions(Group(photo.name, (photo.image,), photo.captions))[1] for photo in (first, second)]
-        if said == [second.relation, first.relation]:
+        labelled = [told_by_captions(Group(photo.name, (photo.image,), photo.captions))[1] for photo in (first, second)]
+        if labelled == [second.relation, first.relation]:
             return False, "corrected: their captions have been exchanged in the data; nothing is done"
     if published is None:
         return True, "not checked: no digest known"

@@ -41,11 +41,11 @@ def lm_eval_document(run: DocumentFile) -> dict[str, object]:
     document, numbers = run.document, run.numbers()
     own_task = {row.task: row.own_task for row in numbers}  # a mean over values of tags is a separate task
     own_task = dict.fromkeys(document.results, "") | own_task
-    own_task = {task: own or task for task, own in own_task.items()}
+    own_task = {task: parent or task for task, parent in own_task.items()}
     results = _values(own_task, numbers)
     means = _values(document.groups, means_of(document))
     in_a_group = {task for tasks in document.group_subtasks.values() for task in tasks}
-    directions = {task: dict(document.higher_is_better[own]) for task, own in own_task.items()}
+    directions = {task: dict(document.higher_is_better[parent]) for task, parent in own_task.items()}
     for group, tasks in document.group_subtasks.items():
         directions[group] = {metric: up for task in tasks for metric, up in directions.get(task, {}).items()}
     content = document.to_dict()
@@ -54,9 +54,9 @@ def lm_eval_document(run: DocumentFile) -> dict[str, object]:
         "results": {**results, **means},
         **({"groups": means} if means else {}),
         "group_subtasks": {**document.group_subtasks, **{task: [] for task in own_task if task not in in_a_group}},
-        "configs": {task: _task_config(task, own, document) for task, own in own_task.items()},
+        "configs": {task: _task_config(task, parent, document) for task, parent in own_task.items()},
         "versions": {
-            **{task: document.versions[own] for task, own in own_task.items()},
+            **{task: document.versions[parent] for task, parent in own_task.items()},
             **dict.fromkeys(means, MISSING),
         },
         "n-shot": dict.fromkeys([*own_task, *means], 0),

@@ -69,8 +69,8 @@ def result_cell(row: Number | None, best: float | None = None, chance: float | N
     about += f"; but {row.disagrees}" if row.disagrees else ""
     kind = "number best" if row.value == best else "number"
     spread = "" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>'
-    own = "" if chance is None or row.chance in (None, chance) else f"<small>chance {percent(row.chance)}</small>"
-    text = f"{escape(marked(row))}{spread}{own}"
+    level = "" if chance is None or row.chance in (None, chance) else f"<small>chance {percent(row.chance)}</small>"
+    text = f"{escape(marked(row))}{spread}{level}"
     return Markup(f'<td class="{kind}" data-value="{row.value}" title="{escape(about)}">{text}</td>\n')
 
 

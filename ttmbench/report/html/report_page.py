@@ -88,7 +88,7 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
     """The page, which loads nothing except images if they are ``links`` to files."""
     runs, rows = report.gathered.runs, report.rows
     numbers = [number for run in runs for number in run.numbers]
-    transfers = [replace(one, model=run.model) for run in runs for one in transfers_of(run.document)]
+    transfers = [replace(transfer, model=run.model) for run in runs for transfer in transfers_of(run.document)]
     counts = {"run": len(runs), "model": len({run.model for run in runs})}
     counts["task"] = len({task for run in runs for task in run.document.results})
     keys = list(report.thumbnails)
@@ -169,7 +169,7 @@ def bar(
 
 
 def _answer_bar(row: AnswerRow) -> Markup:
-    raw, matched, ttm = (None if one is None else one.value for one in (row.raw, row.matched, row.ttm))
+    raw, matched, ttm = (None if number is None else number.value for number in (row.raw, row.matched, row.ttm))
     marks = {"diamond": matched, "full": ttm, "open": raw}
     joined = (None, None) if row.gain is None else (matched, ttm)
     return bar(marks, [number.chance for number in row.numbers], joined=joined)
@@ -226,7 +226,7 @@ def _tracks(runs: Sequence[ReportedRun]) -> dict[str | None, list[tuple[Reported
     for run in runs:
         for number in run.numbers:
             rows[number.track if number.track in TRACK_TITLES else None].append((run, number))
-    return {track: sorted(found, key=lambda row: row[1].limited) for track, found in rows.items() if found}
+    return {track: sorted(pairs, key=lambda row: row[1].limited) for track, pairs in rows.items() if pairs}
 
 
 def _chart(run: ReportedRun, course: charts.Course) -> Markup:

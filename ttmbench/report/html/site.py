@@ -290,7 +290,7 @@ def _reproduces(later: ResultsDocument, earlier: ResultsDocument) -> bool:
         if split_key(key)[1] == RAW
     ]
     return bool(pairs) and all(
-        one == other or (one is not None and other is not None and abs(one - other) <= _NEARLY) for one, other in pairs
+        new == old or (new is not None and old is not None and abs(new - old) <= _NEARLY) for new, old in pairs
     )
 
 

@@ -159,7 +159,7 @@ def chance_levels(rows: Iterable[Number]) -> dict[str, float]:
     for row in rows:
         if row.chance is not None:
             levels.setdefault(row.metric, Counter())[row.filter in BUILT_IN_FILTERS, row.chance] += 1
-    return {metric: max(found, key=lambda one: (one[0], found[one]))[1] for metric, found in levels.items()}
+    return {metric: max(counts, key=lambda level: (level[0], counts[level]))[1] for metric, counts in levels.items()}
 
 
 def best_of(lines: Sequence[BoardLine]) -> dict[str, float]:

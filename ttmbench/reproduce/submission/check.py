@@ -75,8 +75,8 @@ def check_submission(
         findings.refuse("run_key", f"cannot be computed again: {why}")
         return findings
     files = Files.of(path, document, config)
-    place = None if data_dir is None else str(data_dir)
-    submission = Submission(document, config, registry, tasks, settings, also, key, files, findings, with_data, place)
+    folder = None if data_dir is None else str(data_dir)
+    submission = Submission(document, config, registry, tasks, settings, also, key, files, findings, with_data, folder)
     try:
         expected = submission.expected()
     except TtmbenchError as error:
@@ -97,38 +97,38 @@ def _check_form(raw: dict[str, object], document: ResultsDocument, findings: Fin
     check_texts(raw, findings)
     if document.status != "done" or not document.results:
         findings.refuse("status", f"is {document.status}, a submission is of a run that is done and has numbers")
-    for place, error in enumerate(document.errors):
-        findings.refuse(f"errors.{place}", f"task {error.task} failed: {error.message:.200}")
+    for index, error in enumerate(document.errors):
+        findings.refuse(f"errors.{index}", f"task {error.task} failed: {error.message:.200}")
 
 
-def _compare(found: object, expected: object, place: str, check: Check, findings: Findings) -> None:
+def _compare(found: object, expected: object, key: str, check: Check, findings: Findings) -> None:
     """Walks both documents: recomputed fields are equal, recorded and free ones are of reasonable form and size."""
     if isinstance(found, Part) and isinstance(expected, Part):
         for name, about in type(found).model_fields.items():
-            key = f"{place}.{about.alias or name}" if place else (about.alias or name)
-            kind = next(one for one in about.metadata if isinstance(one, Check))
+            child_key = f"{key}.{about.alias or name}" if key else (about.alias or name)
+            kind = next(item for item in about.metadata if isinstance(item, Check))
             if (name in found.model_fields_set) != (name in expected.model_fields_set):
                 present = name in found.model_fields_set
-                findings.refuse(key, "is present, but the run does not write it" if present else "is missing")
-            _compare(getattr(found, name), getattr(expected, name), key, kind, findings)
+                findings.refuse(child_key, "is present, but the run does not write it" if present else "is missing")
+            _compare(getattr(found, name), getattr(expected, name), child_key, kind, findings)
         extra = found.model_extra, expected.model_extra
-        findings.same(place, extra[0] or {}, extra[1] or {}, "the run writes")
+        findings.same(key, extra[0] or {}, extra[1] or {}, "the run writes")
     elif check != RECOMPUTED and not _has_parts(found):
-        check_value(place, found, findings)
+        check_value(key, found, findings)
     elif isinstance(found, Mapping) and isinstance(expected, Mapping):
-        for key in dict.fromkeys([*expected, *found]):
-            at = f"{place}.{key}"
-            if key not in found:
-                findings.refuse(at, "is missing; the command, data and scores give it")
-            elif key not in expected:
-                findings.refuse(at, "is present, but the command, data and scores do not give it")
+        for name in dict.fromkeys([*expected, *found]):
+            child_key = f"{key}.{name}"
+            if name not in found:
+                findings.refuse(child_key, "is missing; the command, data and scores give it")
+            elif name not in expected:
+                findings.refuse(child_key, "is present, but the command, data and scores do not give it")
             else:
-                _compare(found[key], expected[key], at, check, findings)
+                _compare(found[name], expected[name], child_key, check, findings)
     elif isinstance(found, list) and isinstance(expected, list) and _has_parts(found) and len(found) == len(expected):
-        for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-            _compare(one, other, f"{place}.{number}", check, findings)
+        for number, (left, right) in enumerate(zip(found, expected, strict=True)):
+            _compare(left, right, f"{key}.{number}", check, findings)
     else:
-        findings.same(place, found, expected, _BY.get(place.partition(".")[0], "the command, data and scores give"))
+        findings.same(key, found, expected, _BY.get(key.partition(".")[0], "the command, data and scores give"))
 
 
 _BY = {"config": "the command gives", "configs": "the task has", "model_name": "the command gives"}
@@ -146,23 +146,23 @@ def refuse_copies(checked: Mapping[str, Findings]) -> None:
 
     Takes the findings by the name of the document, and adds to them.
     """
-    for (name, one), (other, two) in combinations(checked.items(), 2):
-        for task in one.raw_scores.keys() & two.raw_scores.keys():
-            if not _nearly_equal(one.raw_scores[task], two.raw_scores[task]):
+    for (name, first), (other_name, second) in combinations(checked.items(), 2):
+        for task in first.raw_scores.keys() & second.raw_scores.keys():
+            if not _nearly_equal(first.raw_scores[task], second.raw_scores[task]):
                 continue
-            if one.checkpoint == two.checkpoint:
-                two.notes.append(f"{task}: reproduces the raw scores of {name}, which names the same checkpoint")
+            if first.checkpoint == second.checkpoint:
+                second.notes.append(f"{task}: reproduces the raw scores of {name}, which names the same checkpoint")
                 continue
             words = "has (nearly) the raw scores of {}, which names another checkpoint: one of them is a copy"
-            one.refuse(f"results.{task}", words.format(other))
-            two.refuse(f"results.{task}", words.format(name))
+            first.refuse(f"results.{task}", words.format(other_name))
+            second.refuse(f"results.{task}", words.format(name))
 
 
-def _nearly_equal(one: np.ndarray, other: np.ndarray) -> bool:
+def _nearly_equal(left: np.ndarray, right: np.ndarray) -> bool:
     """Whether two arrays are one model's scores: equal up to rounding, or in nearly the same order."""
-    if one.shape != other.shape or np.ptp(one) == 0 or np.ptp(other) == 0:
+    if left.shape != right.shape or np.ptp(left) == 0 or np.ptp(right) == 0:
         return False
-    if np.abs(one - other).max() <= NEAR_SCORES * np.ptp(one):
+    if np.abs(left - right).max() <= NEAR_SCORES * np.ptp(left):
         return True
-    ranks = np.corrcoef(rankdata(one), rankdata(other))[0, 1]
+    ranks = np.corrcoef(rankdata(left), rankdata(right))[0, 1]
     return bool(ranks >= NEAR_RANKS)

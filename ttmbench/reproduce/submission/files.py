@@ -68,14 +68,14 @@ class Files:
         if about is None:
             return _ABSENT
         try:
-            found = path.lstat()
-            if not stat.S_ISREG(found.st_mode):
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
                 return "is not a regular file (links are not followed)"
-            if found.st_size != about.bytes:
-                return f"has {found.st_size} bytes, the document says {about.bytes}"
+            if status.st_size != about.bytes:
+                return f"has {status.st_size} bytes, the document says {about.bytes}"
             most = "array_bytes" if name.endswith(".safetensors") else "text_bytes"
-            if found.st_size > limit(most):
-                return f"is too large: {found.st_size} bytes, at most {limit(most)} are read; {raised_by(most)}"
+            if status.st_size > limit(most):
+                return f"is too large: {status.st_size} bytes, at most {limit(most)} are read; {raised_by(most)}"
             digest = file_digest(path)
         except (OSError, ValueError) as error:
             return f"cannot be read ({getattr(error, 'strerror', None) or error})"
@@ -104,9 +104,9 @@ def compare_files(path: Path, made: Path, findings: Findings) -> None:
     findings.same(path.name, found.about, expected.about, "the run writes")
     findings.same(f"{path.name}, arrays", sorted(found.arrays), sorted(expected.arrays), "the run writes")
     for name in found.arrays.keys() & expected.arrays.keys():
-        one, other = found.arrays[name], expected.arrays[name]
-        if one.dtype != other.dtype or not np.array_equal(one, other):
-            words = f"is not what the run writes ({other.dtype} {other.shape})"
+        stored, written = found.arrays[name], expected.arrays[name]
+        if stored.dtype != written.dtype or not np.array_equal(stored, written):
+            words = f"is not what the run writes ({written.dtype} {written.shape})"
             findings.refuse(f"{path.name}, {name}", words)
 
 

@@ -64,7 +64,7 @@ def method_columns(
     task = scored.spec.task
     shared = MethodRun(scored.raw, scored.spec.shape, scored.metrics, run.config.run_seeds)
     for name in run.config.methods:
-        spec, given = run.registry.method(name), settings_for(run.config, name)
+        spec, arguments = run.registry.method(name), settings_for(run.config, name)
         record, arrays = document.methods.get(task, {}).get(name), stored.scores.get(name)
         if record is None and arrays is None and _is_undefined(spec, scored, can, document.notes.get(task, [])):
             continue
@@ -77,9 +77,11 @@ def method_columns(
             raise DataError(f"scores of method '{name}' are of {len(arrays)} seeds, the command gives {len(seeds)}")
         known = _Known(document, scored, run.config, shared, record, arrays)
         if set(spec.needs) == {"scores"}:
-            yield known.again(spec, given)
+            yield known.again(spec, arguments)
         else:
-            settings = recorded(settings_of(spec, given, of_ttm)) if is_ttm(spec) else checked_settings(spec, given)
+            settings = (
+                recorded(settings_of(spec, arguments, of_ttm)) if is_ttm(spec) else checked_settings(spec, arguments)
+            )
             yield known.as_stored(spec, _plain(settings))
 
 
@@ -110,15 +112,15 @@ class _Known:
     record: MethodRecord
     arrays: list[Scores]
 
-    def again(self, spec: MethodSpec, given: Mapping[str, object]) -> MethodScores:
+    def again(self, spec: MethodSpec, arguments: Mapping[str, object]) -> MethodScores:
         """The column of a method of scores, run again; DataError if the stored scores are not what it gives."""
-        for name, value in checked_settings(spec, given).items():
+        for name, value in checked_settings(spec, arguments).items():
             if isinstance(value, int) and value > MOST_ITERATIONS:
                 raise DataError(f"method '{spec.name}' has {name}={value}, at most {MOST_ITERATIONS} are taken")
-        column = self.shared.column(spec, given)
+        column = self.shared.column(spec, arguments)
         most = ROUNDING * max(1.0, float(np.ptp(self.scored.raw.groups)))
-        for found, expected in zip(self.arrays, column.scores, strict=True):
-            if not np.abs(found.groups - expected.groups).max() <= most:
+        for stored, expected in zip(self.arrays, column.scores, strict=True):
+            if not np.abs(stored.groups - expected.groups).max() <= most:
                 raise DataError(f"scores of method '{spec.name}' are not those that it makes of the raw scores")
         record = {**column.record, "settings": _plain(column.record["settings"]), **self._checks(spec)}
         levels, stated = dict(column.chance or {}), self._stated_levels(spec)
@@ -133,7 +135,7 @@ class _Known:
         kind = kind_of(spec)
         seeds = self.shared.seeds_of(spec)
         positions = [
-            self.shared.positions(spec, one.groups, seed) for one, seed in zip(self.arrays, seeds, strict=True)
+            self.shared.positions(spec, scores.groups, seed) for scores, seed in zip(self.arrays, seeds, strict=True)
         ]
         declared = {name: getattr(spec, name) for name in DECLARED}
         trained = self.record.trained
@@ -158,8 +160,8 @@ class _Known:
         if is_ttm(spec):
             return checks
         if self.config.audit_labels:
-            clear = [is_clear(match_groups(fewer_first(one.groups))) for one in self.arrays]
-            counts = {"compared": sum(int(one.sum()) for one in clear), "of": sum(map(len, clear))}
+            clear = [is_clear(match_groups(fewer_first(scores.groups))) for scores in self.arrays]
+            counts = {"compared": sum(int(mask.sum()) for mask in clear), "of": sum(map(len, clear))}
             checks["audit_labels"] = {"passed": True, **counts}
         if self.config.ttm_holdout is not None and spec.reset == "never":
             if self.record.holdout is None:

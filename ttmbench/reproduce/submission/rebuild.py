@@ -211,8 +211,8 @@ class Submission:
             result = replace(result, columns=columns, elsewhere=self._elsewhere(name))
         methods = list(method_columns(document, result, self._run, stored, can, self.settings[name]))
         for method in unaudited(methods, config, self.registry):
-            place = f"methods.{name}.{method}.audit_labels"
-            self.findings.refuse(place, "is missing; submit test-time numbers with --audit_labels")
+            key = f"methods.{name}.{method}.audit_labels"
+            self.findings.refuse(key, "is missing; submit test-time numbers with --audit_labels")
         result = replace(result, columns=[*result.columns, *methods])
         surplus = set(stored.scores) - {column.name for column in result.columns}
         if surplus:
@@ -230,8 +230,8 @@ class Submission:
         )
 
     def _from_store(self, task: str) -> dict[str, object] | None:
-        kept = self.document.datasets[task].from_store
-        return None if kept is None else kept.model_dump(exclude_unset=True)
+        stored = self.document.datasets[task].from_store
+        return None if stored is None else stored.model_dump(exclude_unset=True)
 
     def _complete(self, column: MethodScores, scored: Scored) -> None:
         """Adds what a record of TTM has beside its iterations: the audit, and differences next to other tasks'."""
@@ -247,7 +247,7 @@ class Submission:
 
     def _elsewhere(self, adapted_on: str) -> dict[str, TransferResult]:
         """The other tasks that adapted models were measured on, as far as their scores are here."""
-        found, config = {}, self.config
+        results, config = {}, self.config
         for name, task in ((name, task) for name, task in self.also.items() if name != adapted_on):
             spec, stated = task.spec, self.document.ttm_also.get(adapted_on, {}).get(name)
             if stated is None:
@@ -265,8 +265,8 @@ class Submission:
             columns = [MethodScores(RAW, stored.scores[RAW])]
             raw = Scored(spec=spec, metrics=metrics, data=data, columns=columns).summarised(self._run.resampling)
             outcome, gains = with_adapted_scores(raw, adapted, config)
-            found[name] = TransferResult(outcome, config.run_seeds, gains, stated.seconds)
-        return found
+            results[name] = TransferResult(outcome, config.run_seeds, gains, stated.seconds)
+        return results
 
     def _ranked(self, task: TaskFile) -> TaskResult:
         spec, config, document = task.spec, self.config, self.document
@@ -320,17 +320,17 @@ class Submission:
             raise DataError("its data are not on this machine, so no question can be asked again")
         texts: list[str | None] = []
         for _, line in read_json_lines(path):
-            for given in line["answers"] if isinstance(line.get("answers"), list) else ():
-                if not isinstance(given, dict) or not isinstance(given.get("answer", 0), str | None):
+            for answer in line["answers"] if isinstance(line.get("answers"), list) else ():
+                if not isinstance(answer, dict) or not isinstance(answer.get("answer", 0), str | None):
                     raise DataError(f"{path.name} has an answer that is not a text")
-                texts.append(given["answer"])
+                texts.append(answer["answer"])
         style = ChoiceStyle(record.order or "random", bool(record.side_by_side))
         run = replace(self._run, capabilities=Capabilities(_Answers(style, texts)))
         return ask_task(plan_task(run, task), run)
 
     def _artifacts(self, record: RunRecord) -> dict[str, object]:
         """The files that the run writes: those beside the document have the same content."""
-        found: dict[str, object] = {}
+        artifacts: dict[str, object] = {}
         with TemporaryDirectory() as folder:
             made = RunFiles(Path(folder) / self.files.document.name, self.files.beside)
             for result in record.results.values():
@@ -340,15 +340,15 @@ class Submission:
                 why = self.files.why_not(name)
                 if why is not None:
                     self.findings.refuse(f"artifacts.{name}", why)
-                    found |= {} if stated is None else {name: stated.model_dump(exclude_unset=True)}
+                    artifacts |= {} if stated is None else {name: stated.model_dump(exclude_unset=True)}
                     continue
-                found[name] = {**about, "sha256": file_digest(path), "bytes": path.stat().st_size}
+                artifacts[name] = {**about, "sha256": file_digest(path), "bytes": path.stat().st_size}
                 known = about["kind"] != "samples" or self.data(self.tasks[about["task"]]) is not None
                 compare_files(path, Path(folder) / name if known else path, self.findings)
         for name, file in self.document.artifacts.items():  # of tasks that could not be computed
             if file.task in self.tasks and file.task not in record.results:
-                found[name] = file.model_dump(exclude_unset=True)
-        return found
+                artifacts[name] = file.model_dump(exclude_unset=True)
+        return artifacts
 
 
 class _Answers:
@@ -367,5 +367,5 @@ def _source(here: dict[str, object], stated: Mapping[str, object], spec: TaskSpe
     """Where the data came from: what depends on the machine is as the document states it."""
     if stated.get("kind") != here.get("kind") and stated.get("kind") in list(kinds_of(spec.source)):
         return {**stated, **({"coverage": here["coverage"]} if "coverage" in here else {})}
-    places = {key: stated[key] for key in _OF_THE_PLACE if key in stated}
-    return {**{key: value for key, value in here.items() if key not in _OF_THE_PLACE}, **places}
+    local_fields = {key: stated[key] for key in _OF_THE_PLACE if key in stated}
+    return {**{key: value for key, value in here.items() if key not in _OF_THE_PLACE}, **local_fields}

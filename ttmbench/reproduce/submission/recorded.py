@@ -42,15 +42,15 @@ def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
 
 def check_texts(document: Mapping[str, object], findings: Findings) -> None:
     """Refuses control characters, characters that change the direction of text, and -0.0."""
-    for place, leaf in leaves(document):
+    for key, leaf in leaves(document):
         if isinstance(leaf, str):
             controls = [
                 char for char in leaf if unicodedata.category(char) in ("Cc", "Cs", "Co") and char not in "\t\n\r"
             ]
             if controls or any(char in _DIRECTION for char in leaf):
-                findings.refuse(place, "has control characters, or characters that change the direction of text")
+                findings.refuse(key, "has control characters, or characters that change the direction of text")
         elif isinstance(leaf, float) and leaf == 0 and math.copysign(1, leaf) < 0:
-            findings.refuse(place, "is -0.0, which no run writes")
+            findings.refuse(key, "is -0.0, which no run writes")
 
 
 def check_value(place: str, value: object, findings: Findings) -> None:
@@ -96,11 +96,11 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
         findings.refuse(f"timing.{task}", "is missing" if task in document.results else "is of no task with numbers")
     for task in document.notes.keys() - document.results.keys():
         findings.refuse(f"notes.{task}", "is of no task with numbers")
-    for place, line in _iterations(document):
-        _check_seconds(f"{place}.seconds", line.seconds, total, findings)
+    for prefix, line in _iterations(document):
+        _check_seconds(f"{prefix}.seconds", line.seconds, total, findings)
         if any(not 0 <= loss <= MOST_LOSS for loss in line.loss):
             words = f"is {line.loss!s:.100}; a loss is a mean cross entropy, from 0 to {MOST_LOSS:g}"
-            findings.refuse(f"{place}.loss", words)
+            findings.refuse(f"{prefix}.loss", words)
     for task, methods in document.methods.items():
         for name, method in methods.items():
             _check_method(f"methods.{task}.{name}", method, document.datasets.get(task), total, findings)
@@ -125,27 +125,27 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
         findings.refuse("model_info.fingerprint.n_parameters", f"is {size!s:.40}, not a number of parameters")
 
 
-def _check_method(place: str, method: MethodRecord, data: Dataset | None, total: float, findings: Findings) -> None:
+def _check_method(prefix: str, method: MethodRecord, data: Dataset | None, total: float, findings: Findings) -> None:
     """Counts and losses of a test-time method: possible, and those of a method with its needs."""
     trains, needs = "gradients" in method.needs, set(method.needs)
     for what, values in (("loss", method.loss), ("cost", method.cost)):
         if len(values) != len(method.seeds):
-            findings.refuse(f"{place}.{what}", f"has {len(values)} entries for {len(method.seeds)} seeds")
+            findings.refuse(f"{prefix}.{what}", f"has {len(values)} entries for {len(method.seeds)} seeds")
     if not 0 <= method.updates <= method.turns or (method.turns > 0) != trains:
         of = "a method that trains" if trains else "a method that trains nothing"
-        findings.refuse(f"{place}.turns", f"is {method.turns}, with {method.updates} updates, of {of}")
+        findings.refuse(f"{prefix}.turns", f"is {method.turns}, with {method.updates} updates, of {of}")
     for at, loss in enumerate(method.loss):
         if loss is not None and not (trains and abs(loss) <= MOST_LOSS):
-            findings.refuse(f"{place}.loss.{at}", f"is {loss:.6g}, which no training of this method gives")
+            findings.refuse(f"{prefix}.loss.{at}", f"is {loss:.6g}, which no training of this method gives")
     metrics = {} if method.holdout is None else method.holdout.metrics
     for name, metric in metrics.items():
         if len(metric.adapted) != len(method.seeds):
-            findings.refuse(f"{place}.holdout.metrics.{name}", f"has {len(metric.adapted)} seeds")
+            findings.refuse(f"{prefix}.holdout.metrics.{name}", f"has {len(metric.adapted)} seeds")
     if method.trained is not None and not trains:
-        findings.refuse(f"{place}.trained", "is present, and the method trains nothing")
+        findings.refuse(f"{prefix}.trained", "is present, and the method trains nothing")
     for at, cost in enumerate(method.cost):
-        _check_seconds(f"{place}.cost.{at}.seconds", cost.seconds, total, findings)
-        _check_seconds(f"{place}.cost.{at}.view_seconds", cost.view_seconds, cost.seconds, findings)
+        _check_seconds(f"{prefix}.cost.{at}.seconds", cost.seconds, total, findings)
+        _check_seconds(f"{prefix}.cost.{at}.view_seconds", cost.view_seconds, cost.seconds, findings)
         surplus = {
             "image_rows_backward": not trains,
             "caption_rows_backward": not trains,
@@ -156,7 +156,7 @@ def _check_method(place: str, method: MethodRecord, data: Dataset | None, total:
         }
         for name in (name for name, is_wrong in surplus.items() if is_wrong and getattr(cost, name)):
             findings.refuse(
-                f"{place}.cost.{at}.{name}", f"is {getattr(cost, name)}, and the method needs no such thing"
+                f"{prefix}.cost.{at}.{name}", f"is {getattr(cost, name)}, and the method needs no such thing"
             )
         images = cost.image_rows + 2 * cost.image_rows_backward
         captions = cost.caption_rows + 2 * cost.caption_rows_backward
@@ -164,24 +164,24 @@ def _check_method(place: str, method: MethodRecord, data: Dataset | None, total:
         if data is not None and len(data.shape) == 2:  # images and captions may stand in several groups
             least = (images / data.shape[0] + captions / data.shape[1]) / max(1, data.n_groups)
         if not least - 1e-9 <= cost.tower_passes <= images + captions + 1e-9:
-            findings.refuse(f"{place}.cost.{at}.tower_passes", f"is {cost.tower_passes:.6g}, impossible for its rows")
+            findings.refuse(f"{prefix}.cost.{at}.tower_passes", f"is {cost.tower_passes:.6g}, impossible for its rows")
 
 
 def _groups(document: ResultsDocument, task: str) -> int:
     return document.n_samples[task].effective if task in document.n_samples else 0
 
 
-def _check_seconds(place: str, seconds: float, most: float, findings: Findings) -> None:
+def _check_seconds(key: str, seconds: float, most: float, findings: Findings) -> None:
     if not 0 <= seconds <= most:
         what = "negative" if seconds < 0 else "longer than the run"
-        findings.refuse(place, f"is {seconds}, a time that is {what}")
+        findings.refuse(key, f"is {seconds}, a time that is {what}")
 
 
 def _iterations(document: ResultsDocument) -> Iterator[tuple[str, Iteration]]:
     """Every iteration of training, and where it stands."""
     for task, ttm in document.ttm.items():
         records: dict[str, TtmRecord | Control | Holdout] = {"": ttm}
-        records |= {f".controls.{name}": one for name, one in ttm.controls.items()}
+        records |= {f".controls.{name}": control for name, control in ttm.controls.items()}
         if ttm.holdout is not None:
             records[".holdout"] = ttm.holdout
         for name, record in records.items():

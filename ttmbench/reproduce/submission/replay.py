@@ -100,10 +100,10 @@ class _Stage(PreparedTask):
 
     def score(self, blocks: BlockStore | None = None) -> Scores:
         """The stored scores of these groups."""
-        found = self.parts.get(tuple(cast(list[int], self.prepared.images)))
-        if found is None:
+        scores = self.parts.get(tuple(cast(list[int], self.prepared.images)))
+        if scores is None:
             raise DataError("the held-out groups of its scores are not those that the seed draws")
-        return found
+        return scores
 
 
 def _stage(raw: Scores, plan: TaskPlan, parts: Mapping[tuple[int, ...], Scores]) -> _Stage:
@@ -159,7 +159,7 @@ class _Stated:
         supervision = oracle(truth) if variant == ORACLE else CONTROLS.get(variant, algorithm1_selection)
         choose = selections(blind, raw, config, self.registry.schedule(config.schedule), seed, supervision, parts)
         scores, steps = raw, list[Step]()
-        for number, (line, found) in enumerate(zip(lines, after, strict=True), start=1):
+        for number, (line, stored) in enumerate(zip(lines, after, strict=True), start=1):
             threshold, labels, chosen = choose(number, scores)
             selected = int(chosen.selected.sum())
             if len(line.loss) != (config.epochs if selected else 0):
@@ -169,12 +169,12 @@ class _Stated:
                 )
             if not max(line.loss, default=0.0) <= most:
                 raise DataError(f"{where}, iteration {number}: loss is {line.loss!s:.100}, impossible for its scores")
-            if not selected and not np.array_equal(found.groups, scores.groups):
+            if not selected and not np.array_equal(stored.groups, scores.groups):
                 raise DataError(f"{where}, iteration {number}: selects nothing, and its scores changed")
-            captions, scores, seconds = blind.unshuffle(chosen.captions), found, line.seconds
+            captions, scores, seconds = blind.unshuffle(chosen.captions), stored, line.seconds
             loss, tie = tuple(line.loss), labels.tie
             rate = (config.lr or DEFAULT_LEARNING_RATE) * config.lr_restart ** (number - 1)
-            steps.append(Step(number, threshold, captions, chosen.selected, tie, loss, rate, found, seconds))
+            steps.append(Step(number, threshold, captions, chosen.selected, tie, loss, rate, stored, seconds))
         stop = stop_of(blind, parts)
         ends = [] if stop is None else [stop(steps[:count]) for count in range(1, len(steps) + 1)]
         if True in ends[:-1] or (ends and not ends[-1] and len(steps) < config.iterations):
@@ -228,7 +228,7 @@ def equal_seeds(
     document: ResultsDocument, plan: TaskPlan, settings: TTMConfig, columns: Sequence[MethodScores]
 ) -> list[str]:
     """Columns of which two seeds end in the same scores, though their training draws batches or crops at random."""
-    found = []
+    names = []
     groups, images, captions = columns[0].scores[0].groups.shape
     units = groups * images if plan.spec.is_global else groups
     batch = batch_of(settings, units, min(images, captions), plan.spec.is_global)
@@ -237,6 +237,8 @@ def equal_seeds(
         if not isinstance(record, TtmRecord | Control | Holdout | OracleRecord):
             continue
         random = {line.seed for line in record.iterations if line.loss and (settings.augment or line.selected > batch)}
-        ends = [one.groups.tobytes() for one, seed in zip(column.scores, record.seeds, strict=True) if seed in random]
-        found += [column.name] if len(set(ends)) < len(ends) else []
-    return found
+        ends = [
+            scores.groups.tobytes() for scores, seed in zip(column.scores, record.seeds, strict=True) if seed in random
+        ]
+        names += [column.name] if len(set(ends)) < len(ends) else []
+    return names

@@ -44,18 +44,18 @@ def resolve(
 ) -> RunConfig | None:
     """The configuration that the command gives; None if it gives none that can be computed again, with a reason."""
     command = document.command
-    texts = ((place, leaf) for place, leaf in leaves(document.to_dict()) if isinstance(leaf, str))
-    for place, text in texts:
-        if redact([text]) != text if place in ("command", "git_hash") else scrub_values(text) != text:
-            findings.refuse(place, "holds what looks like a key, a token or a password; take it out and revoke it")
+    texts = ((key, leaf) for key, leaf in leaves(document.to_dict()) if isinstance(leaf, str))
+    for key, text in texts:
+        if redact([text]) != text if key in ("command", "git_hash") else scrub_values(text) != text:
+            findings.refuse(key, "holds what looks like a key, a token or a password; take it out and revoke it")
     try:
         plain = command.replace(GONE, "redacted")
         if shlex.join(shlex.split(plain)) != plain:
             raise ValueError("it is not quoted as a shell needs it")
-        given = dict(read_command(command))
-        if "config" in given:
+        options = dict(read_command(command))
+        if "config" in options:
             raise ValueError("its --config names a file, which is not here; give the options themselves")
-        config = make_run_config(given, "the command")
+        config = make_run_config(options, "the command")
     except (TtmbenchError, ValueError) as error:
         findings.refuse("command", f"is not a run of ttmbench that can be read again: {error}")
         return None
@@ -142,8 +142,8 @@ def _check_shipped(
     for key, value in expected.items():
         stated = document.model_info.get(key)
         if key == "fingerprint":
-            value = {name: one for name, one in value.items() if name not in passed}
-            stated = {name: one for name, one in document.fingerprint.items() if name not in passed}
+            value = {name: entry for name, entry in value.items() if name not in passed}
+            stated = {name: entry for name, entry in document.fingerprint.items() if name not in passed}
         findings.same(f"model_info.{key}", stated, value, f"model {config.model} states")
 
 
@@ -157,7 +157,7 @@ def _check_settings(document: ResultsDocument, config: RunConfig, findings: Find
         findings.same("model_info.fingerprint.compiled", declared["compiled"], config.compile, says)
     if isinstance(declared.get("device"), str):
         kind = declared["device"].partition(":")[0]
-        wanted = {one.partition(":")[0] for one in config.device.split(",")}
+        wanted = {device.partition(":")[0] for device in config.device.split(",")}
         if kind not in wanted | ({"cpu", "cuda", "mps", "xpu"} if "auto" in wanted else set()):
             findings.refuse("model_info.fingerprint.device", f"is {kind}, {says} {config.device}")
         if kind == "cuda" and document.hardware.get("accelerator") is None:
@@ -171,20 +171,20 @@ def _check_name(config: RunConfig, registry: Registry, findings: Findings) -> No
         words = "has letters beyond A-Z, a-z, 0-9 and . _ / @ : + ( ) = , -, some of which look like others"
         findings.refuse("model_name", words)
         return
-    own = {str(config.model_args[key]) for key in _WEIGHTS if key in config.model_args}
-    if config.model in registry.adapters and not (own and registry.adapters[config.model][0].model_args):
-        own |= {config.model, *_called(registry.adapters[config.model][0])}
+    used = {str(config.model_args[key]) for key in _WEIGHTS if key in config.model_args}
+    if config.model in registry.adapters and not (used and registry.adapters[config.model][0].model_args):
+        used |= {config.model, *_called(registry.adapters[config.model][0])}
     for other, (spec, _) in registry.adapters.items():
         names = {other, *_called(spec)}
-        if not names & own and _looks_like(name) in set(map(_looks_like, names)):
+        if not names & used and _looks_like(name) in set(map(_looks_like, names)):
             findings.refuse("model_name", f"is {name}, the command runs {config.model}, and {other} is another model")
             return
 
 
 def _called(spec: AdapterSpec) -> set[str]:
     """A model's name, and the repository of its weights with and without its owner."""
-    weights = [one for key in ("pretrained", "model") if isinstance(one := spec.model_args.get(key), str)]
-    return {spec.name, *weights, *(one.rpartition("/")[2] for one in weights)}
+    weights = [name for key in ("pretrained", "model") if isinstance(name := spec.model_args.get(key), str)]
+    return {spec.name, *weights, *(name.rpartition("/")[2] for name in weights)}
 
 
 def _looks_like(name: str) -> str:

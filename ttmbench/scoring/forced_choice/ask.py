@@ -86,7 +86,7 @@ def ask_choices(
     questions = list(_questions(groups, style, seed))
     open_image = lru_cache(KEPT)(fingerprint.opener())
     batch_sizer = BatchSizer.of(batch_size if many is None else many.pairs_at_once)
-    given: list[Given] = []
+    answered: list[Given] = []
 
     def ask(rows: slice) -> list[Given]:
         part = questions[rows]
@@ -100,11 +100,11 @@ def ask_choices(
 
     with progress_bar(len(questions), "asking", "questions") as shown:
         for part in batch_sizer.map_batches(0, len(questions), ask):
-            given += part
+            answered += part
             shown.update(len(part))
     fingerprint.add_remaining()
-    right = _choices(given, len(groups), GroupShape(len(groups[0].images), options))
-    return AnsweredQuestions(given, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
+    right = _choices(answered, len(groups), GroupShape(len(groups[0].images), options))
+    return AnsweredQuestions(answered, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
 
 
 def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int) -> Iterator[Asked]:
@@ -155,11 +155,11 @@ def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) ->
     return None if position is None else asked.order[position]
 
 
-def _choices(given: Sequence[Given], groups: int, shape: GroupShape) -> Choices:
+def _choices(answers: Sequence[Given], groups: int, shape: GroupShape) -> Choices:
     """Which questions were answered correctly: one asked in several orders only if every answer is."""
     shape_of_side = (groups, min(shape.images, shape.captions))
     text, image = np.ones(shape_of_side, dtype=bool), np.ones(shape_of_side, dtype=bool)
-    for answer in given:
+    for answer in answers:
         side = text if answer.asked.side == "text" else image
         side[answer.asked.group, answer.asked.subject] &= answer.right
     return Choices(None if shape.more_images else text, image if shape.images > 1 else None)

@@ -97,8 +97,8 @@ def read_image_choice(answer: str, images: int, side_by_side: bool = False) -> i
         return _only(mentioned, images)
     if not mentioned and not _NONE.match(text):
         bare = re.fullmatch(r"\W*(\d+|[a-j])\W*", text)
-        found = [bare.group(1)] if bare else ["".join(parts) for parts in _NAMED_IMAGE.findall(answer)]
-        mentioned = {int(name) - 1 if name.isdigit() else LETTERS.index(name.upper()) for name in found}
+        labels = [bare.group(1)] if bare else ["".join(parts) for parts in _NAMED_IMAGE.findall(answer)]
+        mentioned = {int(name) - 1 if name.isdigit() else LETTERS.index(name.upper()) for name in labels}
     return _only(mentioned, images)
 
 

@@ -73,8 +73,8 @@ def read_answers(paths: Sequence[Path], shape: GroupShape) -> ReleasedAnswers:
     """
     contents = [(path, _load(path)) for path in paths]
     formats = [_format_of(content) for _, content in contents]
-    for path, found in zip(paths, formats, strict=True):
-        if found is None:
+    for path, kind in zip(paths, formats, strict=True):
+        if kind is None:
             raise DataError(f"{path}: holds no answers of ColorSwap's release or of SugarCrepe's GPT-4V files")
     if len(set(formats)) > 1 or (formats[0] == SUGARCREPE and len(paths) > 1) or len(paths) > 2:
         raise UsageError("several files are read together only if they are ColorSwap's text and image answers")
@@ -118,11 +118,11 @@ def _colorswap(contents: Sequence[tuple[Path, Any]]) -> ReleasedAnswers:
             rows[group] = [_colorswap_right(path, group, entry, side, number, unread) for number in (1, 2)]
         sides[side], ids[side] = np.array(list(rows.values()), dtype=bool), list(rows)
     order = next(iter(ids.values()))
-    for side, found in ids.items():
-        absent = set(order) ^ set(found)
+    for side, groups in ids.items():
+        absent = set(order) ^ set(groups)
         if absent:
             raise DataError(f"group {min(absent)} is not in both files")
-        sides[side] = sides[side][[found.index(group) for group in order]]
+        sides[side] = sides[side][[groups.index(group) for group in order]]
     return ReleasedAnswers(Choices(sides.get("text"), sides.get("image")), order, COLORSWAP, unread)
 
 
@@ -204,14 +204,14 @@ def read_colorswap_image(answer: str) -> int | None:
 
 
 def _names_caption(answer: str, caption: str, other: str, letter: str, other_letter: str) -> bool:
-    low, own = answer.lower(), letter.lower()
+    low, lower_letter = answer.lower(), letter.lower()
     if caption.lower() in low and (other.lower() not in low or f"this image presents {caption.lower()}" in low):
         return True
     if answer == letter or re.match(rf"\(?{letter}\)|Option \(?{letter}", answer):
         return True
-    if any(re.search(phrase.format(own), low) for phrase in _INTRODUCTIONS):
+    if any(re.search(phrase.format(lower_letter), low) for phrase in _INTRODUCTIONS):
         return True
-    if re.search(rf"option \(?{own}", low) and f"{other_letter.lower()})" not in low:
+    if re.search(rf"option \(?{lower_letter}", low) and f"{other_letter.lower()})" not in low:
         # "option (a)" as well as "option a", which also begins words such as "option another": as released.
         return True
     bare = _without_function_words(answer)
