@@ -38,8 +38,8 @@ class MethodSpec:
         needs: what it uses; decides what it gets: a `ScoreTask`, a `FeatureTask`, or with gradients a `TrainingTask`.
         scope: what an answer depends on: the ``row`` of one image, its ``group``, a ``batch`` of groups, the ``stream``
             of groups so far, or the whole ``task``.
-        reset: when the model is as it came again: before each ``group``, each ``batch``, or ``never``; None if nothing
-            is trained.
+        reset: when the model is restored: before each ``group``, each ``batch``, or ``never``; None if nothing is
+            trained.
         settings: arguments in place of the target's defaults; ``--method_args NAME.KEY=VALUE`` overrides them.
         sources: argument -> where its value is from.
         order_dependent: whether the order of the groups changes its scores.
@@ -61,6 +61,24 @@ class MethodSpec:
     assumes_matching: bool = False
     scores_before_update: bool = False
     gives_logits: bool = True
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What its record in results has of this registration."""
+        return {
+            "reference": self.reference,
+            "needs": list(self.needs),
+            "scope": self.scope,
+            "reset": self.reset,
+            "order_dependent": self.order_dependent,
+            "assumes_matching": self.assumes_matching,
+            "scores_before_update": self.scores_before_update,
+        }
+
+    @property
+    def is_ttm(self) -> bool:
+        """Whether it is TTM, with settings of its own."""
+        return self.target.startswith("ttmbench.ttm.")
 
     @property
     def trains(self) -> bool:

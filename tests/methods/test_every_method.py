@@ -81,7 +81,7 @@ def staged(adapter, shape, order=None, only=None) -> PreparedTask:
 def run(spec: MethodSpec, adapter, shape, order=None, only=None, settings: Mapping[str, Any] | None = None):
     """Scores by the method, float32 [groups, images, captions]; it gets views where it says that it needs them."""
     stage = staged(adapter, shape, order, only)
-    views = (lambda seed, cost: GivenViews(task._encoded().images.features)) if "views" in spec.needs else None
+    views = (lambda seed, cost: GivenViews(task.encoded.images.features)) if "views" in spec.needs else None
     texts = WORDS[: shape[0] * shape[2]]
     task = MethodRun(stage.score(), GroupShape(*shape[1:]), (), [SEED], stage=stage, views=views, texts=texts)
     few = {argument.name: FEWER[argument.name] for argument in arguments(spec) if argument.name in FEWER}

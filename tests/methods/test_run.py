@@ -85,7 +85,10 @@ def test_a_method_cannot_know_which_caption_is_true(guess):
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("not_a_number", "method 'not_a_number' of plugin 'own' gave 1 of 12 groups a score that is missing"),
+        (
+            "not_a_number",
+            "method 'not_a_number' of plugin 'own' must give every pair a finite score, and gave 1 of 12 groups one",
+        ),
         ("wrong_shape", "gave a tensor of shape [12, 2, 1]; scores of shape [12, 2, 2] are expected"),
         ("returns_a_list", "needs gradients, so it yields a MethodStep for each turn"),
     ],
@@ -102,7 +105,10 @@ def test_a_method_that_fails_leaves_the_columns_of_others(method, message):
     [
         ({"methods": "dubled"}, "unknown method 'dubled'"),
         ({"methods": "doubled", "method_args": {"doubled.faktor": 1}}, "doubled.faktor"),
-        ({"methods": "doubled", "method_args": {"centred.strength": 1}}, "settings are named METHOD.KEY"),
+        (
+            {"methods": "doubled", "method_args": {"centred.strength": 1}},
+            "add the method to --methods, or leave the setting out",
+        ),
         ({"methods": "doubled", "tasks": "shapes_retrieval"}, "the task has none"),
         ({"methods": "mta", "method_args": {"mta.share": 0.01}}, "method 'mta': share=0.01 needs at least 101 views"),
         ({"methods": "watt"}, "with model tiny-clip: its vocabulary lacks words of the wrappers 'a photo of {}'"),

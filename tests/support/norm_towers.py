@@ -11,7 +11,6 @@ from torch import nn
 
 from ttmbench.methods.task import FeatureTask, TrainingTask
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.ttm.parameters import select
 
 
 class NormTowers(nn.Module):
@@ -81,7 +80,7 @@ def vector_task(
         caption_rows=caption_rows,
     )
     prepared = Prepared(images, captions, Rows(image_rows.numpy(), caption_rows.numpy()))
-    return TrainingTask(features, seed, adapter=model, prepared=prepared, select=select, resume=resume)
+    return TrainingTask(features, seed, adapter=model, prepared=prepared, resume=resume)
 
 
 def batches_of(task: TrainingTask, images: int) -> list[list[int]]:

@@ -9,7 +9,6 @@ from PIL import Image
 from ttmbench.data.rendered.scenes import COLORS, SHAPES
 from ttmbench.methods.task import FeatureTask, TrainingTask
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.ttm.parameters import select
 
 WORDS = [f"a {color} {shape}" for color in COLORS for shape in SHAPES]
 
@@ -77,7 +76,7 @@ def training_task(
         caption_rows=rows[1],
         views=GivenViews(all_images),
     )
-    return TrainingTask(features, seed, adapter=adapter, prepared=prepared, select=select, resets=resets, texts=texts)
+    return TrainingTask(features, seed, adapter=adapter, prepared=prepared, resets=resets, texts=texts)
 
 
 def scores_of(task: TrainingTask, steps) -> torch.Tensor:

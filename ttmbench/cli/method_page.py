@@ -57,10 +57,9 @@ def print_page(spec: MethodSpec, plugin: str) -> None:
     """A method with its arguments, for people."""
     settings = arguments(spec)
     _print_wrapped(f"{spec.name}: {spec.summary}" if spec.summary else spec.name, "")
-    ours = spec.target.startswith("ttmbench.ttm.")
     has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
     option = "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
-    for text in () if ours else _paragraphs(spec):
+    for text in () if spec.is_ttm else _paragraphs(spec):
         echo()
         _print_wrapped(text, "")
     echo()

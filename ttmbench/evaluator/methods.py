@@ -36,12 +36,14 @@ def check_methods(
     """UsageError for an unknown method or setting, or a method that a task, or the model, does not allow."""
     for key in config.method_args:
         if key.partition(".")[0] not in config.methods:
-            asked = ", ".join(config.methods)
-            raise UsageError(f"--method_args {key}: settings are named METHOD.KEY, and the run's methods are {asked}")
+            raise UsageError(
+                f"--method_args {key}: must be METHOD.KEY with a method of the run ({', '.join(config.methods)}); add "
+                "the method to --methods, or leave the setting out"
+            )
     for name in config.methods:
         spec = registry.method(name)
         settings = checked_settings(spec, settings_for(config, name))
-        if is_ttm(spec):
+        if spec.is_ttm:
             _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
         elif adapter is not None:
             _check_parameters(config, spec, settings, adapter)
@@ -84,11 +86,6 @@ def _check_parameters(config: RunConfig, spec: MethodSpec, settings: Record, ada
             raise UsageError(f"method '{spec.name}': {error}") from None
 
 
-def is_ttm(spec: MethodSpec) -> bool:
-    """Whether a method is TTM with settings of its own."""
-    return spec.target.startswith("ttmbench.ttm.")
-
-
 def settings_for(config: RunConfig, method: str) -> Record:
     """The settings of a method that the user gives."""
     split = {key: key.partition(".") for key in config.method_args}
@@ -99,7 +96,7 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
     """Why a method cannot be run on a task, and with a model if one is given; None if it can."""
     if task.kind != "groups":
         return "it works on groups, and the task has none"
-    if task.is_global and not is_ttm(spec):
+    if task.is_global and not spec.is_ttm:
         return "it works inside groups, and the task is matched globally"
     if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
@@ -107,7 +104,7 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
     if adapter is None:
         return None
-    if is_ttm(spec):
+    if spec.is_ttm:
         loss = Capabilities(adapter).loss
         if loss == "matching" and task.is_global:
             return "the model learns which pairs inside a group match, and the task is matched globally"
@@ -166,7 +163,7 @@ def columns(
         spec, plugin = registry.methods[name]
         if refusal(spec, scored.spec, run.adapter) is not None or (trained_alone and not spec.trains):
             continue
-        if is_ttm(spec):
+        if spec.is_ttm:
             yield name, partial(by_ttm, spec, settings_for(config, name))
         else:
             yield name, partial(shared.column, spec, settings_for(config, name), "" if plugin == BUILTIN else plugin)

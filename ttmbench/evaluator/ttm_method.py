@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -11,7 +10,7 @@ import numpy as np
 
 from ttmbench.config import DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.methods.cost import Cost
-from ttmbench.methods.run import DECLARED, MethodRun
+from ttmbench.methods.run import MethodRun, trained_record
 from ttmbench.results.summary import MethodScores
 from ttmbench.ttm.checkpoint import SeedProgress
 from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
@@ -50,18 +49,12 @@ def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgres
     positions = [as_method.positions(spec, final.groups, seed) for final, seed in zip(scores, seeds, strict=True)]
     return {
         "settings": recorded(settings),
-        "reference": spec.reference,
-        "needs": list(spec.needs),
-        **{name: getattr(spec, name) for name in DECLARED},
+        **spec.declared,
         "seeds": list(seeds),
         "turns": len(first),
         "updates": sum(bool(step.loss) for step in first),
         "loss": [fmean(values) if values else None for values in losses],
-        "trained": {
-            "train": settings.train,
-            "parameters": sum(parameter.numel() for parameter in parameters.values()),
-            "names_sha256": hashlib.sha256("\n".join(sorted(parameters)).encode()).hexdigest(),
-        },
+        "trained": trained_record(settings.train, {name: tensor.numel() for name, tensor in parameters.items()}),
         "cost": [
             cost_of(stage, run.steps, list(parameters)).record(
                 images, captions, sum(step.seconds for step in run.steps)

@@ -20,7 +20,6 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
 from ttmbench.evaluator.adapters import make_adapter
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
-from ttmbench.evaluator.methods import is_ttm
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_output
 from ttmbench.evaluator.run import run
@@ -220,4 +219,4 @@ def seed_is_done(config: RunConfig, task: str, seed: int, key: str, trained: Seq
     state = _state_of(config, task)
     if not all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted):
         return False
-    return all((is_finished if is_ttm(spec) else method_is_finished)(state, spec.name, seed, key) for spec in trained)
+    return all((is_finished if spec.is_ttm else method_is_finished)(state, spec.name, seed, key) for spec in trained)

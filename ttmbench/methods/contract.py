@@ -20,7 +20,6 @@ from ttmbench.plugins.registry import load_target
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm.low_rank import remove_low_rank
-from ttmbench.ttm.parameters import select
 from ttmbench.types import MethodSpec
 
 _Inputs = tuple[Prepared, list[str], torch.Tensor, torch.Tensor]  # texts of captions; features of both
@@ -44,7 +43,7 @@ class BrokenMethodError(Exception):
 
 def outcomes(spec: MethodSpec, adapter: TrainableDualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
     """Every check of a method with a model, one by one; BrokenMethodError for one after which no other can be made."""
-    if spec.target.startswith("ttmbench.ttm."):
+    if spec.is_ttm:
         raise UsageError(f"'{spec.name}' is TTM with other settings; it yields no steps that could be checked here")
     try:
         for argument in arguments(spec):
@@ -266,7 +265,6 @@ class Trial:
             0,
             adapter=self.adapter,
             prepared=prepared,
-            select=select,
             resets=resets,
             resume=resume,
             texts=texts if "caption_texts" in self.spec.needs else (),

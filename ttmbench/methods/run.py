@@ -6,12 +6,11 @@ that trains is resumed where it was stopped, and the model is restored afterward
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
 from ttmbench.methods.cost import Cost
 from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
-from ttmbench.methods.task import FeatureTask, Logits, MethodStep, ScoreTask, TrainingTask, ViewSource
+from ttmbench.methods.task import FeatureTask, Logits, MethodStep, ScoreTask, TrainingTask, ViewSource, scale_and_bias
 from ttmbench.plugins.registry import load_target
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import held_out
@@ -35,7 +34,7 @@ from ttmbench.scoring.dual_encoder import Features, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.low_rank import low_rank_removed
-from ttmbench.ttm.parameters import select
+from ttmbench.ttm.parameters import digest
 from ttmbench.ttm.trainer import Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
@@ -58,7 +57,6 @@ class MethodRun:
     holdout: float | None = None  # also train on a part of the groups, and score this share of them
     clusters: np.ndarray | None = None  # of the groups, int [groups]; equal where they share an image
     seed: int = 0  # of what all seeds share: which groups are held out
-    encoded: dict[str, Features] = field(default_factory=dict)  # once for all methods
 
     def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
         """The method's scores for every seed, with its chance levels and the record of the run.
@@ -120,10 +118,11 @@ class MethodRun:
             settings: all of its settings.
             seed: of the shuffle, the views and the stream.
             plugin: that registered it, for messages.
-            order: of the shuffle (`order`), in place of that of the seed.
+            order: of the shuffle (`order`), in place of that of the seed; such a run is not stored.
             trained: called when training is over, before the model is restored.
         """
         clock, is_turned = time.perf_counter(), self.shape.more_images
+        folder = self.folder if order is None else None  # files are of the seed's own order
         order = self.order(seed) if order is None else order
         scores = np.take_along_axis(self.raw.groups, order, axis=1 if is_turned else 2)
         # Where there are more images than captions, captions choose: a method of scores gets images and captions
@@ -139,7 +138,9 @@ class MethodRun:
             seen = self._seen(order)
             task = self._feature_task(shuffled, seed, seen, cost)
             if spec.trains:
-                result, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, trained)
+                result, progress, task = self._trained(
+                    spec, target, settings, seed, plugin, task, seen, folder, trained
+                )
             else:
                 result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         values = checked_scores(result, tuple(shuffled.shape), spec, plugin)
@@ -163,30 +164,27 @@ class MethodRun:
         order = np.random.default_rng([seed, draw]).permuted(np.broadcast_to(axis, (groups, len(axis))), axis=1)
         return order[:, :, None] if self.shape.more_images else order[:, None, :]
 
-    def _encoded(self) -> Features:
+    @cached_property
+    def encoded(self) -> Features:
         """Features of the model as it is, computed once for all methods."""
-        if "raw" not in self.encoded:
-            assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
-            with torch.no_grad():
-                encoded = encode(self.stage.adapter, self.stage.prepared, self.stage.batch_size)
-            plain = [replace(side, features=side.features.clone()) for side in (encoded.images, encoded.captions)]
-            self.encoded["raw"] = Features(*plain)
-        return self.encoded["raw"]
+        assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
+        with torch.no_grad():
+            encoded = encode(self.stage.adapter, self.stage.prepared, self.stage.batch_size)
+        return Features(*(replace(side, features=side.features.clone()) for side in (encoded.images, encoded.captions)))
 
     def _logits(self, spec: MethodSpec) -> Logits:
         """Scores of features by the model's temperature and bias, whatever their dimension."""
         if not spec.takes_features:
             return lambda images, captions: images @ captions.T
         assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
-        probe = torch.zeros_like(self._encoded().images.features[:1])
-        bias = self.stage.adapter.logits(probe, probe).detach().cpu()
-        probe[0, 0] = 1
-        scale = self.stage.adapter.logits(probe, probe).detach().cpu() - bias
+        scale, bias = (
+            number.cpu() for number in scale_and_bias(self.stage.adapter.logits, self.encoded.images.features)
+        )
         return lambda images, captions: images @ captions.T * scale + bias
 
     def _seen(self, order: np.ndarray) -> tuple[SeenRows, SeenRows]:
         """Images and captions after the shuffle."""
-        encoded = self._encoded()
+        encoded = self.encoded
         images, captions = encoded.images.rows, encoded.captions.rows
         if self.shape.more_images:
             return SeenRows.of(np.take_along_axis(images, order[:, :, 0], axis=1)), SeenRows.of(captions)
@@ -195,7 +193,7 @@ class MethodRun:
     def _feature_task(
         self, scores: torch.Tensor, seed: int, seen: tuple[SeenRows, SeenRows], cost: Cost
     ) -> FeatureTask:
-        encoded, (images, captions) = self._encoded(), seen
+        encoded, (images, captions) = self.encoded, seen
         views = None if self.views is None else self.views(seed, cost)
         assert self.stage is not None, "features are of a prepared task"
         return FeatureTask(
@@ -219,11 +217,12 @@ class MethodRun:
         plugin: str,
         task: FeatureTask,
         seen: tuple[SeenRows, SeenRows],
+        folder: Path | None,
         trained: Callable[[], object],
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
-        checkpoint = MethodCheckpoint(self.folder, spec.name, seed, self.start)
+        checkpoint = MethodCheckpoint(folder, spec.name, seed, self.start)
         progress = checkpoint.read(tuple(task.scores.shape))
         if progress.is_finished:
             task.cost, task.notes = progress.cost, [*progress.notes]
@@ -239,7 +238,6 @@ class MethodRun:
                 prepared=Prepared(
                     images.prepared(inputs.images), captions.prepared(inputs.captions), Rows(images.rows, captions.rows)
                 ),
-                select=select,
                 resets=spec.reset in ("group", "batch"),
                 resume=progress.state,
                 texts=captions.texts(self.texts) if self.texts else (),
@@ -263,22 +261,15 @@ class MethodRun:
         self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[SeedRun], chance: Chance | None
     ) -> Record:
         """What results say of the method and of each seed's run."""
-        names = sorted(runs[0].progress.trained)
-        trained = {
-            "train": settings.get("train"),
-            "parameters": sum(runs[0].progress.trained.values()),
-            "names_sha256": hashlib.sha256("\n".join(names).encode()).hexdigest(),
-        }
+        parameters = runs[0].progress.trained
         return {
             "settings": settings,
-            "reference": spec.reference,
-            "needs": list(spec.needs),
-            **{name: getattr(spec, name) for name in DECLARED},
+            **spec.declared,
             "seeds": list(seeds),
             "turns": runs[0].progress.turns,
             "updates": runs[0].progress.updates,
             "loss": [run.progress.mean_loss for run in runs],
-            "trained": trained if names else None,
+            "trained": trained_record(settings.get("train"), parameters) if parameters else None,
             "cost": [run.cost.record(*self.items, run.seconds) for run in runs],
             "chance": None if chance is None else {"distribution": chance.distribution, "draws": chance.draws},
             "positions": np.mean([run.positions for run in runs], axis=0).tolist(),
@@ -289,11 +280,10 @@ class MethodRun:
         """The label audit and the held-out groups, where they are asked for and the method leaves a trained model."""
         checks: Record = {}
         if self.audit:
-            unkept = replace(self, folder=None)
             checks["audit_labels"] = audit_labels(
                 spec.name,
                 {seed: run.scores for seed, run in runs.items()},
-                lambda seed: unkept.seed_run(spec, settings, seed, plugin, order=self.order(seed, 4)).scores,
+                lambda seed: self.seed_run(spec, settings, seed, plugin, order=self.order(seed, 4)).scores,
             )
         if self.holdout is not None and spec.reset == "never":
             checks["holdout"] = self._held_out(spec, settings, plugin, list(runs))
@@ -308,7 +298,7 @@ class MethodRun:
         held, used = np.flatnonzero(is_held), np.flatnonzero(~is_held)
         apart, stage = (replace(self.stage, prepared=subset(inputs, groups)) for groups in (held, used))
         texts = [self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else ()
-        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, encoded={})
+        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts)
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
             part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))
@@ -323,7 +313,9 @@ class MethodRun:
         return {"share": self.holdout, "adapted": len(used), "scored": len(held), "metrics": values}
 
 
-DECLARED = ("scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
+def trained_record(train: object, parameters: Mapping[str, int]) -> Record:
+    """For results: which parameters were trained, by name with how many numbers each has."""
+    return {"train": train, "parameters": sum(parameters.values()), "names_sha256": digest(parameters)}
 
 
 @dataclass(frozen=True)
@@ -348,7 +340,8 @@ def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plug
     wrong = ~np.isfinite(scores).all(axis=(1, 2))
     if wrong.any():
         raise TtmbenchError(
-            f"{name} gave {int(wrong.sum())} of {len(scores)} groups a score that is missing, NaN or infinite"
+            f"{name} must give every pair a finite score, and gave {int(wrong.sum())} of {len(scores)} groups one that "
+            "is NaN or infinite; correct it, or leave it out of --methods"
         )
     return scores
 

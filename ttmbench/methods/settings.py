@@ -78,7 +78,7 @@ class MethodArgument:
 
 def checked_settings(spec: MethodSpec, given: Mapping[str, object]) -> dict[str, object]:
     """All settings of a method with the given ones in place of defaults; UsageError for an unknown or wrong one."""
-    if _is_configured(spec):
+    if spec.is_ttm:
         return TTMConfig().with_changes({**spec.settings, **given}, f"{_OPTION} {spec.name}").model_dump()
     known = {argument.name: argument for argument in arguments(spec)}
     names = ", ".join(known) or "none"
@@ -99,7 +99,7 @@ def arguments(spec: MethodSpec) -> list[MethodArgument]:
     """The settings of a method in the order of its signature; UsageError if its function cannot be read."""
     declared = [
         MethodArgument(name, annotation, spec.settings.get(name, default), required, spec.sources.get(name, ""))
-        for name, annotation, default, required in (_of_config() if _is_configured(spec) else _of_function(spec))
+        for name, annotation, default, required in (_of_config() if spec.is_ttm else _of_function(spec))
     ]
     names = [argument.name for argument in declared]
     for stated in (*spec.settings, *spec.sources):
@@ -137,11 +137,6 @@ def _annotations(function: FunctionType, written: dict[str, Any], target: str) -
         return get_type_hints(settings, globalns=function.__globals__, include_extras=True)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise UsageError(f"{target}: the annotations of its settings cannot be read: {error}") from None
-
-
-def _is_configured(spec: MethodSpec) -> bool:
-    """Whether a method's settings are those of TTM, which ``--ttm_args`` gives."""
-    return spec.target.startswith("ttmbench.ttm.")
 
 
 def _of_config() -> Iterator[tuple[str, Any, Any, bool]]:

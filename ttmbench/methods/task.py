@@ -20,7 +20,7 @@ from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
 from ttmbench.ttm.low_rank import add_low_rank, rank_of
-from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
+from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature, select
 
 Optimizer = torch.optim.Optimizer
 
@@ -68,10 +68,9 @@ class FeatureTask(ScoreTask):
         views: ViewSource | None = None,
         cost: Cost | None = None,
     ) -> None:
-        super().__init__(scores, seed)
+        super().__init__(scores.to(images.device), seed)
         self._logits, self._views, self.cost = model, views, cost or Cost()
         self.all_images, self.all_captions = images, captions
-        self.scores = scores.to(images.device)
         self.image_rows, self.caption_rows = image_rows.to(images.device), caption_rows.to(images.device)
 
     @property
@@ -97,15 +96,12 @@ class FeatureTask(ScoreTask):
     @property
     def bias(self) -> torch.Tensor:
         """What the model adds to every logit: the score of two zero vectors, a scalar; 0 for CLIP."""
-        nothing = torch.zeros_like(self.all_images[:1])
-        return self._logits(nothing, nothing)[0, 0].detach()
+        return scale_and_bias(self._logits, self.all_images)[1]
 
     @property
     def scale(self) -> torch.Tensor:
         """Factor of inner products in a logit (the inverse temperature), a scalar."""
-        probe = torch.zeros_like(self.all_images[:1])
-        probe[0, 0] = 1
-        return self._logits(probe, probe)[0, 0].detach() - self.bias
+        return scale_and_bias(self._logits, self.all_images)[0]
 
     def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         """Features of so many views of each distinct image, [distinct images, count, d]; the first is the plain image.
@@ -119,6 +115,17 @@ class FeatureTask(ScoreTask):
 
 Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Features [a, d] and [b, d] -> logits [a, b]."""
+
+
+def scale_and_bias(logits: Logits, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The factor of inner products in a logit and what is added to it, scalars; features [any, d] are like the model's.
+
+    Both follow from the logits of two zero vectors and of two unit vectors.
+    """
+    probe = torch.zeros_like(features[:1])
+    bias = logits(probe, probe)[0, 0].detach()
+    probe[0, 0] = 1
+    return logits(probe, probe)[0, 0].detach() - bias, bias
 
 
 @dataclass(frozen=True)
@@ -158,7 +165,6 @@ class TrainingTask(FeatureTask):
         *,
         adapter: TrainableDualEncoder,
         prepared: Prepared,
-        select: Callable[[TrainableDualEncoder, str], Mapping[str, torch.nn.Parameter]],
         resets: bool = False,
         resume: MethodState | None = None,
         texts: Sequence[str] = (),
@@ -174,7 +180,7 @@ class TrainingTask(FeatureTask):
             views=features._views,
             cost=features.cost,
         )
-        self.adapter, self._prepared, self._select, self._resets = adapter, prepared, select, resets
+        self.adapter, self._prepared, self._resets = adapter, prepared, resets
         self._seed, self._resume, self._texts = seed, resume, texts
         self._turns = 0 if resume is None else resume.turns
         self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.state)
@@ -191,7 +197,7 @@ class TrainingTask(FeatureTask):
         Without ``temperature`` that and the bias of the logits stay frozen too: for losses that fall as logits grow.
         """
         rank = rank_of(which)
-        parameters = self._select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
+        parameters = select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
         self.trained = {name: tensor for name, tensor in parameters.items() if temperature or not is_temperature(name)}
         for parameter in self.adapter.parameters():
             parameter.requires_grad_(False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ttmbench.types import MethodSpec
 
 _TTM = "arXiv:2510.07632"
@@ -21,62 +23,52 @@ _PROMPTS = {
     "steps": "1 in the paper",
 }
 
+_of_ttm = partial(MethodSpec, scope="task", reset="never")
+
 METHODS: tuple[MethodSpec, ...] = (
-    MethodSpec(
+    _of_ttm(
         "ttm",
         "ttmbench.ttm.algorithm:adapt",
         summary="Test-Time Matching: trains on the most confident matchings, iteration by iteration",
         reference=_TTM,
         needs=("gradients",),
-        scope="task",
-        reset="never",
         assumes_matching=True,
     ),
-    MethodSpec(
+    _of_ttm(
         "simple_match",
         "ttmbench.ttm.algorithm:overfit",
         summary="SimpleMatch's second step: trains on all first matchings until group scores reach them",
         reference=_TTM,
         needs=("gradients",),
-        scope="task",
-        reset="never",
         assumes_matching=True,
     ),
-    MethodSpec(
+    _of_ttm(
         "oracle",
         "ttmbench.ttm.algorithm:adapt",
         summary="upper bound: TTM with correct pseudo-labels only (uses labels)",
         reference=_TTM,
         needs=("gradients", "labels"),
-        scope="task",
-        reset="never",
         assumes_matching=True,
     ),
-    MethodSpec(
+    _of_ttm(
         "placebo",
         "ttmbench.ttm.algorithm:adapt",
         summary="control: TTM with a random matching for each selected group",
         needs=("gradients", "random_labels"),
-        scope="task",
-        reset="never",
         assumes_matching=True,
     ),
-    MethodSpec(
+    _of_ttm(
         "shuffle",
         "ttmbench.ttm.algorithm:adapt",
         summary="control: TTM with its pseudo-labels moved to other selected groups",
         needs=("gradients", "random_labels"),
-        scope="task",
-        reset="never",
         assumes_matching=True,
     ),
-    MethodSpec(
+    _of_ttm(
         "selftrain",
         "ttmbench.ttm.algorithm:adapt",
         summary="control: TTM with each image's best caption in place of the matching",
         needs=("gradients",),
-        scope="task",
-        reset="never",
         settings={"pseudo_labels": "argmax"},
     ),
     MethodSpec(

@@ -46,13 +46,12 @@ def method_rows(document: ResultsDocument) -> Iterator[MethodRow]:
         raw_score, raw_match = (numbers.get(key_of(metric, RAW)) for metric in ("group_score", "group_match"))
         for name, record in records.items():
             score, match = (numbers.get(key_of(metric, name)) for metric in ("group_score", "group_match"))
-            is_matched = record.assumes_matching and record.reset is None
             yield MethodRow(
                 task=task,
                 method=name,
                 score=score,
                 match=match,
-                score_gain=_difference(score, raw_match if is_matched else raw_score),
+                score_gain=_difference(score, raw_match if record.uses_matching else raw_score),
                 match_gain=_difference(match, raw_match),
                 passes=fmean(cost.tower_passes for cost in record.cost),
                 seconds=fmean(cost.seconds for cost in record.cost),

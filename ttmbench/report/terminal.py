@@ -143,14 +143,9 @@ def _compared(column: Column, metrics: tuple[str, str], record: object) -> Itera
     elif column in COLUMNS:
         yield match_metric, matched if column.filter in _GAINING else None
     else:
-        uses_matching = isinstance(record, MethodRecord) and _uses_matching(record)
+        uses_matching = isinstance(record, MethodRecord) and record.uses_matching
         yield raw_metric, matched if uses_matching else (raw_metric, RAW)
         yield match_metric, matched
-
-
-def _uses_matching(record: MethodRecord) -> bool:
-    """Whether a method's scores of single pairs hold what a matching knows; those of a trained model do not."""
-    return record.assumes_matching and record.reset is None
 
 
 def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
@@ -161,7 +156,7 @@ def _about_gains(document: ResultsDocument, numbers: Sequence[Number]) -> str:
     most = max(*seeds, *(len(record.seeds) for record in records.values()), 1)
     caption = f"± is the standard deviation over {most} seeds." if most > 1 else "One seed: no standard deviation."
     caption += " Gains are over SimpleMatch."
-    unmatched = [name for name, record in records.items() if not _uses_matching(record)]
+    unmatched = [name for name, record in records.items() if not record.uses_matching]
     if unmatched:
         caption = f"{caption[:-1]}, those of scores without matching ({', '.join(unmatched)}) over raw."
     if any(row.filter == HOLDOUT for row in numbers):

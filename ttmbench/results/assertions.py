@@ -36,7 +36,7 @@ def parse_assertion(text: str) -> tuple[str, str, str, float]:
     try:
         value = float(match["value"])
     except ValueError:
-        raise UsageError(f"--assert {text!r}: {match['value']} is no number") from None
+        raise UsageError(f"--assert {text!r}: {match['value']} is not a number") from None
     key = COVERAGE if match["metric"] is None else key_of(match["metric"], match["filter"])
     return match["task"], key, match["sign"], value
 

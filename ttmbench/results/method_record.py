@@ -113,3 +113,11 @@ class MethodRecord(Part):
     holdout: Recorded[MethodHoldout | Absent] = Field(
         None, description="With `--ttm_holdout`, of methods that leave a trained model."
     )
+
+    @property
+    def uses_matching(self) -> bool:
+        """Whether scores of single pairs hold what a matching knows, so that SimpleMatch is their baseline.
+
+        Those of a trained model do not.
+        """
+        return self.assumes_matching and self.reset is None

@@ -56,7 +56,7 @@ def digest(names: Iterable[str]) -> str:
     >>> digest(["b", "a"]) == digest(["a", "b"])
     True
     """
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()
 
 
 def is_of_images(name: str) -> bool:

@@ -1,8 +1,8 @@
 """The parts of TTM that can be replaced by name: what each kind is called with, and those that settings name.
 
-Every part is one function. What stands here are its arguments by position; its arguments by name are its settings
-(``--ttm_args KIND.KEY=VALUE``), checked against their annotations. No part sees a label: captions stand in an order
-drawn by seed inside each group.
+Every part is one function. The types below list its positional arguments; its keyword arguments are its settings
+(``--ttm_args KIND.KEY=VALUE``), checked against their annotations. No part sees a label: captions are shuffled by seed
+inside each group.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from ttmbench._arrays.scores import fewer_first
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.errors import DataError
-from ttmbench.evaluator.methods import is_ttm, refusal, settings_for
+from ttmbench.evaluator.methods import refusal, settings_for
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.evaluator.ttm_method import recorded, settings_of
@@ -80,7 +80,7 @@ def method_columns(
             yield known.again(spec, arguments)
         else:
             settings = (
-                recorded(settings_of(spec, arguments, of_ttm)) if is_ttm(spec) else checked_settings(spec, arguments)
+                recorded(settings_of(spec, arguments, of_ttm)) if spec.is_ttm else checked_settings(spec, arguments)
             )
             yield known.as_stored(spec, _plain(settings))
 
@@ -90,7 +90,7 @@ def unaudited(columns: Sequence[MethodScores], config: RunConfig, registry: Regi
     if config.audit_labels:
         return []
     specs = [registry.method(column.name) for column in columns]
-    return [spec.name for spec in specs if set(spec.needs) != {"scores"} and not is_ttm(spec)]
+    return [spec.name for spec in specs if set(spec.needs) != {"scores"} and not spec.is_ttm]
 
 
 def _is_undefined(spec: MethodSpec, scored: Scored, can: Collection[str], notes: Collection[str]) -> bool:
@@ -137,15 +137,13 @@ class _Known:
         positions = [
             self.shared.positions(spec, scores.groups, seed) for scores, seed in zip(self.arrays, seeds, strict=True)
         ]
-        declared = {name: getattr(spec, name) for name in DECLARED}
         trained = self.record.trained
         chance = {"distribution": DISTRIBUTIONS[kind], "draws": DRAWS[kind]}
         record = {
             **self.record.model_dump(mode="json", exclude={"audit_labels", "holdout"}),
-            **declared,
+            **spec.declared,
             **self._checks(spec),
             "settings": settings,
-            "needs": list(spec.needs),
             "seeds": list(seeds),
             "trained": None if trained is None else {**trained.model_dump(), "train": settings.get("train")},
             "chance": None if spec.trains else chance,
@@ -157,7 +155,7 @@ class _Known:
     def _checks(self, spec: MethodSpec) -> Record:
         """What the record has of the label audit and of held-out groups, whose numbers are as stated."""
         checks: Record = {}
-        if is_ttm(spec):
+        if spec.is_ttm:
             return checks
         if self.config.audit_labels:
             clear = [is_clear(match_groups(fewer_first(scores.groups))) for scores in self.arrays]
@@ -188,10 +186,6 @@ class _Known:
         for made, stated in zip(column.record["cost"], self.record.cost, strict=False):
             made["seconds"] = stated.seconds
         return column
-
-
-DECLARED = ("reference", "scope", "reset", "order_dependent", "assumes_matching", "scores_before_update")
-"""Of a method's registration, as its record has them."""
 
 
 def _plain(settings: Mapping[str, object]) -> Record:
