@@ -61,7 +61,7 @@ def test_arguments_of_ttm_are_those_of_ttm_args(capsys):
 
 def test_a_method_whose_function_is_missing_is_one_line():
     with pytest.raises(UsageError, match=r"^ttmbench\.methods\.task:gone does not exist: "):
-        print_page(MethodSpec("made", "ttmbench.methods.features:gone"), "mine")
+        print_page(MethodSpec("made", "ttmbench.methods.task:gone"), "mine")
 
 
 def test_tasks_and_models_stay_json(capsys):
