@@ -1,4 +1,4 @@
-"""Benchmarks of 2021 to 2025 in the formats of their releases: names, keys and nesting are real, the content is ours."""
+"""Benchmarks of 2021 to 2025 in the formats of their releases: names, keys and nesting are real, contents are ours."""
 
 from __future__ import annotations
 
