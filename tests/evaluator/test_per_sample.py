@@ -123,31 +123,16 @@ def test_all_parts_of_a_dataset_from_one_file(tmp_path, capsys):
 
 def test_the_image_that_each_caption_chose(tmp_path):
     """As the evaluation of MMVP-VLM writes it."""
-    chosen = [
-        ("img1", "img2"),
-        ("img1", "img1"),
-        ("img2", "img2"),
-        ("img2", "img1"),
-        ("img1", "img2"),
-        ("img1", "img2"),
-    ]
+    chosen, truth = ["12", "11", "22", "21", "12", "12"], {"gt1": "img1", "gt2": "img2", "q1score": 0.6}
     rows = [
-        {
-            "qid1": 2 * at + 1,
-            "qid2": 2 * at + 2,
-            "pred1": one,
-            "pred2": two,
-            "gt1": "img1",
-            "gt2": "img2",
-            "q1score": 0.6,
-        }
+        {"qid1": 2 * at + 1, "qid2": 2 * at + 2, "pred1": f"img{one}", "pred2": f"img{two}", **truth}
         for at, (one, two) in enumerate(chosen)
     ]
     path = table(tmp_path / "output.csv", rows)
     assert numbers(path, "mmvp_vlm") == {"image_score": 0.5}
     assert ttmbench.score(path, "mmvp_vlm", limit=6).tasks["mmvp_vlm"].data.groups[1].group_id == "3"
     rows[2]["pred1"] = "A"
-    with pytest.raises(DataError, match=r"row 2 has 'A' as pred or gt; expected an image, img1 or img2"):
+    with pytest.raises(DataError, match=r"row 2 has 'A' as pred or gt; expected the chosen image, img1 or img2"):
         numbers(table(path, rows), "mmvp_vlm")
 
 
