@@ -2,8 +2,8 @@
 
 python scripts/mteb_results.py CHECKOUT    # writes ttmbench/reproduce/published/mteb_*.csv, prints what is left out
 
-Models and their commits are those of _mteb.yaml in the same folder, which also states the commit of the checkout. A rate
-is written as the number of correct groups or queries, of how many.
+Models and their commits are those of _mteb.yaml in the same folder, which also states the commit of the checkout. A
+rate is written as the number of correct groups or queries, of how many.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Kept:
         table: the table that it goes to.
         task: its task there.
         of: number of groups or queries behind each rate.
-        metrics: mteb's name -> the one here; a number that is no rate, or of a metric without a count, is in `IN_PERCENT`.
+        metrics: mteb's name -> the one here; `IN_PERCENT` is no count.
     """
 
     table: str

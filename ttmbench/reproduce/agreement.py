@@ -49,9 +49,10 @@ class Rule(BaseModel):
 def tolerance(published: Measured, ours: Measured, group: float, digit: float, rule: Rule) -> float:
     """The largest difference that still agrees.
 
-    At least ``rule.groups`` groups or ``rule.points`` points, plus half of the last printed digit. With a spread on a side, also the half-width
-    of Welch's interval of the difference of two means, if that is more. A side that states no spread, or is a single
-    run, gets that of the other side. Our own spread counts no further than the paper's could have led to by chance.
+    At least ``rule.groups`` groups or ``rule.points`` points, plus half of the last printed digit. With a spread on a
+    side, also the half-width of Welch's interval of the difference of two means, if that is more. A side that states no
+    spread, or is a single run, gets that of the other side. Our own spread counts no further than the paper's could
+    have led to by chance.
 
     Args:
         published: the paper's number.
