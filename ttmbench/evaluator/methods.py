@@ -102,6 +102,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
     if "views" in spec.needs and task.shape.captions == 1:
         return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
+    if "views" in spec.needs and task.video is not None:
+        return "it needs views of images, and the items are videos"
     if adapter is None:
         return None
     if spec.is_ttm:
