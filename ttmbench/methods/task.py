@@ -14,13 +14,13 @@ from typing import Protocol
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.cost import Cost
 from ttmbench.protocols import Batch as PreparedBatch
 from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
 from ttmbench.ttm.low_rank import add_low_rank, rank_of
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature, select
+from ttmbench.ttm.trainer import Cost
 
 Optimizer = torch.optim.Optimizer
 
