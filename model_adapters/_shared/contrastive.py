@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, arithmetic, pick_device, plain_attention
+from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, arithmetic, pick_device, plain_attention, settle
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,9 +58,9 @@ class ContrastiveModel(ABC, Generic[Prepared]):
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
         self.dtype = TORCH_DTYPES[dtype]
-        self.device = torch.device(pick_device(device))
-        self.model: Any = model.to(self.device).eval()
-        self.weights_sha256 = tensors_digest(self.model.state_dict())
+        self.weights_sha256 = tensors_digest(model.state_dict())  # before the weights leave for a device
+        self.device = settle(model, torch.device(pick_device(device)))
+        self.model: Any = model.eval()
 
     def _set_towers(self, towers: tuple[Tower, Tower], compile: bool) -> None:
         """Sets the functions that give features: compiled, or else with layers that are fast on a CPU."""

@@ -13,7 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.task_result import Resampling
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import Debiasable, TrainableInParts
-from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.batches import BatchSizer, device_of
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import prior_for
 from ttmbench.types import MetricSpec
@@ -136,6 +136,7 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
             raise UsageError(
                 f"--save_adapted cannot save the updates of train={settings.train}; train a set of weights"
             )
+    _check_memory(model, settings)
     if settings.loss == "own":
         return
     why = None
@@ -145,6 +146,27 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
         why = "underflow in fp16; use --dtype bf16 or fp32"
     if why is not None:
         raise UsageError(f"loss={settings.loss} (--ttm_args) needs features with gradients, which {why}")
+
+
+def _check_memory(model: Capabilities, settings: TTMConfig) -> None:
+    """UsageError if a GPU has no room for the gradient and AdamW's two means of each parameter."""
+    device = device_of(model.trained)
+    if model.trained is None or device is None or device.type != "cuda":
+        return
+    import torch
+
+    from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
+
+    with low_rank_removed(model.trained):
+        named = {} if settings.train == "all" else parameters_of(model.trained, settings.train)
+        need = 3 * sum(parameter.nbytes for parameter in named.values() or model.trained.parameters())
+    free = torch.cuda.mem_get_info(device)[0]
+    if need > free:
+        raise UsageError(
+            f"training needs {need / 1e9:.0f} GB of memory for gradients and the optimizer, and {device} has "
+            f"{free / 1e9:.0f} GB free; train fewer parameters: --ttm_args train=norm or train=lora:16, or for chat "
+            "models --model_args lora=16,weights_dtype=bf16"
+        )
 
 
 def way_of(model: Capabilities, adapts: bool = False) -> Way:

@@ -66,7 +66,7 @@ class MethodProgress:
         """Sets up a task that goes on from here; without a state, from the beginning."""
         if self.state is not None:
             task.notes, task.cost = [*self.notes], self.cost
-            set_random_state(self.random)
+            set_random_state(self.random, task.adapter)
 
 
 def method_is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
@@ -128,7 +128,8 @@ class MethodCheckpoint:
         tensors, settings = {"scores": progress.scores}, []
         if not is_finished:
             state = task.snapshot()
-            for part, values in (("parameters", state.parameters), ("state", state.state), ("random", random_state())):
+            random = random_state(task.adapter)
+            for part, values in (("parameters", state.parameters), ("state", state.state), ("random", random)):
                 tensors |= {f"{part}.{name}": tensor for name, tensor in values.items()}
             for number, optimizer in enumerate(state.optimizers):
                 tensors |= _optimizer_tensors(number, optimizer)

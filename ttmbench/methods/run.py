@@ -240,6 +240,7 @@ class MethodRun:
                 resets=spec.reset in ("group", "batch"),
                 resume=progress.state,
                 texts=captions.texts(self.texts) if self.texts else (),
+                clusters=None if self.clusters is None else self.clusters.tolist(),
             )
             progress.resume(training)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
@@ -297,7 +298,8 @@ class MethodRun:
         held, used = np.flatnonzero(is_held), np.flatnonzero(~is_held)
         apart, stage = (replace(self.stage, prepared=subset(inputs, groups)) for groups in (held, used))
         texts = [self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else ()
-        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts)
+        together = None if self.clusters is None else self.clusters[used]
+        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, clusters=together)
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
             part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from ttmbench.errors import UsageError
+from ttmbench.methods.stream import Clusters, batches_of
 from ttmbench.protocols import Batch as PreparedBatch
 from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
@@ -168,6 +169,7 @@ class TrainingTask(FeatureTask):
         resets: bool = False,
         resume: MethodState | None = None,
         texts: Sequence[str] = (),
+        clusters: Sequence[int] | None = None,
     ) -> None:
         super().__init__(
             features.scores,
@@ -181,7 +183,7 @@ class TrainingTask(FeatureTask):
             cost=features.cost,
         )
         self.adapter, self._prepared, self._resets = adapter, prepared, resets
-        self._seed, self._resume, self._texts = seed, resume, texts
+        self._seed, self._resume, self._texts, self._clusters = seed, resume, texts, clusters
         self._turns = 0 if resume is None else resume.turns
         self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.state)
         self.trained: dict[str, torch.nn.Parameter] = {}
@@ -230,31 +232,52 @@ class TrainingTask(FeatureTask):
         finally:
             self._load(now)
 
-    def reset(self) -> None:
-        """The parameters, optimisers and ``state`` as they were at the start."""
+    def reset(self, keep: Sequence[str] = ()) -> None:
+        """The parameters, optimisers and ``state`` as they were at the start; what ``keep`` names of that stays."""
         self._load(self._original)
         for optimizer, first in self._optimizers:
             optimizer.load_state_dict(copy.deepcopy(first))
-        self.state.clear()
+        for name in self.state.keys() - set(keep):
+            del self.state[name]
 
-    def stream(self, *, images: int) -> Iterator[Batch]:
+    def batches(self, images: int, clusters: Clusters = "together") -> list[torch.Tensor]:
+        """The positions of the groups in each batch of `stream`."""
+        together = self._clusters if clusters == "together" and not self._resets else None
+        return batches_of(len(self.scores), max(1, images // self.scores.shape[1]), self._seed, together)
+
+    def stream(
+        self,
+        *,
+        images: int,
+        clusters: Clusters = "together",
+        reset_every: int | None = None,
+        keep: Sequence[str] = (),
+    ) -> Iterator[Batch]:
         """The groups in an order drawn by seed, in batches of so many images (of at least one group).
 
-        For a method that is registered with ``reset`` the model is reset before each batch.
+        Groups that share an image are met in one batch, unless they are to be ``scattered``. After ``reset_every``
+        batches the model, its optimisers and ``state`` but for what ``keep`` names are reset. For a method that is
+        registered with ``reset`` they are reset before each batch, wherever groups share images.
         """
-        order = torch.randperm(len(self.scores), generator=torch.Generator().manual_seed(self._seed))
-        size = max(1, images // self.scores.shape[1])
-        yield from self._each(torch.split(order, size))
+        turns = self.batches(images, clusters)
+        size, largest = max(1, images // self.scores.shape[1]), max(map(len, turns), default=0)
+        if largest > size:
+            self.notes.append(
+                f"groups that share images stay in one batch, so one has {largest} groups; others at most {size}"
+            )
+        yield from self._each(turns, reset_every, keep)
 
     def iterations(self, count: int) -> Iterator[Batch]:
         """The whole task, so many times."""
         yield from self._each([torch.arange(len(self.scores))] * count)
 
-    def _each(self, turns: Sequence[torch.Tensor]) -> Iterator[Batch]:
+    def _each(
+        self, turns: Sequence[torch.Tensor], reset_every: int | None = None, keep: Sequence[str] = ()
+    ) -> Iterator[Batch]:
         self._begun = True
         for groups in turns[self._turns :]:
-            if self._resets:
-                self.reset()
+            if self._resets or (reset_every and self._turns and self._turns % reset_every == 0):
+                self.reset(keep=keep)
             self._turns += 1
             yield Batch(self, groups)
 

@@ -14,6 +14,7 @@ import torch
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PairTrainable, Trainable
+from ttmbench.scoring.batches import device_of
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import PreparedTask
@@ -102,7 +103,9 @@ class Trainer:
     def state(self, iteration: int, scores: Scores) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copied."""
         optimizer = self._optimizer.state_dict()["state"] if self.config.keep_optimizer_state else None
-        return TrainingState(iteration, scores, self._weights(), optimizer, random_state(), self._teacher)
+        return TrainingState(
+            iteration, scores, self._weights(), optimizer, random_state(self.stage.adapter), self._teacher
+        )
 
     def _weights(self) -> dict[str, torch.Tensor]:
         """Everything that training changes, by name; the tensors are not copied."""
@@ -128,7 +131,7 @@ class Trainer:
         if self._teacher is not None:
             assert state.teacher is not None, "a run with a teacher stores it"
             self._teacher = {name: tensor.to(self._teacher[name].device) for name, tensor in state.teacher.items()}
-        set_random_state(state.random)
+        set_random_state(state.random, self.stage.adapter)
 
     def score(self) -> Scores:
         """Scores of the model, or of its teacher if there is one; the model stays as it is."""
@@ -200,21 +203,22 @@ def trained_names(adapter: Trained, which: str) -> list[str]:
         return list(parameters_of(adapter, which))
 
 
-def random_state() -> dict[str, torch.Tensor]:
-    """States of torch's generators, by device."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        device = torch.cuda.current_device()
-        states[f"cuda:{device}"] = torch.cuda.get_rng_state(device)
+def random_state(adapter: object) -> dict[str, torch.Tensor]:
+    """States of torch's generators that a model can draw from: of the processor, and of its device."""
+    states, device = {"cpu": torch.get_rng_state()}, device_of(adapter)
+    if device is not None and device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
-def set_random_state(states: Mapping[str, torch.Tensor]) -> None:
-    """Restores torch's generators to states of `random_state`."""
+def set_random_state(states: Mapping[str, torch.Tensor], adapter: object) -> None:
+    """Restores torch's generators to states of `random_state`, on the device that the model is on now."""
     torch.set_rng_state(states["cpu"])
-    for device, state in states.items():
-        if device != "cpu":
-            torch.cuda.set_rng_state(state, device)
+    device = device_of(adapter)
+    if device is not None and device.type == "cuda":
+        for name, state in states.items():
+            if name != "cpu":  # versions before named the number too
+                torch.cuda.set_rng_state(state, device)
 
 
 def batch_of(config: TTMConfig, units: int, images: int, is_global: bool) -> int:
