@@ -38,7 +38,7 @@ def write(folder: Path, text: str, name: str = "mine.yaml") -> Path:
 
 def test_every_shipped_task_is_right():
     registry = build_registry()
-    names = {path.stem for path in TASKS.glob("*.yaml")}
+    names = {path.stem for path in TASKS.glob("[!_]*.yaml")}
     assert names == set(all_tasks(registry)) and len(names) >= 6
     for name in names:
         spec = find_task(registry, name).spec

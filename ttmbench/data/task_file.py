@@ -14,7 +14,7 @@ from ttmbench._arrays.scores import count_matchings
 from ttmbench._util.limits import limit
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
-from ttmbench.data.cells import Condition, PathPart, Where
+from ttmbench.data.cells import Condition, PathPart, Pick, Picks, Where
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
@@ -91,6 +91,7 @@ class Columns(BaseModel):
         crop: columns of left edge, upper edge, width and height of the part of each image that is used.
         where: column -> the condition that its cell must meet for the row to be read.
         first_rows: how many rows of each file are read, of those that meet ``where``.
+        pick: name of a cell -> the item of a list that it is, by the position that another cell states.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -103,6 +104,7 @@ class Columns(BaseModel):
     crop: Crop | None = None
     where: Where = {}
     first_rows: int | None = Field(None, ge=1)
+    pick: Picks = {}
 
 
 class GroupSpec(Columns):
@@ -305,6 +307,8 @@ def describe_error(error: ValidationError) -> str:
             return describe(error, TagMean)
         case ("group", "where", _, _):
             return describe(error, Condition)
+        case ("group", "pick", _, _):
+            return describe(error, Pick)
     return describe(error)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
@@ -38,6 +38,7 @@ class Run:
     key: str = ""  # digest of the command (`ttmbench.evaluator.run_key.RunKey`); checkpoints are for it alone
     samples: set[str] | None = None  # ids of the groups to use; None for all
     _sizer: BatchSizer | None = None
+    helpers: dict[str, Any] = field(default_factory=dict)  # what methods need beside the model, by name, made once
 
     def __post_init__(self) -> None:
         """Copies of a run (`dataclasses.replace`) learn the same batch size."""

@@ -212,6 +212,15 @@ class MethodHoldout(Part):
     metrics: Recorded[dict[str, HeldOutMetric]] = Field(description="Metric -> its values on held-out groups.")
 
 
+class MethodReferences(Part):
+    """The items of another task by which a method measured those of this one."""
+
+    task: Recorded[str] = Field(description="Its name; the setting `references` says how many of its groups.")
+    images: Recorded[AtLeastOne] = Field(description="Distinct ones.")
+    captions: Recorded[AtLeastOne] = Field(description="Distinct ones.")
+    data_sha256: Recorded[Digest] = Field(description="Of the pixels of its images and of its captions.")
+
+
 class MethodRecord(Part):
     """How a test-time method went on a task. Its declarations are those of its registration."""
 
@@ -238,6 +247,9 @@ class MethodRecord(Part):
     )
     notes: Free[list[str]] = Field([], description="What should be known of its numbers.")
     audit_labels: Recorded[MethodAudit | Absent] = Field(None, description="With `--audit_labels`.")
+    references: Recorded[MethodReferences | Absent] = Field(
+        None, description="Of methods whose setting `references` names another task."
+    )
     holdout: Recorded[MethodHoldout | Absent] = Field(
         None, description="With `--ttm_holdout`, of methods that leave a trained model."
     )
