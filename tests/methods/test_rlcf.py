@@ -111,9 +111,9 @@ def test_losses_weights_and_scores_as_published(adapter, steps, k, monkeypatch, 
     before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
     losses, weights, reset, of_loss = [], [], task.reset, module.policy_loss
 
-    def remembered():
+    def remembered(**kept):
         weights.append({name: value.detach().clone() for name, value in task.trained.items()})
-        reset()
+        reset(**kept)
 
     monkeypatch.setattr(task, "reset", remembered)
     monkeypatch.setattr(module, "policy_loss", lambda *given: losses.append(of_loss(*given)) or losses[-1])

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
-from ttmbench.reproduce.agreement import Measured, agrees, tolerance
+from ttmbench.reproduce.agreement import Measured, agrees, correct, tolerance
 from ttmbench.reproduce.published_numbers import PublishedNumber
 from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedTable, TaskEntry
 from ttmbench.results.coverage import Extent, together
@@ -77,6 +77,14 @@ class ComparedRow:
     allowed: float | None = None
     why: str = ""
 
+    @property
+    def counts(self) -> dict[str, int | None] | None:
+        """Both numbers as how many of how many groups or queries are correct; None where a percentage was published."""
+        if self.number.of is None:
+            return None
+        ours = None if self.ours is None else correct(self.ours.measured.value, self.number.of)
+        return {"published": correct(self.number.measured.value, self.number.of), "ours": ours, "of": self.number.of}
+
 
 def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -> PublishedTable:
     """The rows of some models and tasks, by the names of the paper or of this package; all if none is named."""
@@ -142,21 +150,24 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
                 _mean([max(part, key=lambda candidate: candidate.worth) for part in parts], pooled=bool(task.pool_of))
             )
     if not means:
-        why = task.why or _why_not(entry, tasks, registry)
+        why = task.why or _why_not(entry, tasks, metric, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
     ours = max(means, key=lambda candidate: candidate.worth)
     if ours.against:
         return replace(row, verdict=OTHER, ours=ours, why="; ".join(ours.against))
-    allowed = tolerance(number.measured, ours.measured, ours.group, table.digit, table.spec.tolerance)
-    verdict = AGREES if agrees(number.measured, ours.measured, allowed) else DIFFERS
+    digit = table.digit if number.of is None else 0
+    allowed = tolerance(number.measured, ours.measured, ours.group, digit, table.spec.tolerance)
+    verdict = AGREES if agrees(number.measured, ours.measured, allowed, number.of) else DIFFERS
     return replace(row, verdict=verdict, ours=ours, allowed=allowed)
 
 
-def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str:
+def _why_not(entry: ModelEntry, tasks: Sequence[str], metric: str, registry: Registry) -> str:
     """Why nobody can run this here; empty if it can be run."""
     absent = [task for task in tasks if task not in registry.task_files]
     if absent:
         return f"there is no task '{absent[0]}' here"
+    if metric not in registry.metrics:
+        return f"there is no metric '{metric}' here"
     if entry.model is None:
         return str(entry.why)
     return "" if _known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
@@ -176,7 +187,11 @@ def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: Mo
                 file=number.file,
                 extent=number.extent,
                 against=(*_differences(entry, number, document), *_other_groups(model.finetuned, document)),
-                notes=(*_notes(table, number, document), *_other_settings(model.finetuned, document)),
+                notes=(
+                    *_notes(table, number, document),
+                    *_other_settings(model.finetuned, document),
+                    *_other_source(table, model, number, run),
+                ),
             )
 
 
@@ -241,6 +256,15 @@ def _notes(table: PublishedTable, number: Number, document: ResultsDocument) -> 
     yield from (note for note in record.notes if "learning rate" in note)
     if len(record.seeds) < table.spec.runs:
         yield f"{len(record.seeds)} of {table.spec.runs} seeds"
+
+
+def _other_source(table: PublishedTable, model: ModelEntry, number: Number, run: _Run) -> Iterator[str]:
+    """What differs from a source that is a code base of its own: its rule for ties, its commit of the model."""
+    spec, ours = table.spec, (run.identity or ("", {}))[1].get("revision")
+    if spec.ties != "strict" and number.ties and not number.metric.endswith(("_ties_right", "_as_topk")):
+        yield f"{number.ties:g} ties, which are wrong here and may be correct in {spec.source}"
+    if model.revision and ours not in (None, model.revision):
+        yield f"{spec.source} measured the model's commit {model.revision:.7}, this run has {ours:.7}"
 
 
 def _mean(parts: Sequence[Ours], *, pooled: bool) -> Ours:
