@@ -65,8 +65,7 @@ def why_not(root: Path) -> str:
 def clear(root: Path) -> None:
     """Removes the documents that are made again, and those of the built-in models alone."""
     for path in (root / REFERENCE).glob("*"):
-        if not path.name.startswith("study_methods_"):  # two hours of work: scripts/docs/methods_study.py
-            path.unlink()
+        path.unlink()
     for model in MODELS:
         shutil.rmtree(root / SUBMISSIONS / model, ignore_errors=True)
 

@@ -41,12 +41,11 @@ def copied(scripts, monkeypatch, tmp_path):
     """The script on copies of everything that it reads and writes."""
     for folder in ("results/reference", "docs/images", "ttmbench/reproduce/published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    for page in ("README.md", "docs/builtin.md", "docs/methods-compared.md", "docs/tasks.md"):
+    for page in ("README.md", "docs/builtin.md", "docs/tasks.md"):
         shutil.copy(ROOT / page, tmp_path / page)
     for module, names in (
         (scripts, ("ROOT", "FOLDER", "FIRST", "MAIN", "TRANSFER", "IMAGES", "RECORD")),
         (scripts.builtin_study, ("FOLDER",)),
-        (scripts.methods_study, ("FOLDER",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, tmp_path / getattr(module, name).relative_to(ROOT))
@@ -113,8 +112,6 @@ def test_what_adaptation_does_elsewhere_agrees_with_the_reference_on_its_own_tas
 def test_nothing_else_lies_in_the_folder():
     known = {name for path in DOCUMENTS for name in (path.name, *read(path)["artifacts"])}
     studies = {"study_tiny-clip.json", "study_tiny-clip-seed1.json", "study_transfer.json"}
-    tasks = [task for task in BUILTIN if not task.endswith("_global")]
-    studies |= {f"study_methods_{model}_{task}.json" for model in ("tiny-clip", "tiny-clip-seed1") for task in tasks}
     assert {path.name for path in FOLDER.iterdir()} - known == studies
 
 
