@@ -59,6 +59,8 @@ def load_task_data(
             text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
         raise OutOfReachError(text) from error
     loaded = add_tags(loaded, spec.group.constant_tags, spec.group.tag_files, folder)
+    if spec.video is not None:  # with its defaults
+        loaded = replace(loaded, source={**loaded.source, "video": spec.video.model_dump()})
     check_groups(spec, loaded.groups, limit, left_out(loaded.source))
     return loaded
 

@@ -109,6 +109,8 @@ def refusal(
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
     if "views" in spec.needs and task.shape.captions == 1:
         return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
+    if "views" in spec.needs and task.video is not None:
+        return "it needs views of images, and the items are videos"
     if "references" in spec.needs and is_its_own_reference(settings or {}, task.task):
         return "its references are the task itself; name another task, or give references=task"
     if adapter is None:

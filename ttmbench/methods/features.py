@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.cost import Cost
+from ttmbench.ttm.trainer import Cost
 from ttmbench.types import Record
 
 

@@ -22,7 +22,6 @@ from ttmbench.methods.audit import audit_labels
 from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
-from ttmbench.methods.cost import Cost
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -44,7 +43,7 @@ from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.low_rank import low_rank_removed
 from ttmbench.ttm.parameters import digest
-from ttmbench.ttm.trainer import Original
+from ttmbench.ttm.trainer import Cost, Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 

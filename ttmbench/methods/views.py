@@ -19,13 +19,13 @@ from pydantic import Field
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import resized
 from ttmbench.errors import UsageError, phase
-from ttmbench.methods.cost import Cost
 from ttmbench.methods.features import FeatureTask
 from ttmbench.protocols import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_images, threads_beside_the_model
 from ttmbench.scoring.inputs import ImageRows, Opened, concatenate
+from ttmbench.ttm.trainer import Cost
 from ttmbench.types import Group, ImageRef
 
 if TYPE_CHECKING:
