@@ -12,10 +12,9 @@ from ttmbench._util.console import warn
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError, phase
-from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
+from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.plan import Run, plan_task
 from ttmbench.evaluator.score_task import score_task
-from ttmbench.evaluator.settings import model_settings
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.methods.features import RewardModel, scale_and_bias
 from ttmbench.plugins.registry import Registry
