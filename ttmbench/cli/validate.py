@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import echo, one_line, print_traceback
+from ttmbench._util.images import frames_in
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import OFFLINE, add_data_files, count
-from ttmbench.cli.show import chance_of
+from ttmbench.cli.task_chance import chance_of
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data, suspects_in
@@ -123,10 +124,12 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
         raise DataError(f"{total}{'; '.join(report.problems[:MOST_PROBLEMS])}{more} (from {source})")
     notes = "".join(f", {note}" for note in report.notes)
     first = loaded.groups[0]
-    sizes = ", ".join("x".join(map(str, open_upright(image, first.group_id).size)) for image in first.images)
+    opened = [open_upright(image, first.group_id) for image in first.images]
+    sizes = ", ".join(f"{image.width}x{image.height // frames_in(image)}" for image in opened)
+    items, frames = ("images", "") if task.spec.video is None else ("videos", f", {task.spec.video.frames} frames each")
     return (
-        f"{_size(task, loaded)}, all images decode{notes}; {report.images} images from {source}; "
-        f"first: {first.group_id} ({sizes} px) {' | '.join(first.captions)}"
+        f"{_size(task, loaded)}, all {items} decode{notes}; {report.images} {items} from {source}; "
+        f"first: {first.group_id} ({sizes} px{frames}) {' | '.join(first.captions)}"
         + "".join(f"\n  {line}" for line in suspects_in(task.spec, loaded.groups))
     )
 

@@ -60,6 +60,8 @@ def load_task_data(
         raise OutOfReachError(text) from error
     loaded = fill_template(loaded, spec.caption_template)
     loaded = add_tags(loaded, spec.group.constant_tags, spec.group.tag_files, folder)
+    if spec.video is not None:  # with its defaults
+        loaded = replace(loaded, source={**loaded.source, "video": spec.video.model_dump()})
     check_groups(spec, loaded.groups, limit, left_out(loaded.source))
     return loaded
 

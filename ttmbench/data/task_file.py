@@ -12,10 +12,12 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from ttmbench._arrays.scores import count_matchings
 from ttmbench._util.limits import limit
+from ttmbench._util.option_values import nested
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import Condition, PathPart, Pick, Picks, Where
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
+from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
@@ -221,6 +223,11 @@ class TaskSpec(BaseModel):
                 )
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
+        try:
+            if self.video is not None and self.group.crop is not None:
+                raise ValueError("group.crop: boxes are for images, and source.video says that the files are videos")
+        except ValidationError as error:
+            raise ValueError(f"source.video: {describe(error, Video)}") from None
         for name, settings in self.ttm.items():
             unknown = sorted(key for key in settings if not TTMConfig.takes(key))
             if unknown:
@@ -239,6 +246,12 @@ class TaskSpec(BaseModel):
         return GroupShape(*self.group.shape, self.group.true_captions)
 
     @property
+    def video(self) -> Video | None:
+        """How the videos of the task are read; None for images. Where several sources are listed, that of the first."""
+        parts = [part for part in (self.source, *_inner(self.source)) if part.get("video") is not None]
+        return Video.model_validate(parts[0]["video"]) if parts else None
+
+    @property
     def extent(self) -> str:
         """The shape as text: of a group, or number of images x number of captions or classes."""
         if self.kind == "groups":
@@ -250,6 +263,11 @@ class TaskSpec(BaseModel):
     def is_global(self) -> bool:
         """Whether TTM matches over all images and captions at once."""
         return self.matching == "global"
+
+
+def _inner(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The sources that a source lists."""
+    return [part for part in source.get("of", ()) if isinstance(part, Mapping)]
 
 
 def _check_kind(spec: TaskSpec) -> None:
@@ -294,14 +312,16 @@ class TaskFile:
             return self
         if "kind" in changes:
             raise UsageError("--task_args cannot change the kind of a source")
-        source, changed, spec = dict(self.spec.source), dict(changes), self.spec
-        if "caption_template" in changed:
-            stated = spec.model_dump(exclude_unset=True, by_alias=True)
-            try:
-                spec = TaskSpec.model_validate({**stated, "caption_template": changed.pop("caption_template")})
-            except ValidationError as error:
-                raise UsageError(f"--task_args for task '{spec.task}': {describe_error(error)}") from None
-        inner = [part for part in source.get("of", ()) if isinstance(part, dict)]
+        try:
+            source, changed = dict(self.spec.source), nested(changes, ["video"])
+        except ValueError as error:
+            raise UsageError(f"--task_args: {error}") from None
+        spec = self._templated(changed.pop("caption_template")) if "caption_template" in changed else self.spec
+        inner = [dict(part) for part in _inner(source)]
+        if "video" in changed:
+            video = self._changed_video(changed.pop("video"))
+            for part in (source, *inner):
+                part |= {"video": video} if "video" in part else {}
         for key in OF_EACH_SOURCE:
             if any(key in part for part in inner) and key in changed:
                 value = changed.pop(key)
@@ -311,6 +331,23 @@ class TaskFile:
         if inner:
             source["of"] = inner
         return TaskFile(spec.model_copy(update={"source": {**source, **changed}}), self.folder)
+
+    def _templated(self, template: object) -> TaskSpec:
+        """The task with another caption template; UsageError for a wrong one."""
+        stated = self.spec.model_dump(exclude_unset=True, by_alias=True)
+        try:
+            return TaskSpec.model_validate({**stated, "caption_template": template})
+        except ValidationError as error:
+            raise UsageError(f"--task_args for task '{self.spec.task}': {describe_error(error)}") from None
+
+    def _changed_video(self, changes: object) -> dict[str, Any]:
+        """The settings of the task's videos with the user's; UsageError if it has none, or for a wrong one."""
+        if self.spec.video is None or not isinstance(changes, Mapping):
+            raise UsageError(f"--task_args video.frames=N: task '{self.spec.task}' has no videos")
+        try:
+            return Video(**{**self.spec.video.model_dump(), **changes}).model_dump()
+        except ValidationError as error:
+            raise UsageError(f"--task_args video: {describe(error, Video)}") from None
 
 
 def describe_error(error: ValidationError) -> str:

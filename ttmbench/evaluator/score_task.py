@@ -82,11 +82,11 @@ class TaskMemory:
         can = run.capabilities
         if not plan.needs_inputs or can.reporting is not None or can.bounding is not None:
             return score_task(plan, run)
-        same = self._of is not None and self._of[:2] == (run.key, plan.spec.task) and self._of[2] is run.adapter
+        same = self._of is not None and self._of[:2] == (run.key, plan.spec.task) and self._of[2] is run.loaded
         if not same or self._scored is None:
             self._scored = None  # before the next one is read: both may not fit
             self._scored = score_task(plan, run)
-            self._of = (run.key, plan.spec.task, run.adapter)
+            self._of = (run.key, plan.spec.task, run.loaded)
         return self._scored
 
 

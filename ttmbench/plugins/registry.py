@@ -18,7 +18,7 @@ import numpy as np
 from ttmbench._util.console import warn
 from ttmbench._util.digests import modules_of
 from ttmbench._util.third_party_errors import error_with_place, place_of
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
 from ttmbench.types import (
     AdapterSpec,
@@ -233,6 +233,8 @@ def _of_hub_id(name: str) -> str:
 def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a model: the user's override its defaults; other weights also drop the default revision.
 
+    DataError for a model that cannot be loaded, or whose file of weights the user has to download and to name.
+
     >>> spec = AdapterSpec("x", "m:load", model_args={"pretrained": "a/b", "revision": "c0ffee"})
     >>> arguments_of(spec, {"pretrained": "./mine"})
     {'pretrained': './mine'}
@@ -240,6 +242,11 @@ def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, 
     fixed = dict(spec.model_args)
     if any(model_args.get(name, fixed.get(name)) != fixed.get(name) for name in WEIGHTS_ARE_NAMED_BY):
         fixed.pop("revision", None)
+    card = spec.card
+    if card is not None and card.refused:
+        raise DataError(f"{spec.name} cannot be loaded: {card.refused}")
+    if card is not None and card.page and "pretrained" not in model_args:
+        raise DataError(f"{spec.name}: download {card.weights} from {card.page} and give --model_args pretrained=FILE")
     return {**fixed, **model_args}
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._arrays.scores import given_captions
 from ttmbench._util.option_values import groups_of
-from ttmbench._util.text import read_json_lines
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import DataError, TtmbenchError
@@ -18,6 +17,7 @@ from ttmbench.plugins.registry import metric_for
 from ttmbench.report.charts import HEADLINE
 from ttmbench.report.load import ReportedRun
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM, name_of
+from ttmbench.results.sample_logs import sample_lines
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import metric_values
 from ttmbench.types import GroupShape
@@ -74,7 +74,7 @@ class GroupSet:
 
 def read_groups(run: ReportedRun, task: str, path: Path) -> GroupSet:
     """The groups in a samples file; DataError with its number for a line that is not a samples line."""
-    return _group_set(run, task, read_json_lines(path), path)
+    return _group_set(run, task, sample_lines(path), path)
 
 
 def _group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Line]], path: Path) -> GroupSet:
