@@ -13,6 +13,7 @@ from ttmbench._util.images import frames_in, frames_of
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import tiny_clip
+from ttmbench.protocols import ChoiceStyle
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.videos import AFTER, BEFORE, on_videos
 
@@ -123,3 +124,51 @@ def test_what_takes_no_videos_says_so_in_one_line(capsys, tmp_path):
     ):
         main([*words, "--device", "cpu", "--output_path", str(tmp_path / "out")])
         assert message in "".join(capsys.readouterr())
+
+
+class Watching:
+    """Answers by the frames that it is shown: which object is first seen alone is read from the colours of pixels."""
+
+    choice_style = ChoiceStyle()
+
+    def __init__(self, captions) -> None:
+        self.captions, self.prompts = captions, []
+
+    def fingerprint(self):
+        return {"weights": "none"}
+
+    def answer(self, questions):
+        return [self._answered(question) for question in questions]
+
+    def _answered(self, question):
+        self.prompts.append(question.prompt)
+        images = list(question.images)
+        videos = [images[start : start + FRAMES] for start in range(0, len(images), FRAMES)]
+        shown = [self.captions[b"".join(frame.tobytes() for frame in video)] for video in videos]
+        if len(shown) == 1:
+            return next(f"({letter})" for letter in "AB" if f"({letter}) {shown[0]}" in question.prompt)
+        wanted = question.prompt.partition("the description ")[2].partition("?")[0]
+        return f"Video {shown.index(wanted) + 1}"
+
+
+def test_a_chat_model_is_shown_the_frames_of_a_turn(groups):
+    captions = {
+        image.open().tobytes(): caption
+        for group in groups
+        for image, caption in zip(group.images, group.captions, strict=True)
+    }
+    model = Watching(captions)
+    run = ttmbench.simple_evaluate(model, "shapes_order", **QUICK)
+    assert run.results["shapes_order"]["group_score,choice"] == 1.0
+    assert len(model.prompts) == 12
+    assert all("frames" in prompt and "video" in prompt and "image " not in prompt for prompt in model.prompts)
+    stated = run.document["choice"]["shapes_order"]["prompts"]
+    assert stated["text"].startswith("The 8 images are frames of a video, in order. Does this video present (A)")
+    assert "8 of the first video, then 8 of the second video. Which video better" in stated["image"]
+
+
+def test_videos_are_not_joined_side_by_side(groups):
+    model = Watching({})
+    model.choice_style = ChoiceStyle(side_by_side=True)
+    with pytest.raises(UsageError, match="side_by_side joins images, and the items of task 'shapes_order' are videos"):
+        ttmbench.simple_evaluate(model, "shapes_order", **QUICK)

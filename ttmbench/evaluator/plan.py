@@ -95,6 +95,11 @@ class TaskPlan:
         """The task."""
         return self.task.spec
 
+    @property
+    def frames(self) -> int:
+        """How many frames of each video a model sees; 1 for images."""
+        return 1 if self.spec.video is None else self.spec.video.frames
+
 
 def plan_task(
     run: Run,

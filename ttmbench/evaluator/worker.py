@@ -186,7 +186,7 @@ def _ask(plan: TaskPlan, part: Run, number: int, of: int) -> None:
         groups = load_data(part.registry, part.config, plan.task, part.samples).groups[number::of]
     with phase("score"):
         if groups and can.choice_scorer is not None and plan.way == "choices":
-            ask_choices(can, groups, sizer, part.config.seed)
+            ask_choices(can, groups, sizer, part.config.seed, plan.frames)
         elif groups and can.pair_scorer is not None:
             score_task_pairs(can, groups, sizer, False)
 
