@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ttmbench.methods.task import FeatureTask, MethodStep, TrainingTask
+from ttmbench.methods.features import FeatureTask
+from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.scoring.inputs import Prepared, Rows
 
 

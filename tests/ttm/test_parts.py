@@ -565,6 +565,13 @@ def test_the_label_audit_and_every_variant_work_with_parts(parts):
     ttm = {**SHORT, **parts}
     done = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=ttm, audit_labels=True, **more, **QUICK)
     assert done["ttm"]["shapes_color"]["audit_labels"]["passed"]
+    of_ttm = done["ttm"]["shapes_color"]
+    of_variants = [of_ttm, *of_ttm["controls"].values(), done["oracle"]["shapes_color"]]
+    for variant in of_variants:
+        selected = [line["selected"] for line in variant["iterations"]]
+        assert [cost["optimizer_steps"] for cost in variant["cost"]] == [sum(math.ceil(n / 4) * 2 for n in selected)]
+    (cost,) = done["simple_match"]["shapes_color"]["cost"]
+    assert cost["optimizer_steps"] % 2 == 0 and cost["image_rows"] > cost["image_rows_backward"] > 0
     filters = ("none", "simple_match", "ttm", "placebo", "shuffle", "holdout", "oracle")
     assert all(done["results"]["shapes_color"][f"group_match,{name}"] is not None for name in filters)
 
@@ -586,3 +593,5 @@ def test_selftrain_is_ttm_with_each_images_best_caption():
     cost = record["cost"][0]
     assert cost["optimizer_steps"] == sum(math.ceil(count / 4) * 2 for count in selected)
     assert cost["image_rows_backward"] == cost["caption_rows_backward"] == sum(2 * count * 2 for count in selected)
+    of_ttm = by_part["ttm"]["shapes_color"]["cost"]
+    assert [{**one, "seconds": 0} for one in of_ttm] == [{**one, "seconds": 0} for one in record["cost"]]

@@ -77,7 +77,7 @@ def _analysis(analysis: str, run: Run, task: TaskFile, grids: Record) -> Record:
             f"task '{spec.task}' has several true captions for each image, for which no adaptation is "
             f"defined, so '{analysis}' does not apply to it"
         )
-    settings = task_settings(registry, config, spec)
+    settings, run = task_settings(registry, config, spec), run.on(spec)
     plan = plan_task(
         run,
         task,

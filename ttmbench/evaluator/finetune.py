@@ -264,6 +264,8 @@ def _check_tasks(tasks: Mapping[str, TaskFile]) -> None:
     shapes = {name: task.spec.shape for name, task in tasks.items()}
     first = next(iter(shapes))
     for name, shape in shapes.items():
+        if tasks[name].spec.video is not None:
+            raise UsageError(f"the items of task '{name}' are videos; finetune on a task with images")
         if tasks[name].spec.is_global:
             raise UsageError(f"task '{name}' is matched globally; finetune on a task with groups")
         if shape != shapes[first]:

@@ -286,6 +286,7 @@ def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | N
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
     can = Capabilities(make_adapter(run.registry, name, arguments, model_settings(config)))
+    can = replace(run, capabilities=can).on(spec).capabilities
     if can.dual_encoder is None or can.stored_features is not None:
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
     for remark in remarks(can.adapter):

@@ -40,9 +40,13 @@ class Chosen:
 
     def key(self, config: RunConfig, adapter: Model | None = None) -> RunKey:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
-        unregistered = None if self.is_registered else adapter
-        code = code_of(self.registry, config, [*self.tasks.values(), *self.also.values()], self.settings, unregistered)
-        return RunKey.of(config, self.tasks, self.settings, self.also, code)
+        unregistered, others = None if self.is_registered else adapter, dict(self.also)
+        if config.methods:
+            from ttmbench.evaluator.reference_sets import reference_tasks  # its code needs torch
+
+            others |= reference_tasks(self.registry, config)
+        code = code_of(self.registry, config, [*self.tasks.values(), *others.values()], self.settings, unregistered)
+        return RunKey.of(config, self.tasks, self.settings, others, code)
 
 
 def choose(

@@ -151,7 +151,7 @@ def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None
     name, config = unit.cell.task, part.config
     _move_other_run_aside(config, chosen.key(config))
     folders = adapted_folders(config, list(chosen.tasks), new=False)
-    part = one_seed(part, unit.part)
+    part = one_seed(part, unit.part).on(chosen.tasks[name].spec)
     plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
     if plan.adapts or part.registry.trained(config.methods):
         methods = Methods(part, folders, chosen.also)
@@ -160,9 +160,11 @@ def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None
 
 def _run_scores(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:
     """Scores a part of the pairs, or asks a server about a part of the groups, into the cache; else does nothing."""
-    name, number, of, can = unit.cell.task, unit.part, unit.cell.shards, part.capabilities
+    name, number, of = unit.cell.task, unit.part, unit.cell.shards
     if chosen.tasks[name].spec.kind != "groups":
         return
+    part = part.on(chosen.tasks[name].spec)
+    can = part.capabilities
     plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
     if can.reporting is not None:
         _ask(plan, part, number, of)
@@ -184,7 +186,7 @@ def _ask(plan: TaskPlan, part: Run, number: int, of: int) -> None:
         groups = load_data(part.registry, part.config, plan.task, part.samples).groups[number::of]
     with phase("score"):
         if groups and can.choice_scorer is not None and plan.way == "choices":
-            ask_choices(can, groups, sizer, part.config.seed)
+            ask_choices(can, groups, sizer, part.config.seed, plan.frames)
         elif groups and can.pair_scorer is not None:
             score_task_pairs(can, groups, sizer, False)
 

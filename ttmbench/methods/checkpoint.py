@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from ttmbench._util.digests import SealError, load_sealed
-from ttmbench.methods.cost import Cost
 from ttmbench.methods.task import MethodState, MethodStep, TrainingTask
 from ttmbench.ttm.checkpoint import read_state, write_state
-from ttmbench.ttm.trainer import random_state, set_random_state
+from ttmbench.ttm.trainer import Cost, random_state, set_random_state
 
 EVERY = 20.0  # seconds between two checkpoints, so that short turns are not spent on files
 _VALUES = ("turns", "updates", "losses", "notes", "trained", "seconds", "is_finished")

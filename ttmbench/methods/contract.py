@@ -13,9 +13,10 @@ from PIL import Image
 
 from ttmbench._util.third_party_errors import error_with_place
 from ttmbench.errors import UsageError
+from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.stream import Clusters
-from ttmbench.methods.task import FeatureTask, MethodState, MethodStep, ScoreTask, TrainingTask
+from ttmbench.methods.task import MethodState, MethodStep, TrainingTask
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.plugins.registry import load_target
 from ttmbench.scoring.capabilities import TrainableDualEncoder
