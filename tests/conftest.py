@@ -93,11 +93,11 @@ def _read_once():
     read_spec, published = tables._spec, Path(tables.__file__).parent / "published"
     specs: dict[Path, Any] = {}
 
-    def spec_once(path):
+    def spec_once(path, folder):
         if getattr(path, "parent", None) != published:
-            return read_spec(path)
+            return read_spec(path, folder)
         if path not in specs:
-            specs[path] = read_spec(path)
+            specs[path] = read_spec(path, folder)
         return specs[path]  # frozen
 
     find, read, root = manager.entry_points, catalog.read_yaml, Path(__file__).resolve().parents[1]

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from ttmbench.evaluator.public_api import score as score
     from ttmbench.evaluator.simple_evaluate import simple_evaluate as simple_evaluate
     from ttmbench.hookspecs import hookimpl as hookimpl
-    from ttmbench.methods.task import FeatureTask as FeatureTask
+    from ttmbench.methods.features import FeatureTask as FeatureTask
+    from ttmbench.methods.features import ScoreTask as ScoreTask
     from ttmbench.methods.task import MethodStep as MethodStep
-    from ttmbench.methods.task import ScoreTask as ScoreTask
     from ttmbench.methods.task import TrainingTask as TrainingTask
     from ttmbench.protocols import Adapter as Adapter
     from ttmbench.protocols import Augmentable as Augmentable
@@ -101,7 +101,8 @@ _HOME = {
     "evaluator.eval_results": ("EvalResults",),
     "evaluator.simple_evaluate": ("simple_evaluate",),
     "hookspecs": ("hookimpl",),
-    "methods.task": ("FeatureTask", "MethodStep", "ScoreTask", "TrainingTask"),
+    "methods.features": ("FeatureTask", "ScoreTask"),
+    "methods.task": ("MethodStep", "TrainingTask"),
     "protocols": (
         *("Adapter", "Augmentable", "Blind", "Bounding", "CaptionEmbeddings", "ChoiceQuestion", "ChoiceScorer"),
         *("ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce", "MayRefuse"),

@@ -76,6 +76,17 @@ def individual_match(images: int, captions: int, true_captions: int = 1) -> floa
     return 1 / math.comb(captions, true_captions)
 
 
+def image_accuracy(images: int, captions: int, true_captions: int = 1) -> float | None:
+    """The largest score of a column is equally likely at each of the m images: 1 / m; None for one image.
+
+    >>> image_accuracy(2, 2), image_accuracy(1, 4), image_accuracy(10, 1)
+    (0.5, None, 0.1)
+    """
+    if images <= captions or true_captions > 1:
+        _check(images, captions, true_captions)
+    return None if images == 1 else 1 / images
+
+
 def original_accuracy(images: int, captions: int, true_captions: int = 1) -> float:
     """The first true caption of each image against the k - t captions that are not true for it: 1 / (k - t + 1)^m.
 

@@ -158,6 +158,20 @@ def individual_match(
     return (positive > negative).mean(axis=1)
 
 
+def image_accuracy(
+    scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
+) -> Float[np.ndarray, " groups"]:
+    """Fraction of a group's captions whose own image is the strict maximum of their column: single queries (SPEC).
+
+    Captions that are true for no image have none. Returns fractions, float [groups]; ValueError for one image.
+
+    >>> image_accuracy(np.array([[[2., 1.], [4., 3.]]])).tolist()
+    [0.5]
+    """
+    positive, negative = columns_of(scores, true_captions)
+    return (positive > negative).mean(axis=1)
+
+
 def global_assignment_accuracy(
     scores: Real[np.ndarray, "images captions"],
     truth: Int[np.ndarray, "images ..."] | None = None,
@@ -207,7 +221,7 @@ METRICS = (
     _metric(
         "text_score_ties_right",
         text_score_ties_right,
-        "as the text score, but ties count as correct: the published rule of ARO's order tasks",
+        "as the text score, but ties count as correct: the published rule of ARO's order tasks and others",
         text_score_ties,
         chance.text_score,
     ),
@@ -242,6 +256,21 @@ METRICS = (
         "fraction of images whose own caption is their best",
         text_score_ties,
         chance.individual_match,
+    ),
+    _metric(
+        "text_accuracy",
+        individual_match,
+        "fraction of images whose own caption is their best: the individual match by its name for single queries",
+        text_score_ties,
+        chance.individual_match,
+    ),
+    _metric(
+        "image_accuracy",
+        image_accuracy,
+        "fraction of captions whose own image is their best",
+        image_score_ties,
+        chance.image_accuracy,
+        defined=lambda images, captions, true_captions=1: images > 1,
     ),
     _metric(
         "global_assignment_accuracy",

@@ -203,7 +203,11 @@ class ModelCard:
         gated: whether terms have to be accepted on the Hub first.
         trained_on: image collections that it was trained on, as its authors state them (``coco``, ...); None if they
             state nothing.
-        quick_gelu: whether a CLIP uses QuickGELU (else GELU); None for other models.
+        quick_gelu: whether a CLIP uses QuickGELU (else GELU); None for other models or if unknown.
+        page: where the user downloads the file of weights, which ``pretrained=FILE`` then names; None for weights that
+            are fetched, or part of the package.
+        note: what is uncertain about these facts, and what is unusual about its loading.
+        refused: why it cannot be loaded, and what to do instead; None if it can.
     """
 
     weights: str
@@ -212,6 +216,9 @@ class ModelCard:
     gated: bool = False
     trained_on: tuple[str, ...] | None = None
     quick_gelu: bool | None = None
+    page: str | None = None
+    note: str = ""
+    refused: str | None = None
 
     @property
     def size(self) -> str:

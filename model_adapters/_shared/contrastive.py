@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, arithmetic, pick_device, plain_attention
+from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, arithmetic, pick_device, plain_attention, settle
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -58,9 +58,9 @@ class ContrastiveModel(ABC, Generic[Prepared]):
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
         self.dtype = TORCH_DTYPES[dtype]
-        self.device = torch.device(pick_device(device))
-        self.model: Any = model.to(self.device).eval()
-        self.weights_sha256 = tensors_digest(self.model.state_dict())
+        self.weights_sha256 = tensors_digest(model.state_dict())  # before the weights leave for a device
+        self.device = settle(model, torch.device(pick_device(device)))
+        self.model: Any = model.eval()
 
     def _set_towers(self, towers: tuple[Tower, Tower], compile: bool) -> None:
         """Sets the functions that give features: compiled, or else with layers that are fast on a CPU."""
@@ -108,8 +108,6 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         Raises:
             UsageError: the towers compute in fp16, whose gradients underflow.
         """
-        if self.dtype == torch.float16:
-            raise UsageError(FP16)
         return self.loss_of(self.train_images(images), self.train_captions(captions))
 
     @property
@@ -118,7 +116,9 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         return not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
-        """As `encode_images`, in training mode."""
+        """As `encode_images`, in training mode; UsageError if the towers compute in fp16, whose gradients underflow."""
+        if self.dtype == torch.float16:
+            raise UsageError(FP16)
         return self._unit(self._image_features, prepared, training=True)
 
     def train_captions(self, prepared: Prepared) -> torch.Tensor:
@@ -146,13 +146,19 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         """Captions without columns that change no feature."""
         return prepared
 
+    def features_before_normalization(self, prepared: Prepared, training: bool) -> torch.Tensor:
+        """Image features as the tower returns them, float32 [images, d]."""
+        return self._features(self._image_features, prepared, training).float()
+
     def _unit(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
+        return unit(self._features(tower, prepared, training))
+
+    def _features(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
         if self.model.training != training:  # torch walks over all modules, which costs as much as a small layer
             self.model.train(training)
         inputs = on_device(prepared, self.device)
         with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
-            features = tower(inputs)
-        return unit(features)
+            return tower(inputs)
 
 
 def declared_name(pretrained: str) -> str:

@@ -37,13 +37,14 @@ class FrozenModel:
 
     def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
         self.dtype = TORCH_DTYPES[asked.dtype]
+        digest = weights_digest(loaded.model)  # before the weights are on a device, from which they would come back
         self.device = settle(loaded.model, torch.device(pick_device(asked.device)))
         self.model: PreTrainedModel = loaded.model.eval()
         self.loaded, self.name, self.files = loaded, asked.pretrained, loaded.files
         self._declared = {
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
-            "weights_sha256": weights_digest(self.model),
+            "weights_sha256": digest,
             "dtype": str(self.dtype).removeprefix("torch."),
             "n_parameters": count_parameters(own_parameters(self.model)),
             **loaded.describe(self.device),

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import DTYPES
+from ttmbench._util.third_party_errors import is_out_of_memory
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions
 
@@ -99,11 +100,23 @@ def remember_inputs(model: PreTrainedModel) -> None:
 
 
 def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
-    """Moves a model to a device, unless accelerate placed it; returns the device of its inputs."""
+    """Moves a model to a device, unless accelerate placed it; returns the device of its inputs.
+
+    UsageError if the device has too little memory.
+    """
     placed: torch.device | None = getattr(model, _INPUTS, None)
     if placed is not None:
         return placed
-    model.to(device)
+    try:
+        model.to(device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        size = sum(parameter.nbytes for parameter in model.parameters())
+        raise UsageError(
+            f"the model's weights take {size / 1e9:.1f} GB, which {device} does not have; use a smaller model or "
+            "another device, or for chat models --model_args weights_dtype=bf16 or device_map=auto"
+        ) from None
     return device
 
 

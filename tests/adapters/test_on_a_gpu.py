@@ -19,10 +19,11 @@ import ttmbench
 from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.model_adapters import hf
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import prepare
-from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
+from ttmbench.ttm.finetune import TrainingPairs, _step, finetune, make_optimizer, restore, snapshot
 
 TTM = {"ttm": {"iterations": 1, "epochs": 2, "batch_groups": 2, "lr": 1e-7}, "seeds": [0]}
 QUICK = {"limit": 3, "bootstrap_iters": 0, "use_cache": "off", "log_samples": True}
@@ -177,3 +178,34 @@ def test_training_waits_once_an_epoch_and_sends_images_once(kind, dtype, tiny_hf
     images = prepared.images["pixel_values"].nbytes
     assert len(losses) == epochs and gpu.waits == epochs + 1, "for the images, and for the loss of each epoch"
     assert sorted(gpu.uploads)[-1] == images and sorted(gpu.uploads)[-2] < images / 20
+
+
+def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip):
+    """For the weights when they are loaded, for training before anything is scored, and for the optimizer's state."""
+    model = {"model": "hf", "model_args": {"pretrained": str(tiny_hf_clip)}, "device": "cuda", "use_cache": "off"}
+    with stand_in_gpu(), monkeypatch.context() as small:
+        small.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+        small.setattr("ttmbench.evaluator.run.score_task", lambda *_: pytest.fail("scored before memory was computed"))
+        with pytest.raises(UsageError, match=r"training needs .* cuda has 0 GB free; .*--ttm_args train=norm"):
+            ttmbench.simple_evaluate(**model, tasks=["shapes_color"], **TTM)
+        small.setattr(torch.nn.Module, "to", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+        with pytest.raises(UsageError, match=r"weights take 0\.0 GB, which cuda does not have"):
+            hf.load(pretrained=str(tiny_hf_clip), device="cuda")
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(7))])
+    monkeypatch.setattr(optimizer, "step", lambda: (_ for _ in ()).throw(torch.OutOfMemoryError()))
+    with pytest.raises(TtmbenchError, match="step of the optimizer, which keeps two numbers for each of 7 trained"):
+        _step(optimizer)
+
+
+def test_a_copy_of_the_weights_takes_no_memory_of_the_device(tiny_hf_clip):
+    with stand_in_gpu():
+        adapter = hf.load(pretrained=str(tiny_hf_clip), device="cuda")
+        copied = snapshot(adapter)
+        assert {tensor.device.type for tensor in copied.values()} == {"cpu"}
+        before = {name: tensor.cpu() for name, tensor in adapter.state_dict().items()}
+        with torch.no_grad():
+            for parameter in adapter.parameters():
+                parameter.zero_()
+        restore(adapter, copied)
+        after = adapter.state_dict()
+        assert all(after[name].device == GPU and torch.equal(after[name].cpu(), before[name]) for name in before)

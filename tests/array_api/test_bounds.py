@@ -220,13 +220,16 @@ def test_truth_may_name_captions_in_any_order():
     assert metrics.global_assignment_accuracy(scores[:, :2], np.array([1, 0])).tolist() == [True, True]
 
 
+ON_2X2 = ("text_score", "image_score", "group_score", "group_match", "individual_match")
+
+
 def test_what_metrics_state_of_themselves():
     spec = {one.name: one for one in METRICS}
     assert [name for name, one in spec.items() if not one.higher_is_better] == ["brittleness"]
     for images, captions, true, defined in (
-        (1, 2, 1, {"text_score", "group_score", "group_match", "individual_match"}),
-        (2, 2, 1, {"text_score", "image_score", "group_score", "group_match", "individual_match"}),
-        (2, 1, 1, {"image_score", "group_score", "group_match"}),
+        (1, 2, 1, {"text_score", "group_score", "group_match", "individual_match", "text_accuracy"}),
+        (2, 2, 1, {*ON_2X2, "text_accuracy", "image_accuracy"}),
+        (2, 1, 1, {"image_score", "group_score", "group_match", "image_accuracy"}),
     ):
         asked = [name for name, one in spec.items() if one.scope == "group" and one.several_true != "only"]
         asked.remove("text_score_ties_right")
@@ -250,7 +253,7 @@ def test_chance_levels_by_counting_every_order():
     for shape in ((1, 2), (1, 3), (2, 2), (2, 3), (2, 1), (3, 1), (3, 2)):
         scores = every_order(*shape)
         names = ["group_score"] + (["text_score", "individual_match"] if shape[0] <= shape[1] else [])
-        for name in [*names, *(["image_score"] if shape[0] > 1 else [])]:
+        for name in [*names, *(["image_score", "image_accuracy"] if shape[0] > 1 else [])]:
             assert getattr(chance, name)(*shape) == pytest.approx(getattr(metrics, name)(scores).mean(), abs=1e-12), (
                 name
             )

@@ -171,7 +171,7 @@ def test_a_metric_knows_its_shape_or_is_undefined():
 
 # --- more images than captions: every number is that of the group with the two exchanged, or undefined ---------------
 
-DEFINED = {"image_score", "group_score", "group_match"}
+DEFINED = {"image_accuracy", "image_score", "group_score", "group_match"}
 
 
 @pytest.mark.parametrize(

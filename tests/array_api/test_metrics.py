@@ -30,7 +30,7 @@ def any_scores(wide: bool = False):
 
 def naive(scores: np.ndarray) -> dict[str, list[float]]:
     """The definitions, written out with loops for one group after the other."""
-    out: dict[str, list[float]] = {name: [] for name in ("text", "image", "group", "match", "individual")}
+    out: dict[str, list[float]] = {name: [] for name in ("text", "image", "group", "match", "individual", "single")}
     for s in scores:
         m, k = s.shape
         rows = [all(s[i, i] > s[i, j] for j in range(k) if j != i) for i in range(m)]
@@ -44,6 +44,7 @@ def naive(scores: np.ndarray) -> dict[str, list[float]]:
         out["group"].append(all(rows) and (all(columns) if m == k else True))
         out["match"].append(match)
         out["individual"].append(sum(rows) / m)
+        out["single"].append(sum(columns) / m)
     return out
 
 
@@ -57,6 +58,7 @@ def test_metrics_equal_their_definitions(scores):
     assert metrics.individual_match(scores).tolist() == expected["individual"]
     if scores.shape[1] > 1:
         assert metrics.image_score(scores).tolist() == expected["image"]
+        assert metrics.image_accuracy(scores).tolist() == expected["single"]
 
 
 @FEW

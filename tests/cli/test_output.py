@@ -85,7 +85,7 @@ def test_every_way_to_the_command_gives_its_code(words):
 
 def test_the_installed_program_is_the_command():
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-    assert resolve_name(project["project"]["scripts"]["ttmbench"]) is cli.main
+    assert resolve_name(project["project"]["scripts"]["ttmbench"]) is cli.command
 
 
 def test_an_interrupt_that_a_finalizer_swallows_comes_again():

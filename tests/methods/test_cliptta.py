@@ -14,6 +14,7 @@ from support.norm_towers import (
     norms_of,
     plain_entropy,
     plain_logits,
+    run_method,
     vector_task,
 )
 
@@ -24,13 +25,8 @@ from ttmbench.methods.cliptta import cliptta, pseudo_captions
 SMALL = {"images": 6, "steps": 3, "lr": 0.05}
 
 
-def run(model, shape=(9, 2, 2), *, same=False, order=None, **settings):
-    task = vector_task(model, shape, same=same, order=order)
-    scores, steps = torch.full_like(task.scores, torch.nan), []
-    for step in cliptta(task, **{**SMALL, **settings}):
-        scores[step.groups] = step.scores
-        steps.append(step)
-    return scores, steps, task
+def run(model, shape=(9, 2, 2), **settings):
+    return run_method(cliptta, model, shape, **{**SMALL, **settings})
 
 
 def plain_captions(logits, labels):

@@ -171,6 +171,8 @@ def other_values(argument) -> list[Any]:
     """Values that might be allowed in place of a default."""
     default, annotation = argument.default, argument.annotation
     plain = get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
+    if argument.name == "references":
+        return ["task"]
     if isinstance(default, bool):
         return [not default]
     if isinstance(default, int):

@@ -13,7 +13,8 @@ from support.small_models import Towers
 from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.methods import check_methods
-from ttmbench.methods.task import FeatureTask, TrainingTask
+from ttmbench.methods.features import FeatureTask
+from ttmbench.methods.task import TrainingTask
 from ttmbench.model_adapters import hf, itc
 from ttmbench.model_adapters.embeddings import EmbeddingsModel
 from ttmbench.plugins.registry import build_registry

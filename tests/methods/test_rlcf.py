@@ -111,9 +111,9 @@ def test_losses_weights_and_scores_as_published(adapter, steps, k, monkeypatch, 
     before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
     losses, weights, reset, of_loss = [], [], task.reset, module.policy_loss
 
-    def remembered():
+    def remembered(**kept):
         weights.append({name: value.detach().clone() for name, value in task.trained.items()})
-        reset()
+        reset(**kept)
 
     monkeypatch.setattr(task, "reset", remembered)
     monkeypatch.setattr(module, "policy_loss", lambda *given: losses.append(of_loss(*given)) or losses[-1])
@@ -216,9 +216,7 @@ def test_every_option_changes_the_scores(adapter, change, positive):
 
 
 def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter):
-    with pytest.raises(
-        UsageError, match=r"^reward=openai/clip: other reward models are not supported yet; use reward=self$"
-    ):
+    with pytest.raises(UsageError, match=r"^reward=openai/clip must be self or the name of a model .* has loaded$"):
         next(rlcf(training_task(adapter), reward="openai/clip"))
     with pytest.raises(UsageError, match=r"direction=t2i needs groups of at least two images .* not 1x2"):
         next(rlcf(training_task(adapter, m=1), direction="t2i"))

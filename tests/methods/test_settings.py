@@ -15,7 +15,7 @@ from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.types import MethodSpec
 
 if TYPE_CHECKING:
-    from ttmbench.methods.task import ScoreTask as OnlyForTypeCheckers
+    from ttmbench.methods.features import ScoreTask as OnlyForTypeCheckers
 
 
 def _even(value: int) -> int:

@@ -10,8 +10,8 @@ import torch
 from support.method_tasks import score_task
 
 from ttmbench.errors import UsageError
+from ttmbench.methods.features import ScoreTask
 from ttmbench.methods.sinkhorn import sinkhorn
-from ttmbench.methods.task import ScoreTask
 from ttmbench.metrics import group_match, group_score
 
 

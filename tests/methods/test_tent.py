@@ -15,6 +15,7 @@ from support.norm_towers import (
     norms_of,
     plain_entropy,
     plain_logits,
+    run_method,
     vector_task,
 )
 
@@ -28,13 +29,8 @@ CLOSE = {"abs": 1e-10, "rel": 0}
 SMALL = {"images": 6}  # three groups of two images: three batches of nine groups
 
 
-def run(model, shape=(9, 2, 2), *, same=False, order=None, **settings):
-    task = vector_task(model, shape, same=same, order=order)
-    scores, steps = torch.full_like(task.scores, torch.nan), []
-    for step in tent(task, **{**SMALL, **settings}):
-        scores[step.groups] = step.scores
-        steps.append(step)
-    return scores, steps, task
+def run(model, shape=(9, 2, 2), **settings):
+    return run_method(tent, model, shape, **{**SMALL, **settings})
 
 
 def answers_of(logits, direction):
@@ -142,7 +138,7 @@ def test_both_passes_of_sar_and_its_resets(seed, scale, lr, resets, monkeypatch)
     mine = copied(model)
     losses, expected = plain_sar(mine, vector_task(copied(model), shape), lr)
     calls, reset, found, at = [], TrainingTask.reset, [], []
-    monkeypatch.setattr(TrainingTask, "reset", lambda task: (calls.append(task), reset(task)))
+    monkeypatch.setattr(TrainingTask, "reset", lambda task, **kept: (calls.append(task), reset(task, **kept)))
     task = vector_task(model, shape)
     for number, step in enumerate(tent(task, filter="sar", lr=lr, **SMALL)):
         found.append(step.loss)
@@ -233,9 +229,10 @@ def test_a_single_batch_is_scored_as_by_the_model_and_that_is_noted():
     assert not run(NormTowers(), images=17)[2].notes
 
 
+@pytest.mark.parametrize("every", [None, 3])
 @pytest.mark.parametrize("filter", ["none", "eta", "sar"])
-def test_a_stopped_run_resumes_bit_for_bit(filter):
-    settings = {"filter": filter, "lr": 0.5, **SMALL}
+def test_a_stopped_run_resumes_bit_for_bit(filter, every):
+    settings = {"filter": filter, "lr": 0.5, "reset_every": every, **SMALL}
     whole = [step.scores for step in tent(vector_task(NormTowers(scale=25), (24, 2, 2)), **settings)]
     task = vector_task(NormTowers(scale=25), (24, 2, 2))
     turns = tent(task, **settings)

@@ -17,7 +17,6 @@ from support.view_tasks import rebuilt, view_task
 import ttmbench
 from ttmbench.errors import DataError, UsageError
 from ttmbench.methods import views as views_module
-from ttmbench.methods.cost import Cost
 from ttmbench.methods.mta import mta
 from ttmbench.methods.views import Views, crop_box, input_size, random_crop, views_of
 from ttmbench.methods.vte import vte
@@ -25,6 +24,7 @@ from ttmbench.methods.zero import zero
 from ttmbench.model_adapters import tiny_clip
 from ttmbench.scoring.dual_encoder import encode
 from ttmbench.scoring.prepare import prepare
+from ttmbench.ttm.trainer import Cost
 from ttmbench.types import Group, ImageRef
 
 SIZES = [(48, 48), (60, 40), (50, 70), (200, 40)]

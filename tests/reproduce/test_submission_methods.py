@@ -17,8 +17,8 @@ from ttmbench.results.reader import read_document
 T = "shapes_color"
 COMMAND = (
     f"--model tiny-clip --tasks {T} --limit 12 --methods dual_softmax,dn,zero,tent --method_args "
-    "zero.views=6,tent.images=8 --ttm --ttm_args iterations=1,epochs=1 --ttm_holdout 0.5 --seeds 0,1 --audit_labels "
-    "--save_scores --log_samples --output_path {}"
+    "zero.views=6,tent.images=8,dn.references=shapes_place:8 --ttm --ttm_args iterations=1,epochs=1 --ttm_holdout 0.5 "
+    "--seeds 0,1 --audit_labels --save_scores --log_samples --output_path {}"
 )
 NAMES = ("dual_softmax", "dn", "zero", "tent")
 

@@ -8,12 +8,13 @@ import torch
 from support.rounding import bound
 
 import ttmbench
+from ttmbench._util.third_party_errors import is_out_of_memory
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError
 from ttmbench.model_adapters import hf, tiny_clip
 from ttmbench.protocols import TrainableInParts
-from ttmbench.scoring.batches import BatchSizer, attempt, is_out_of_memory
+from ttmbench.scoring.batches import BatchSizer, attempt
 from ttmbench.scoring.inputs import n_rows
 from ttmbench.scoring.inputs import take as rows_of
 from ttmbench.scoring.prepare import prepare
@@ -39,6 +40,9 @@ def out_of_memory() -> RuntimeError:
             True,
         ),
         (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("Unable to find a valid cuDNN algorithm to run convolution"), True),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
         (ValueError("out of memory"), False),
     ],

@@ -111,7 +111,8 @@ def full_document() -> dict:
         **{"pseudo_label_accuracy": 1, "loss": [0.1], "learning_rate": 1e-5, "metrics": {"group_match": 0.5}},
         "seconds": 0.1,
     }
-    control = {"seeds": [0], "iterations": [iteration]}
+    cost = method_record()["cost"]
+    control = {"seeds": [0], "iterations": [iteration], "cost": cost}
     difference = {
         **{"task": "t", "metric": "group_match", "filter": "none", "baseline": 0.5, "value": 0.5, "difference": 0},
         **{"paired": True, "ci": [-0.1, 0.1], "p": 1.0, "p_holm": 1.0, "test": "mcnemar", "won": 1, "lost": 1},
@@ -148,7 +149,11 @@ def full_document() -> dict:
                 notes=["n"],
                 iterations=[iteration],
                 controls={"placebo": control},
-                holdout={**control, "share": 0.5, "adapted_groups": [0], "scored_groups": [1]},
+                cost=cost,
+                holdout={
+                    **{"seeds": [0], "iterations": [iteration]},
+                    **{"share": 0.5, "adapted_groups": [0], "scored_groups": [1]},
+                },
                 audit_labels={"passed": True, "seeds": [0], "iterations": 1},
                 differences={"group_match": {"value": 0.1, "ci": None, "by_seed": [0.1], "seed_ci": [-0.1, 0.3]}},
             )
@@ -165,7 +170,7 @@ def full_document() -> dict:
                 }
             }
         },
-        "simple_match": {"t": {"hyperparameters": {}, "seeds": [0], "restarts": [1]}},
+        "simple_match": {"t": {"hyperparameters": {}, "seeds": [0], "restarts": [1], "cost": cost}},
         "oracle": {"t": {**control, "reads_labels": True}},
         "methods": {"t": {"tent": method_record(trained={"train": "norm", "parameters": 4, "names_sha256": DIGEST})}},
         "choice": {

@@ -336,6 +336,18 @@ def aro_order(root: Path, repo: str, commit: str, count: int) -> None:
     write_dataset(root, repo, {"test": columns}, commit=commit)
 
 
+def rocketscience(root: Path) -> None:
+    """nilshoehing/rocketsciencebench: a split called train; the categories of a row are a list written as a text."""
+    kinds = ["Horizontal Position", "Vertical Position", "Depth", "Proximity", "Order", "Absolute Position", "Other"]
+    columns = {
+        **{f"image{side}": [cell(2 * n + side, name=f"{n}_{side}.jpg") for n in range(241)] for side in (1, 2)},
+        **{f"text{side}": [words(n)[side - 1] for n in range(241)] for side in (1, 2)},
+        "Category": [str([kinds[0]] if n < 60 else [kinds[n % 7], kinds[(n + 1) % 7]]) for n in range(241)],
+    }
+    commit = "35a8cf32237c9469a47a226d620f03b9c6b1838c"
+    write_dataset(root, "nilshoehing/rocketsciencebench", {"train": columns}, commit=commit, shards=2)
+
+
 def wds_retrieval(root: Path, repo: str, images: int, captions: int, shards: int) -> None:
     """clip-benchmark/wds_*: shards that are counted in a file beside them, a line of a text for each caption."""
     folder = new_repository(root, repo)
@@ -362,6 +374,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {  # repository -> what writes it b
     "MMVP/MMVP_VLM": mmvp,
     "imirandam/BiVLC": bivlc,
     "mair-lab/vismin-bench": vismin,
+    "nilshoehing/rocketsciencebench": rocketscience,
     "ILSVRC/imagenet-1k": imagenet,
     "mteb/ARO-Visual-Relation": aro_relation,
     "mteb/ARO-Visual-Attribution": aro_attribution,

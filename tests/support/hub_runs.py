@@ -46,7 +46,7 @@ PAIRS = {"a": ("whatsup_a_left_right", "whatsup_a_on_under"), "b": ("whatsup_b_l
 TASKS = (
     *("colorswap", "winoground", "mmvp_vlm", *(f"sugarcrepe_{subset}" for subset in SUGARCREPE)),
     *("whatsup_a", *PAIRS["a"], "whatsup_b", *PAIRS["b"]),
-    *("bivlc", "vismin", *(f"vismin_{kind}" for kind in VISMIN)),
+    *("bivlc", "rocketscience", "vismin", *(f"vismin_{kind}" for kind in VISMIN)),
     *("aro_vg_relation", "aro_vg_attribution", "aro_coco_order", "aro_flickr30k_order"),
     *("coco_retrieval", "flickr30k_retrieval"),
     *("whatsup_coco_one", "whatsup_coco_two", "whatsup_vg_one", "whatsup_vg_two"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ttmbench.methods.task import FeatureTask, ScoreTask
+from ttmbench.methods.features import FeatureTask, ScoreTask
 
 SCALE, BIAS = 20.0, -3.0
 

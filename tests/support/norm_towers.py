@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ttmbench.methods.task import FeatureTask, TrainingTask
+from ttmbench.methods.features import FeatureTask
+from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.scoring.inputs import Prepared, Rows
 
 
@@ -58,8 +59,9 @@ def vector_task(
     same: bool = False,
     order: torch.Tensor | None = None,
     resume=None,
+    shared: list[int] | None = None,
 ) -> TrainingTask:
-    """Random inputs, all equal with ``same``; ``order`` is that of the captions of each group."""
+    """Random inputs, all equal with ``same``; ``order`` is of the captions of each group, ``shared`` are clusters."""
     groups, m, n = shape
     rng = np.random.default_rng(7)
     images, captions = (torch.from_numpy(rng.normal(size=(groups * count, 5))) for count in (m, n))
@@ -80,7 +82,26 @@ def vector_task(
         caption_rows=caption_rows,
     )
     prepared = Prepared(images, captions, Rows(image_rows.numpy(), caption_rows.numpy()))
-    return TrainingTask(features, seed, adapter=model, prepared=prepared, resume=resume)
+    return TrainingTask(features, seed, adapter=model, prepared=prepared, resume=resume, clusters=shared)
+
+
+def run_method(
+    method,
+    model: NormTowers,
+    shape: tuple[int, int, int] = (9, 2, 2),
+    *,
+    same=False,
+    order=None,
+    shared=None,
+    **settings,
+) -> tuple[torch.Tensor, list[MethodStep], TrainingTask]:
+    """The last scores of every group, the steps and the task of a method on `vector_task`."""
+    task = vector_task(model, shape, same=same, order=order, shared=shared)
+    scores, steps = torch.full_like(task.scores, torch.nan), []
+    for step in method(task, **settings):
+        scores[step.groups] = step.scores
+        steps.append(step)
+    return scores, steps, task
 
 
 def batches_of(task: TrainingTask, images: int) -> list[list[int]]:

@@ -275,8 +275,9 @@ def stand_in_gpu() -> Iterator[Gpu]:
         **{"is_available": True, "device_count": 1, "current_device": 0, "get_device_name": about.name},
         **{"get_device_properties": about, "get_device_capability": (9, 0), "mem_get_info": (1 << 34, 1 << 34)},
         **{"is_current_stream_capturing": False, "is_bf16_supported": True, "max_memory_allocated": 0},
+        "get_rng_state": torch.zeros(16, dtype=torch.uint8),  # nothing is drawn there
         **dict.fromkeys(("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device")),
-        **dict.fromkeys(("manual_seed", "manual_seed_all")),
+        **dict.fromkeys(("manual_seed", "manual_seed_all", "set_rng_state")),
     }
     with ExitStack() as stack:
         for name, answer in answers.items():

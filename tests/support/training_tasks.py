@@ -7,7 +7,8 @@ import torch
 from PIL import Image
 
 from ttmbench.data.rendered.scenes import COLORS, SHAPES
-from ttmbench.methods.task import FeatureTask, TrainingTask
+from ttmbench.methods.features import FeatureTask
+from ttmbench.methods.task import TrainingTask
 from ttmbench.scoring.inputs import Prepared, Rows
 
 WORDS = [f"a {color} {shape}" for color in COLORS for shape in SHAPES]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ttmbench.methods.task import FeatureTask
+from ttmbench.methods.features import FeatureTask
 
 SCALE, BIAS = 20.0, -3.0
 

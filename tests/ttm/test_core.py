@@ -177,15 +177,17 @@ def test_crops_are_drawn_by_seed_and_iteration():
 
 def test_states_of_generators_come_back(monkeypatch):
     state, given = torch.get_rng_state(), []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.tensor([device]))
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value, device: given.append((value.tolist(), device)))
-    states = trainer.random_state()
-    assert set(states) == {"cpu", "cuda:1"} and torch.equal(states["cpu"], state)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.tensor([device.index]))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda value, device: given.append((value.tolist(), str(device))))
+    second, third, processor = (SimpleNamespace(device=torch.device(name)) for name in ("cuda:1", "cuda:2", "cpu"))
+    states = trainer.random_state(second)
+    assert set(states) == {"cpu", "cuda"} and torch.equal(states["cpu"], state)
     first = torch.rand(2)
-    trainer.set_random_state(states)
-    assert torch.equal(torch.rand(2), first) and given == [([1], "cuda:1")]
+    trainer.set_random_state(states, third)
+    assert torch.equal(torch.rand(2), first) and given == [([1], "cuda:2")], "on the device that the model is on now"
+    trainer.set_random_state({"cpu": state, "cuda:1": states["cuda"]}, second)  # of a version before
+    trainer.set_random_state(states, processor)
+    assert given[1:] == [([1], "cuda:1")] and set(trainer.random_state(processor)) == {"cpu"}
 
 
 # --- thresholds ---------------------------------------------------------------------------------------------------

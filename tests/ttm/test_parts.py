@@ -119,11 +119,11 @@ def test_a_part_is_recorded_where_it_is_not_the_default():
     ("settings", "message"),
     [
         ({"teacher": "emma"}, "unknown teacher 'emma'; did you mean 'ema'?"),
-        ({"teacher": "ema", "teacher.deca": 1}, "--ttm_args teacher=ema: unknown key 'deca'; did you mean 'decay'?"),
-        ({"teacher": "ema", "teacher.decay": 2}, "'decay': must be less than or equal to 1, got 2"),
-        ({"teacher": "ema", "teacher.decay": "fast"}, "'decay': must be a valid number"),
-        ({"stopping.patience": 2}, "--ttm_args stopping=never: unknown key 'patience'; it takes none"),
-        ({"loss": "cross_entropy", "loss.negatives": "all"}, "'negatives': must be 'batch' or 'group', got 'all'"),
+        ({"teacher": "ema", "teacher.deca": 1}, "--ttm_args teacher=ema,teacher.deca: unknown argument; known: decay"),
+        ({"teacher": "ema", "teacher.decay": 2}, "teacher.decay: must be a number >= 0 and <= 1, got 2"),
+        ({"teacher": "ema", "teacher.decay": "fast"}, "teacher.decay: must be a number >= 0 and <= 1, got 'fast'"),
+        ({"stopping.patience": 2}, "--ttm_args stopping=never,stopping.patience: unknown argument; known: none"),
+        ({"loss": "cross_entropy", "loss.negatives": "all"}, "loss.negatives: must be batch or group, got 'all'"),
         ({"pseudo_labels": "sinkhorn"}, "pseudo_labels=sinkhorn gives soft labels, and loss=own takes one caption"),
         ({"train": "some"}, "train=some is unknown"),
         ({"train": "lora:0"}, "train=lora:0 is unknown; it must be one of all, norm"),
@@ -565,6 +565,13 @@ def test_the_label_audit_and_every_variant_work_with_parts(parts):
     ttm = {**SHORT, **parts}
     done = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm=ttm, audit_labels=True, **more, **QUICK)
     assert done["ttm"]["shapes_color"]["audit_labels"]["passed"]
+    of_ttm = done["ttm"]["shapes_color"]
+    of_variants = [of_ttm, *of_ttm["controls"].values(), done["oracle"]["shapes_color"]]
+    for variant in of_variants:
+        selected = [line["selected"] for line in variant["iterations"]]
+        assert [cost["optimizer_steps"] for cost in variant["cost"]] == [sum(math.ceil(n / 4) * 2 for n in selected)]
+    (cost,) = done["simple_match"]["shapes_color"]["cost"]
+    assert cost["optimizer_steps"] % 2 == 0 and cost["image_rows"] > cost["image_rows_backward"] > 0
     filters = ("none", "simple_match", "ttm", "placebo", "shuffle", "holdout", "oracle")
     assert all(done["results"]["shapes_color"][f"group_match,{name}"] is not None for name in filters)
 
@@ -586,3 +593,5 @@ def test_selftrain_is_ttm_with_each_images_best_caption():
     cost = record["cost"][0]
     assert cost["optimizer_steps"] == sum(math.ceil(count / 4) * 2 for count in selected)
     assert cost["image_rows_backward"] == cost["caption_rows_backward"] == sum(2 * count * 2 for count in selected)
+    of_ttm = by_part["ttm"]["shapes_color"]["cost"]
+    assert [{**one, "seconds": 0} for one in of_ttm] == [{**one, "seconds": 0} for one in record["cost"]]

@@ -121,6 +121,18 @@ def read_rerank(pairs: object) -> object:
     return dict(pairs)
 
 
+def read_references(value: object) -> tuple[str, int | None] | None:
+    """Another task and how many of its first groups are references of a method, None for all; None for the test's own.
+
+    >>> read_references("shapes_place"), read_references("shapes_place:50"), read_references("others")
+    (('shapes_place', None), ('shapes_place', 50), None)
+    """
+    if not isinstance(value, str) or value in ("task", "others"):
+        return None
+    name, colon, groups = value.rpartition(":")
+    return (name, int(groups)) if colon and groups.isdecimal() and int(groups) else (value, None)
+
+
 def read_device(given: object) -> str:
     """A device by torch's name, or several, separated by commas; a number is a CUDA device. UsageError for others.
 

@@ -31,6 +31,27 @@ def error_line(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {text}").rstrip(": ")
 
 
+# Of CUDA's libraries, which name no memory, the last of cuDNN that finds room for none of its algorithms; oneDNN, on a
+# processor, says no more than that it cannot create its code.
+_OUT_OF_MEMORY = (
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc"),
+    *("could not create a primitive", "could not create a memory object"),
+    *("cublas_status_alloc_failed", "cudnn_status_alloc_failed", "cusolver_status_alloc_failed"),
+    *("unable to find a valid cudnn algorithm", "unable to find an engine to execute this computation"),
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on whichever device.
+
+    >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    True
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+
+
 def error_with_place(error: BaseException) -> str:
     """An error of someone else's code as one bounded line, with the line of the plugin in which it arose."""
     location = place_of(error)

@@ -293,6 +293,21 @@ class TaskCache(KnownData):
         return self._keep({name: array for name, array in arrays.items() if array is not None}, model_name)
 
 
+class FeatureCache(KnownData):
+    """The cache of a task's features: of each distinct image and caption, in the order of its groups."""
+
+    what = "features of references"
+
+    def look_up(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Features of images and of captions, float32 [distinct, ...]; opens or looks up all images. None for none."""
+        arrays = self._find({"images": None, "captions": None})
+        return None if arrays is None else (arrays["images"], arrays["captions"])
+
+    def keep(self, images: np.ndarray, captions: np.ndarray, model_name: str) -> None:
+        """Stores features that are new."""
+        self._keep({"images": images, "captions": captions}, model_name)
+
+
 class RankCache(KnownData):
     """The cache of a ranking task."""
 

@@ -1,7 +1,5 @@
 """``python -m ttmbench.cli``."""
 
-import sys
+from ttmbench.cli import command
 
-from ttmbench.cli import main
-
-sys.exit(main())
+command()

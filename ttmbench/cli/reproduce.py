@@ -15,7 +15,7 @@ from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_data_files, count
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.table import NOTHING, TableColumn, print_table
+from ttmbench.report.table import NOTHING, TableColumn, print_line, print_table
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
@@ -147,15 +147,21 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     console = terminal.console()
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
     console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
-    columns = [TableColumn(name, "key") for name in ("task", "model", "track", "method: metric")]
+    for subject, rule in spec.rules.items():
+        print_line(f"{subject[:1].upper()}{subject[1:]} of {spec.source}: {rule}.")
+    has_tracks = len({row.number.track for row in rows}) > 1
+    keys = ("model", *(("track",) if has_tracks else ()), "method: metric")
+    columns = [TableColumn("task", "heading"), *(TableColumn(name, "key") for name in keys)]
     numbers = ("published", "ours", "difference", "allowed", "groups")
     columns += [TableColumn(name, "number") for name in numbers[: None if with_ours else 1]]
     columns.append(TableColumn("verdict" if with_ours else "here"))
-    shown = []
+    shown, above = [], ""
     for row in rows:
         number = row.number
-        track = str(number.track).replace("_", " ")
-        cells = [number.task, number.model, track, f"{number.column.name}: {number.metric.replace('_', ' ')}"]
+        cells = ["" if number.task == above else number.task, number.model]
+        above = number.task
+        cells += [str(number.track).replace("_", " ")] if has_tracks else []
+        cells.append(f"{number.column.name}: {number.metric.replace('_', ' ')}")
         cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))
         if with_ours:
             cells += _ours(row, spec.decimals)
@@ -213,6 +219,7 @@ def _document(
         "paper": spec.paper,
         "source": f"{spec.source}, {spec.where}",
         "tolerance": spec.tolerance.model_dump(),
+        "rules": spec.rules,
         "reproduced": reproduced,
         "counts": _counts(rows),
         "failures": list(failures),
@@ -234,6 +241,7 @@ def _row_document(row: ComparedRow, table: PublishedTable) -> Mapping[str, Any]:
         "track": number.track,
         "method": number.method,
         "key": row.key,
+        "correct": row.counts,
         "published": asdict(number.measured),
         "ours": ours,
         "difference": None if row.ours is None else row.ours.measured.value - number.measured.value,

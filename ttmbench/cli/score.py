@@ -1,4 +1,4 @@
-"""``ttmbench score``: every metric from stored scores, ranks or answers, without the model and the dataset."""
+"""``ttmbench score``: every metric from stored scores, ranks, answers or per-sample results, without model and data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from ttmbench.results.labels import SLASH, split_key
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench score``."""
-    files = "Scores or ranks (JSONL, npz, npy, safetensors), or answers (JSON)"
+    files = "Scores, ranks, answers or per-sample results (JSONL, JSON, CSV, npz, npy, safetensors)"
     parser.add_argument("scores", nargs="+", metavar="FILE", help=files)
     parser.add_argument("--task", metavar="NAME", help="Task that the scores belong to (default: shape from the file)")
     parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")
+    choice = "Per-sample results are of forced choices (answers in words), not of scores"
+    parser.add_argument("--choice", action="store_true", help=choice)
     add_task_files(parser)
     limit = "Number of groups in the file, from the start of the task"
     parser.add_argument("--limit", metavar="N", type=count, help=limit)
@@ -54,6 +56,7 @@ def score(options: argparse.Namespace) -> int:
         interval=options.interval,
         seed=options.seed,
         command=["ttmbench", *sys.argv[1:]],
+        choice=options.choice,
     )
     document = results.document
     known = {task: list(metrics) for task, metrics in document["higher_is_better"].items()}

@@ -1,4 +1,4 @@
-"""Rows of raw data: cells by the names that task files use, ids and tags from cells, and conditions on rows.
+"""Rows of raw data: cells by the names that task files use, ids and tags from cells, conditions on rows, picked cells.
 
 Names are columns, parts of nested ones (``a.b``, ``a.0``), and templates of several (``{a}_{b:03d}``).
 """
@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import Formatter
 from typing import Annotated, Any
 
@@ -28,6 +28,7 @@ from pydantic import (
 from ttmbench.errors import DataError, UsageError
 
 _FORMAT = re.compile(r"0?\d{0,2}d?")
+NUMBER = "_row"  # in place of a column: the number of the row
 _MISSING = object()
 Plain = StrictBool | StrictInt | StrictFloat | str
 
@@ -45,12 +46,13 @@ class Row:
     def cell(self, column: str) -> Any:
         """A cell; ``a.b`` is item b of the mapping in column a, ``a.0`` the first item of the list in it.
 
+        ``_row`` is the row's number from 0, unless there is a column of that name.
         Where some rows have a list and others a single text, ``a.0`` is the text itself. DataError with the columns
         that exist if there is no such column.
         """
         value = self.cells.get(column, _MISSING)
         if value is _MISSING:
-            value = _inner(self.cells, column.split("."))
+            value = self.index if column == NUMBER else _inner(self.cells, column.split("."))
         if value is _MISSING:
             known = ", ".join(map(str, self.cells))
             raise DataError(f"{self.where}: row {self.index} has no column '{column}'; it has {known}")
@@ -80,7 +82,7 @@ class Row:
                 try:
                     value = format(int(value), spec)
                 except (TypeError, ValueError):
-                    raise DataError(f"{self._named(name)} is {value!r}, not a whole number") from None
+                    raise DataError(f"{self.named(name)} is {value!r}, not a whole number") from None
             filled.append(str(value))
         return "".join(filled)
 
@@ -92,7 +94,7 @@ class Row:
                 raise TypeError
             return float(value)
         except (TypeError, ValueError):
-            raise DataError(f"{self._named(column)} is {value!r:.80}, not a number") from None
+            raise DataError(f"{self.named(column)} is {value!r:.80}, not a number") from None
 
     def group_id(self, column: str | None) -> str:
         """The row's id: a column or template, else its key; after the name of its file where there are several.
@@ -135,10 +137,11 @@ class Row:
             return path.names.get(str(value), value)
         parts = value.split("/") if isinstance(value, str) else []
         if path.part >= len(parts):
-            raise DataError(f"{self._named(path.column)} is {value!r:.80}, which has no part {path.part}")
+            raise DataError(f"{self.named(path.column)} is {value!r:.80}, which has no part {path.part}")
         return path.names.get(parts[path.part], parts[path.part])
 
-    def _named(self, column: str) -> str:
+    def named(self, column: str) -> str:
+        """A cell of the row, for messages."""
         return f"{self.where}: '{column}' of row {self.index}"
 
 
@@ -249,6 +252,68 @@ def _condition(value: object) -> object:
 
 Where = dict[str, Annotated[Condition, BeforeValidator(_condition)]]
 """Column -> what its cell must be."""
+
+
+class Pick(BaseModel):
+    """The item of a list that another cell names by its position; written ``{from: keys, by: label}``.
+
+    Attributes:
+        from_: ``from``: column of the list, or several columns, whose cells are the items.
+        by: column of the position, counted from 0.
+        others: name of a further cell, the list of the items that are not picked.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    from_: str | list[str] = Field(alias="from")
+    by: str
+    others: str | None = None
+
+    def items(self, row: Row) -> list[object]:
+        """The list; DataError if the column holds none."""
+        if not isinstance(self.from_, str):
+            return [row.cell(column) for column in self.from_]
+        value = row.cell(self.from_)
+        if not isinstance(value, list):
+            raise DataError(f"{row.named(self.from_)} must hold a list to pick from, got {value!r:.80}")
+        return value
+
+    def position(self, row: Row, count: int) -> int:
+        """The position; DataError unless it is a whole number from 0 below ``count``."""
+        number = row.number(self.by)
+        if not (number.is_integer() and 0 <= number < count):
+            raise DataError(
+                f"{row.named(self.by)} is {row.cell(self.by)!r:.80}, and there are {count} items: 0 to {count - 1}"
+            )
+        return int(number)
+
+
+Picks = dict[str, Pick]
+"""Name of a cell -> the item that it is."""
+
+
+def picked(row: Row, picks: Mapping[str, Pick]) -> Row:
+    """The row with the cells that are picked from its lists; DataError as for `Pick`."""
+    cells = dict(row.cells)
+    for name, pick in picks.items():
+        items = pick.items(row)
+        position = pick.position(row, len(items))
+        cells[name] = items[position]
+        if pick.others is not None:
+            cells[pick.others] = items[:position] + items[position + 1 :]
+    return replace(row, cells=cells)
+
+
+def check_picked(rows: Sequence[Row], picks: Mapping[str, Pick]) -> None:
+    """DataError unless the rows of a group pick from the same items, and each item once."""
+    for name, pick in picks.items():
+        chosen = sorted(str(row.cell(name)) for row in rows)
+        for row in rows:
+            if sorted(map(str, pick.items(row))) != chosen:
+                raise DataError(
+                    f"{row.where}: rows {rows[0].index} to {rows[-1].index} should be one group, each with another "
+                    f"item of one list as '{name}' (by '{pick.by}'), but the list of row {row.index} has other items"
+                )
 
 
 def kept_rows(rows: Iterable[Row], columns: Mapping[str, Any]) -> Iterator[Row]:

@@ -38,6 +38,7 @@ class HuggingfaceOptions(HubOptions):
     data_files: str | list[str] | dict[str, str | list[str]] | None = None  # as in ``datasets.load_dataset``
     drop_captions: dict[str, str] = Field(default_factory=dict)  # true caption of a group to leave out -> why
     saved: bool = False  # its files are what ``save_to_disk`` writes, as in folders under ``also``, not parquet
+    literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
 
     def is_copy(self, folder: Path) -> bool:
         """Whether a folder holds the dataset as ``save_to_disk`` writes it."""

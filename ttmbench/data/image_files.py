@@ -15,6 +15,7 @@ from ttmbench._util.images import Colors, open_image
 from ttmbench.data.paths import PathOrMapping, below, inside
 from ttmbench.data.row_files import joined, rows_of_files
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
+from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
 
@@ -49,6 +50,7 @@ class FileOptions(BaseModel):
     exif: Exif = "apply"  # whether images are turned upright by their EXIF data
     npy: Colors = "rgb"  # order of the colours in images that are ``.npy`` arrays
     missing: Literal["refuse", "leave_out"] = "refuse"  # refuse, or skip and count, groups without images
+    video: Video | None = None  # the files are videos, and which of their frames are read
     addresses: tuple[str, ...] = ()  # columns of image addresses, in the order of ``group.images``; for ``listed``
 
     @model_validator(mode="after")
@@ -120,7 +122,7 @@ def read_files(
                     f"{cell.row.where}: image {name} of group {cell.group_id} is not in {where}{hint(name)}"
                 )
             present[name] = path
-        return stored_image(name, present[name], options.exif, options.npy)
+        return stored_image(name, present[name], options.exif, options.npy, options.video)
 
     # The coverage is that of all rows, whatever the limit.
     groups = list(_groups(base, options, replace(request, limit=None) if leave_out else request, image))

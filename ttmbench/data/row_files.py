@@ -72,7 +72,7 @@ def rows_of_files(
     for name, (file, cells) in files.items():
         for row in read_rows(file, fields, nested=nested):
             every = {**({NAME: name} if name else {}), **cells, **row.cells}
-            every |= {column: _listed(row, column) for column in literals}
+            every |= {column: listed(row, column) for column in literals}
             yield replace(row, cells=every, file=name)
 
 
@@ -106,8 +106,8 @@ def joined(
             raise DataError(f"{others[name][0]}: has more rows than the file that '{name}' should stand beside")
 
 
-def _listed(row: Row, column: str) -> object:
-    """The list in a cell, also if it is written as a text."""
+def listed(row: Row, column: str) -> object:
+    """The list in a cell, also if it is written as a text; DataError if the text is not a list."""
     value, where = row.cell(column), f"{row.where}: '{column}' of row {row.index}"
     if not isinstance(value, str):
         return value

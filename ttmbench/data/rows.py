@@ -10,8 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from ttmbench._util.images import Colors, as_rgb, check_size, open_array, open_image
-from ttmbench.data.cells import Row, kept_rows
+from ttmbench.data.cells import Picks, Row, check_picked, kept_rows, picked
+from ttmbench.data.video import Video, stored_video
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 Box = tuple[int, int, int, int]
 _FARTHEST = 1_000_000  # pixels; no image is as large
-SPREAD = "*"  # before the name of a column: all items of the list in it
+SPREAD = "*"  # before the name of a column of captions or images: all items of the list in it
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,10 @@ class ImageCell:
         return value
 
 
-def stored_image(name: str, path: Path, exif: Exif, npy: Colors) -> ImageRef:
-    """An image in its own file; ``npy`` is the order of the colours in a ``.npy`` array."""
+def stored_image(name: str, path: Path, exif: Exif, npy: Colors, video: Video | None = None) -> ImageRef:
+    """An image in its own file, or a video where a task has these; ``npy``: order of colours in a ``.npy`` array."""
+    if video is not None:
+        return stored_video(name, path, video)
     if path.suffix.lower() != ".npy":
         return ImageRef(name, partial(open_image, path), path, path.read_bytes, exif)
     return ImageRef(name, partial(open_array, path, npy), None, path.read_bytes, exif, f"npy {npy};")
@@ -77,10 +82,13 @@ def groups_from_rows(
     per_row = _per_row(request, rows_per_group)
     _check_columns(per_row, request, rows_per_group)
     wanted = None if request.limit is None else request.limit * rows_per_group
+    picks = TypeAdapter(Picks).validate_python(request.columns.get("pick") or {})
     pending: list[Row] = []
     for row in islice(kept_rows(rows, request.columns), wanted):
-        pending.append(row)
+        pending.append(picked(row, picks) if picks else row)
         if len(pending) == rows_per_group:
+            if rows_per_group > 1:
+                check_picked(pending, picks)
             yield _group(pending, request, image, per_row)
             pending = []
     if pending:
@@ -156,8 +164,21 @@ def _captions(row: Row, columns: str | Sequence[str], group_id: str, count: int 
 
 
 def _images(row: Row, columns: str | Sequence[str], group_id: str, count: int) -> list[ImageCell]:
+    """The images of one column's list, or of several columns; of ``*column``, all images of the list in it."""
     if not isinstance(columns, str):
-        return [ImageCell(row, column, None, group_id) for column in columns]
+        cells: list[ImageCell] = []
+        for column in columns:
+            name = column.removeprefix(SPREAD)
+            items: Sequence[int | None] = [None]
+            if name != column:
+                value = row.cell(name)
+                if not isinstance(value, list):
+                    raise DataError(f"{_named(row, name, group_id)} must hold a list of images, got {value!r:.80}")
+                items = range(len(value))
+            cells += [ImageCell(row, name, item, group_id) for item in items]
+        if len(cells) != count:
+            raise DataError(f"{row.where}: group {group_id} has {len(cells)} images, but {count} are needed")
+        return cells
     value = row.cells.get(columns)
     if isinstance(value, list):
         _check_length(len(value), row, columns, group_id, count, "images")
@@ -190,8 +211,12 @@ def _check_columns(per_row: tuple[int, int | None], request: SourceRequest, rows
         if not captions or (not isinstance(images, str) and len(images) != 1):
             raise UsageError(f"group.images should name one column, and group.{what} is needed (kind: {request.kind})")
         return
-    lists = isinstance(captions, str) or any(column.startswith(SPREAD) for column in captions)
-    if (not isinstance(images, str) and len(images) != per_row[0]) or (not lists and len(captions) != per_row[1]):
+    fixed = [
+        (names, count)
+        for names, count in ((images, per_row[0]), (captions, per_row[1]))
+        if not isinstance(names, str) and not any(column.startswith(SPREAD) for column in names)
+    ]
+    if any(len(names) != count for names, count in fixed):
         counts = ("a list in one" if isinstance(names, str) else str(len(names)) for names in (images, captions))
         share = f"; each of {rows_per_group} rows brings {per_row[0]} and {per_row[1]}" if rows_per_group > 1 else ""
         raise UsageError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from ttmbench._annotations import pd
 from ttmbench._arrays.scores import given_captions
-from ttmbench.evaluator.task_result import Answered, Ranked, Scored, TaskResult
+from ttmbench.evaluator.task_result import Answered, Judged, Ranked, Scored, TaskResult
 from ttmbench.matching import match_groups
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import AT, CHOICE, HOLDOUT_RAW, RAW
@@ -162,6 +162,8 @@ def sample_lines(result: TaskResult, seeds: Sequence[int] | None = None) -> Iter
             yield from _lines_of_answers(result)
         case Ranked():
             yield from _lines_of_ranks(result)
+        case Judged():
+            yield from _lines_of_values(result)
 
 
 def task_groups(result: TaskResult) -> TaskGroups:
@@ -252,6 +254,18 @@ def _lines_of_answers(result: Answered) -> Iterator[Record]:
             line["answers"] = result.answers[position]
         line["metrics"] = {metric: float(right[position]) for metric, right in values.items()}
         yield line if result.answers is None else {**line, "tags": dict(group.tags)}
+
+
+def _lines_of_values(result: Judged) -> Iterator[Record]:
+    cluster_of = result.data.cluster_names
+    for position, group in enumerate(result.data.groups):
+        yield {
+            "group_id": group.group_id,
+            **({} if cluster_of is None else {"cluster": cluster_of[position]}),
+            **{"filter": RAW, "seed_index": 0, "seed": None},
+            "metrics": {metric: float(values[position]) for metric, values in result.values.items()},
+            "tags": dict(group.tags),
+        }
 
 
 def _lines_of_ranks(result: Ranked) -> Iterator[Record]:

@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from ttmbench._util.digests import tensors_digest
+from ttmbench._util.option_values import read_references
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run, check_training
+from ttmbench.evaluator.reference_sets import is_its_own_reference, reference_set, reference_tasks
+from ttmbench.evaluator.reward_models import check_reward, reward_model
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
@@ -40,9 +43,11 @@ def check_methods(
                 f"--method_args {key}: must be METHOD.KEY with a method of the run ({', '.join(config.methods)}); add "
                 "the method to --methods, or leave the setting out"
             )
+    reference_tasks(registry, config)
     for name in config.methods:
         spec = registry.method(name)
         settings = checked_settings(spec, settings_for(config, name))
+        check_reward(registry, spec, settings)
         if spec.is_ttm:
             _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
         elif adapter is not None:
@@ -50,7 +55,7 @@ def check_methods(
         wrappers = settings.get("wrappers") if "caption_texts" in spec.needs else None
         if isinstance(wrappers, tuple) and (unknown := unknown_wrappers(adapter, wrappers)):
             raise UsageError(f"method '{name}' cannot be run with model {config.model}: {unknown}")
-        why = [refusal(spec, task.spec, adapter) for task in tasks.values()]
+        why = [refusal(spec, task.spec, adapter, settings) for task in tasks.values()]
         if None not in why:  # where another task allows it, this one has a note
             model = "" if adapter is None else f" with model {config.model}"
             raise UsageError(f"method '{name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
@@ -92,8 +97,10 @@ def settings_for(config: RunConfig, method: str) -> Record:
     return {split[key][2]: value for key, value in config.method_args.items() if split[key][0] == method}
 
 
-def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> str | None:
-    """Why a method cannot be run on a task, and with a model if one is given; None if it can."""
+def refusal(
+    spec: MethodSpec, task: TaskSpec, adapter: Model | None = None, settings: Mapping[str, object] | None = None
+) -> str | None:
+    """Why a method cannot be run on a task, and with a model and settings if they are given; None if it can."""
     if task.kind != "groups":
         return "it works on groups, and the task has none"
     if task.is_global and not spec.is_ttm:
@@ -102,6 +109,10 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
     if "views" in spec.needs and task.shape.captions == 1:
         return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
+    if "views" in spec.needs and task.video is not None:
+        return "it needs views of images, and the items are videos"
+    if "references" in spec.needs and is_its_own_reference(settings or {}, task.task):
+        return "its references are the task itself; name another task, or give references=task"
     if adapter is None:
         return None
     if spec.is_ttm:
@@ -111,6 +122,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
         return None if loss else "the model cannot be adapted (it has no matching_loss or pair_loss)"
     if spec.takes_features and not isinstance(adapter, DualEncoder):
         return "it needs the features of a dual encoder"
+    if isinstance(adapter, StoredFeatures) and read_references((settings or {}).get("references")) is not None:
+        return "it encodes references of another task, and the model reads stored features"
     if "views" in spec.needs and isinstance(adapter, StoredFeatures):
         return "it needs views of images, and the model reads stored features"
     if "caption_texts" in spec.needs and isinstance(adapter, StoredFeatures):
@@ -124,7 +137,8 @@ def refusal(spec: MethodSpec, task: TaskSpec, adapter: Model | None = None) -> s
 
 def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
     """A sentence for each method of the run that is not defined for a task."""
-    why = {name: refusal(run.registry.method(name), task, run.adapter) for name in run.config.methods}
+    specs = {name: run.registry.method(name) for name in run.config.methods}
+    why = {name: refusal(spec, task, run.adapter, settings_for(run.config, name)) for name, spec in specs.items()}
     return [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
 
 
@@ -158,12 +172,15 @@ def columns(
         None if trained_alone else config.ttm_holdout,
         None if scored.data.clusters is None else scored.data.clusters.groups,
         config.seed,
+        partial(reference_set, run),
+        partial(reward_model, run, scored),
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]
-        if refusal(spec, scored.spec, run.adapter) is not None or (trained_alone and not spec.trains):
+        given = settings_for(config, name)
+        if refusal(spec, scored.spec, run.adapter, given) is not None or (trained_alone and not spec.trains):
             continue
         if spec.is_ttm:
-            yield name, partial(by_ttm, spec, settings_for(config, name))
+            yield name, partial(by_ttm, spec, given)
         else:
-            yield name, partial(shared.column, spec, settings_for(config, name), "" if plugin == BUILTIN else plugin)
+            yield name, partial(shared.column, spec, given, "" if plugin == BUILTIN else plugin)

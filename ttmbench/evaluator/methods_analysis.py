@@ -125,33 +125,19 @@ def _about(
         "assumes_matching": spec is not None and spec.assumes_matching,
         "calibration_error": float(np.mean(known)) if gives_logits and known else None,
         "positions": None if record is None else record.positions,
-        **_cost(document, scored, name),
+        **_cost(document, scored.spec.task, name),
     }
 
 
-def _cost(document: ResultsDocument, scored: Scored, name: str) -> Record:
-    """Passes through the towers in units of scoring the task once, and seconds for one seed; TTM's by its record."""
-    task = scored.spec.task
-    record = document.methods.get(task, {}).get(name)
-    if record is not None:
-        passes = [cost.tower_passes for cost in record.cost]
-        return {
-            "tower_passes": float(np.mean(passes)),
-            "seconds": float(np.mean([cost.seconds for cost in record.cost])),
-        }
+def _cost(document: ResultsDocument, task: str, name: str) -> Record:
+    """Passes through the towers in units of scoring the task once, and seconds for one seed."""
     if name == RAW:
         return {"tower_passes": 2.0, "seconds": None}
-    training = document.training(task, name)
-    iterations = getattr(training, "iterations", None)
-    if training is None or not iterations:
-        return {"tower_passes": None, "seconds": None}
-    settings = document.ttm[task].hyperparameters if task in document.ttm else {}
-    seeds = len({line.seed for line in iterations})
-    units = sum(line.selected / line.candidates * int(settings.get("epochs", 20)) for line in iterations)
-    scorings = sum(line.selected > 0 for line in iterations)
-    # A pair that is trained on goes through each tower once forward and, counted twice, backward.
-    passes = 2.0 + (2 * 3 * units + 2 * scorings) / seeds
-    return {"tower_passes": passes, "seconds": sum(line.seconds for line in iterations) / seeds}
+    costs = getattr(document.training(task, name), "cost", None) or []
+    return {
+        "tower_passes": float(np.mean([cost.tower_passes for cost in costs])) if costs else None,
+        "seconds": float(np.mean([cost.seconds for cost in costs])) if costs else None,
+    }
 
 
 def calibration_error(scores: np.ndarray, bins: int = BINS) -> float | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
@@ -13,7 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.task_result import Resampling
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import Debiasable, TrainableInParts
-from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.batches import BatchSizer, device_of
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import prior_for
 from ttmbench.types import MetricSpec
@@ -38,6 +38,7 @@ class Run:
     key: str = ""  # digest of the command (`ttmbench.evaluator.run_key.RunKey`); checkpoints are for it alone
     samples: set[str] | None = None  # ids of the groups to use; None for all
     _sizer: BatchSizer | None = None
+    helpers: dict[str, Any] = field(default_factory=dict)  # what methods need beside the model, by name, made once
 
     def __post_init__(self) -> None:
         """Copies of a run (`dataclasses.replace`) learn the same batch size."""
@@ -49,6 +50,20 @@ class Run:
     def adapter(self) -> Model:
         """The model."""
         return self.capabilities.adapter
+
+    @property
+    def loaded(self) -> Model:
+        """The model as it was loaded, where a task gives it videos."""
+        return getattr(self.adapter, "on_images", self.adapter)
+
+    def on(self, spec: TaskSpec) -> Run:
+        """The run with the model as it takes a task's images or videos; UsageError if it takes no videos."""
+        can = self.capabilities if self.loaded is self.adapter else Capabilities(self.loaded)
+        if spec.video is not None:
+            from ttmbench.scoring.videos import on_videos
+
+            can = on_videos(can, spec.task, spec.video.frames, spec.video.pooling)
+        return self if can is self.capabilities else replace(self, capabilities=can)
 
     @property
     def resampling(self) -> Resampling:
@@ -80,6 +95,11 @@ class TaskPlan:
         """The task."""
         return self.task.spec
 
+    @property
+    def frames(self) -> int:
+        """How many frames of each video a model sees; 1 for images."""
+        return 1 if self.spec.video is None else self.spec.video.frames
+
 
 def plan_task(
     run: Run,
@@ -106,6 +126,11 @@ def plan_task(
         )
     if adapts and settings is not None:
         check_training(can, config, settings)
+        if spec.video is not None and not isinstance(can.adapter, TrainableInParts):
+            raise UsageError(
+                f"task '{spec.task}' has videos, whose pooled features model {config.model} cannot be trained on (it "
+                "has no train_images and train_captions); leave the test-time stage out"
+            )
     way = way_of(can, adapts)
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(
@@ -136,6 +161,7 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
             raise UsageError(
                 f"--save_adapted cannot save the updates of train={settings.train}; train a set of weights"
             )
+    _check_memory(model, settings)
     if settings.loss == "own":
         return
     why = None
@@ -145,6 +171,27 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
         why = "underflow in fp16; use --dtype bf16 or fp32"
     if why is not None:
         raise UsageError(f"loss={settings.loss} (--ttm_args) needs features with gradients, which {why}")
+
+
+def _check_memory(model: Capabilities, settings: TTMConfig) -> None:
+    """UsageError if a GPU has no room for the gradient and AdamW's two means of each parameter."""
+    device = device_of(model.trained)
+    if model.trained is None or device is None or device.type != "cuda":
+        return
+    import torch
+
+    from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
+
+    with low_rank_removed(model.trained):
+        named = {} if settings.train == "all" else parameters_of(model.trained, settings.train)
+        need = 3 * sum(parameter.nbytes for parameter in named.values() or model.trained.parameters())
+    free = torch.cuda.mem_get_info(device)[0]
+    if need > free:
+        raise UsageError(
+            f"training needs {need / 1e9:.0f} GB of memory for gradients and the optimizer, and {device} has "
+            f"{free / 1e9:.0f} GB free; train fewer parameters: --ttm_args train=norm or train=lora:16, or for chat "
+            "models --model_args lora=16,weights_dtype=bf16"
+        )
 
 
 def way_of(model: Capabilities, adapts: bool = False) -> Way:

@@ -129,12 +129,14 @@ def score(
     bootstrap_iters: int = 1000,
     interval: IntervalMethod = "wilson",
     seed: int = 0,
+    choice: bool = False,
 ) -> EvalResults:
     """Computes every metric of given scores, without model or data.
 
     Args:
-        scores: array [groups, images, captions] of logits, in which caption i is true for image i; or a file of scores
-            or answers that ``ttmbench score`` reads; ranks, embeddings or a matrix for a ranking task.
+        scores: array [groups, images, captions] of logits, in which caption i is true for image i; or a file of scores,
+            answers or per-sample results as ``ttmbench score`` reads them; for a ranking task ranks, embeddings or a
+            matrix.
         task: the task that the scores are of. Without it the results name the task ``scores``, with the shape of the
             array; embeddings and answers need it.
         all_pairs: array [groups * images, groups * captions], for metrics across groups; with an array only.
@@ -145,9 +147,10 @@ def score(
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: how intervals are made.
         seed: of the resampling.
+        choice: whether the per-sample results of a file are of forced choices, and not of scores.
 
     Returns:
-        The results; numbers have the filter ``none``, or those of the file.
+        The results; numbers have the filter ``none``, ``choice``, or those of the file.
 
     Raises:
         UsageError: no such task, answers without one, or a limit without one.
@@ -160,7 +163,13 @@ def score(
     if isinstance(scores, str | os.PathLike):
         path = place_of(scores, "scores")
         return score_files(
-            [path], task, include_path=include_path, logit_scale=logit_scale, model_name=model_name, **common
+            [path],
+            task,
+            include_path=include_path,
+            logit_scale=logit_scale,
+            model_name=model_name,
+            choice=choice,
+            **common,
         )
     if task is None and limit is not None:
         raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")

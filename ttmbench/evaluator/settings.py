@@ -40,9 +40,13 @@ class Chosen:
 
     def key(self, config: RunConfig, adapter: Model | None = None) -> RunKey:
         """What makes the run the same as another; ``adapter`` counts where it was given as an object."""
-        unregistered = None if self.is_registered else adapter
-        code = code_of(self.registry, config, [*self.tasks.values(), *self.also.values()], self.settings, unregistered)
-        return RunKey.of(config, self.tasks, self.settings, self.also, code)
+        unregistered, others = None if self.is_registered else adapter, dict(self.also)
+        if config.methods:
+            from ttmbench.evaluator.reference_sets import reference_tasks  # its code needs torch
+
+            others |= reference_tasks(self.registry, config)
+        code = code_of(self.registry, config, [*self.tasks.values(), *others.values()], self.settings, unregistered)
+        return RunKey.of(config, self.tasks, self.settings, others, code)
 
 
 def choose(
@@ -132,13 +136,6 @@ def cache_of(config: RunConfig) -> ScoreCache | None:
 
     folder, exact = cache_folder(config.use_cache), conditions(config.batch_size) if config.deterministic else None
     return None if folder is None else ScoreCache(folder, exact)
-
-
-def model_settings(config: RunConfig, first_device: bool = False) -> Record:
-    """Settings for adapters that take them: ``compile`` only if asked for; only the first device if asked for."""
-    names = ["device", "dtype", "offline", "trust_remote_code"]
-    settings = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
-    return settings | ({"device": config.device.partition(",")[0]} if first_device else {})
 
 
 def plan(config: RunConfig) -> Record:

@@ -9,20 +9,23 @@ from pathlib import Path
 
 import numpy as np
 
+from ttmbench._util.arrays import read_arrays
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.loader import check_count
 from ttmbench.data.task_file import SCOPES, GroupSpec, TaskSpec
-from ttmbench.errors import DataError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.run_key import stored_digest
-from ttmbench.evaluator.task_result import Answered, Data, Scored
+from ttmbench.evaluator.sample_table import read_sample_table, rows_of_arrays
+from ttmbench.evaluator.stored_outcomes import NEEDS_TASK, TIES_NOTE, Outcomes, of_table, size_notes
+from ttmbench.evaluator.task_result import Answered, Data, Judged, Scored, TaskResult
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES
 from ttmbench.results.labels import BUILT_IN_FILTERS, RAW, columns_in
 from ttmbench.results.score_lines import StoredScores
-from ttmbench.results.scores_file import read_scores
+from ttmbench.results.scores_file import is_packed, read_scores, scores_of_arrays
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
-from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, ReleasedAnswers, read_answers
+from ttmbench.scoring.forced_choice.stored_answers import COLORSWAP, read_answers
 from ttmbench.types import Group, GroupShape, MetricSpec, Record
 
 STORED_NOTE = (
@@ -32,18 +35,24 @@ STORED_NOTE = (
 
 
 def stored_scores(
-    path: Path, spec: TaskSpec | None, registry: Registry, limit: int | None, logit_scale: float
-) -> list[Scored]:
-    """A file of scores as a task with all metrics, and each part of the task that its tags name.
+    path: Path, spec: TaskSpec | None, registry: Registry, limit: int | None, logit_scale: float, choice: bool = False
+) -> list[TaskResult]:
+    """A file of scores or results of groups as a task, and each part of the task that the tags of scores name.
 
-    Without ``spec`` the file gives shape and size. DataError, with the group, if the file does not fit the task.
+    Without ``spec`` a file of scores gives shape and size; with ``choice``, results are of forced choices. DataError,
+    with the group, if the file does not fit the task.
     """
-    if spec is None:
-        stored = read_scores(path, None, logit_scale)
-        spec = spec_of_scores(stored.scores[RAW][0].groups, registry, stored.true_captions)
-    else:
-        stored = _of_task(read_scores(path, spec.shape, logit_scale), spec, path)
-    source = {"kind": STORED_SCORES, "file": path.name, "format": stored.format, "sha256": digest_of([path])}
+    read = _read(path, spec, registry, logit_scale)
+    form = "per-sample results" if isinstance(read, Outcomes) else read.format
+    source = {"kind": STORED_SCORES, "file": path.name, "format": form, "sha256": digest_of([path])}
+    if isinstance(read, Outcomes):
+        assert spec is not None, "results of groups are read for a task"
+        return [_judged(path, read, spec, registry, limit, choice, source)]
+    if choice:
+        raise UsageError(f"{path}: --choice is for results of groups (true or false), and it holds scores")
+    stored = read
+    spec = spec_of_scores(stored.scores[RAW][0].groups, registry, stored.true_captions) if spec is None else spec
+    stored = _of_task(stored, spec, path)
     parts = [] if limit is not None else _parts(registry, spec, stored, path)
     check_count(first_groups(spec, limit), len(stored.group_ids), str(path))
     whole = scored_task(spec, stored, metrics_of_scores(spec, registry), source, registry)
@@ -51,6 +60,49 @@ def stored_scores(
         whole,
         *(scored_task(part, of, metrics_of_scores(part, registry, False), source, registry) for part, of in parts),
     ]
+
+
+def _read(path: Path, spec: TaskSpec | None, registry: Registry, logit_scale: float) -> StoredScores | Outcomes:
+    shape = None if spec is None else spec.shape
+    if is_packed(path):
+        content = read_arrays(path, booleans=True)
+        if shape is None and any(array.dtype == bool for array in content.arrays.values()):
+            raise DataError(f"{path}: {NEEDS_TASK}")
+        table = None if shape is None else rows_of_arrays(path, content.arrays, shape)
+        if table is None:
+            return scores_of_arrays(path, content, shape, logit_scale)
+    elif (table := read_sample_table(path, shape)) is None:
+        return read_scores(path, shape, logit_scale)
+    metrics = [name for name, (metric, _) in registry.metrics.items() if metric.scope == "group"]
+    return of_table(path, table, spec, metrics)
+
+
+def _judged(
+    path: Path,
+    outcomes: Outcomes,
+    spec: TaskSpec,
+    registry: Registry,
+    limit: int | None,
+    choice: bool,
+    source: Record,
+) -> TaskResult:
+    """Results of groups as a task; with ``choice`` those of forced choices."""
+    notes = [STORED_NOTE, TIES_NOTE, *outcomes.notes]
+    notes += size_notes(spec, len(outcomes.group_ids), first_groups(spec, limit), path)
+    groups = [Group(name, (), (), of) for name, of in zip(outcomes.group_ids, outcomes.tags, strict=True)]
+    digest = stored_digest(spec.task, spec.version, str(spec.shape), outcomes.group_ids)
+    data = Data(groups, source, digest, outcomes.clusters)
+    if choice:
+        asked = [side for side in ("text", "image") if getattr(outcomes.choices, side) is not None]
+        if not asked:
+            raise DataError(f"{path}: forced choices are text_score, image_score or both, and it has neither")
+        metrics = [registry.metric(name) for name in choice_values(outcomes.choices)]
+        record = {"asked": asked, "orders": 1, "unread": []}
+        return Answered(spec=spec, metrics=metrics, data=data, notes=notes, choices=outcomes.choices, record=record)
+    absent = [name for name in spec.metrics if name not in outcomes.values]
+    notes += [f"not computed without scores: {', '.join(absent)}"] if absent else []
+    metrics = [metric for metric in metrics_of_scores(spec, registry) if metric.name in outcomes.values]
+    return Judged(spec=spec, metrics=metrics, data=data, notes=notes, values=outcomes.values)
 
 
 def digest_of(paths: Sequence[Path]) -> str:
@@ -170,7 +222,8 @@ def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, li
     notes = [STORED_NOTE]
     if stored.format == COLORSWAP:
         notes.append("answers are read by the rules of ColorSwap's release, which are not those for answers of a run")
-    notes += [*stored.notes, *_notes_on_size(spec, stored, limit, paths[0]), *unread_notes(stored.unread)]
+    notes += [*stored.notes, *size_notes(spec, len(stored.choices), first_groups(spec, limit), paths[0])]
+    notes += [*unread_notes(stored.unread)]
     names = [path.name for path in paths]
     source = {"kind": STORED_ANSWERS, "files": names, "format": stored.format, "sha256": digest_of(paths)}
     unread = [{"group_id": group, "question": question, "answer": answer} for group, question, answer in stored.unread]
@@ -187,13 +240,3 @@ def stored_answers(paths: Sequence[Path], spec: TaskSpec, registry: Registry, li
             "unread": unread,
         },
     )
-
-
-def _notes_on_size(spec: TaskSpec, stored: ReleasedAnswers, limit: int | None, path: Path) -> list[str]:
-    """Answers cannot be fetched again: a size of which the task file knows why it differs is accepted, with a note."""
-    size, expected = len(stored.choices), spec.group.n_groups
-    if limit is None and size in spec.group.wrong_sizes:
-        why = spec.group.wrong_sizes[size].partition(";")[0]  # what follows is how to fetch the data again
-        return [f"these are answers for {size} groups, the task has {expected}: {why}"]
-    check_count(first_groups(spec, limit), size, str(path))
-    return []

@@ -11,9 +11,9 @@ import numpy as np
 
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.results.clusters import Clusters
-from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, UNRANKED
+from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, UNRANKED
 from ttmbench.results.ranks import Ranks, ranking_record, summarise_ranks
-from ttmbench.results.summary import MethodScores, Summary, summarise
+from ttmbench.results.summary import MethodScores, Summary, summarise, summarise_values
 from ttmbench.results.tag_means import means_of_rows, tag_means
 from ttmbench.scoring.forced_choice.arrays import Choices, choice_values, summarise_choices
 from ttmbench.stats import IntervalMethod
@@ -50,7 +50,7 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """The result of one task: `Scored`, `Ranked` or `Answered`; `summarised` computes its numbers."""
+    """The result of one task: `Scored`, `Ranked`, `Answered` or `Judged`; `summarised` computes its numbers."""
 
     spec: TaskSpec  # the task
     metrics: Sequence[MetricSpec]  # to compute, in the order of the output
@@ -212,6 +212,30 @@ class Answered(TaskResult):
     def records(self) -> Record:
         """The document's ``choice``."""
         return {CHOICE: self.record}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(TaskResult):
+    """A task of which only the value of each metric for each group is known, from a file."""
+
+    values: Mapping[str, np.ndarray]  # metric -> fraction [groups]
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups."""
+        return len(self.data.groups)
+
+    def summarised(self, resampling: Resampling) -> Self:
+        """As `TaskResult.summarised`: means, with the chance levels of scores."""
+        data = self.data
+        summary = summarise_values(self.values, self.metrics, self.spec.shape, *resampling, data.clusters)
+        rows = {(name, RAW): row[None] for name, row in self.values.items()}
+        means = means_of_rows(data.groups, rows, self.spec.means, data.clusters, resampling)
+        return replace(self, summary=summary, tag_means=means)
+
+    def records(self) -> Record:
+        """None: nothing was done with the model."""
+        return {}
 
 
 @dataclass(frozen=True)

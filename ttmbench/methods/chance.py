@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ttmbench.methods.task import FeatureTask, ScoreTask
+from ttmbench.methods.features import FeatureTask, ReferenceSet, ScoreTask
 from ttmbench.results.summary import metric_chance, metric_values
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Scores
 
@@ -40,11 +40,12 @@ def chance_of(
     shape: GroupShape,
     metrics: Sequence[MetricSpec],
     model: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    references: Mapping[str, ReferenceSet] | None = None,
 ) -> Chance:
     """Runs a method on random groups of a shape.
 
     A method of scores gets independent N(0, 1) logits; one of features, and of views, unit vectors in independent
-    random directions, which ``model`` scores.
+    random directions, which ``model`` scores; so are as many references as it has of other tasks.
     """
     kind = kind_of(spec)
     draws, generator = DRAWS[kind], torch.Generator().manual_seed(0)
@@ -57,7 +58,7 @@ def chance_of(
         if exchanged:
             output, task.scores = output.transpose(1, 2), task.scores.transpose(1, 2)
     else:
-        task = _random_task(draws, shape, generator, model)
+        task = _random_task(draws, shape, generator, model, references or {})
         output = method(task)
     scores = Scores(output.detach().float().cpu().numpy())
     return Chance(_means(metrics, scores, Scores(task.scores.cpu().numpy())), DISTRIBUTIONS[kind], draws)
@@ -90,6 +91,7 @@ def _random_task(
     shape: GroupShape,
     generator: torch.Generator,
     model: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    references: Mapping[str, ReferenceSet],
 ) -> FeatureTask:
     def directions(*size: int) -> torch.Tensor:
         return torch.nn.functional.normalize(torch.randn(*size, WIDTH, generator=generator), dim=-1)
@@ -109,6 +111,10 @@ def _random_task(
         image_rows=torch.arange(len(images)).reshape(draws, -1),
         caption_rows=torch.arange(len(captions)).reshape(draws, -1),
         views=views,
+        references={
+            name: ReferenceSet(directions(len(there.images)), directions(len(there.captions)), there.record)
+            for name, there in references.items()
+        },
     )
     task.scores = task.logits(task.images, task.captions)
     return task

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from ttmbench._util.digests import SealError, load_sealed
-from ttmbench.methods.cost import Cost
 from ttmbench.methods.task import MethodState, MethodStep, TrainingTask
 from ttmbench.ttm.checkpoint import read_state, write_state
-from ttmbench.ttm.trainer import random_state, set_random_state
+from ttmbench.ttm.trainer import Cost, random_state, set_random_state
 
 EVERY = 20.0  # seconds between two checkpoints, so that short turns are not spent on files
 _VALUES = ("turns", "updates", "losses", "notes", "trained", "seconds", "is_finished")
@@ -67,7 +66,7 @@ class MethodProgress:
         """Sets up a task that goes on from here; without a state, from the beginning."""
         if self.state is not None:
             task.notes, task.cost = [*self.notes], self.cost
-            set_random_state(self.random)
+            set_random_state(self.random, task.adapter)
 
 
 def method_is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
@@ -129,7 +128,8 @@ class MethodCheckpoint:
         tensors, settings = {"scores": progress.scores}, []
         if not is_finished:
             state = task.snapshot()
-            for part, values in (("parameters", state.parameters), ("state", state.state), ("random", random_state())):
+            random = random_state(task.adapter)
+            for part, values in (("parameters", state.parameters), ("state", state.state), ("random", random)):
                 tensors |= {f"{part}.{name}": tensor for name, tensor in values.items()}
             for number, optimizer in enumerate(state.optimizers):
                 tensors |= _optimizer_tensors(number, optimizer)

@@ -11,6 +11,7 @@ from pydantic import Field
 from ttmbench.errors import UsageError
 from ttmbench.matching import match_groups
 from ttmbench.methods.losses import column_entropy, marginal_entropy, row_entropy
+from ttmbench.methods.stream import Clusters, ResetEvery
 from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.ttm.low_rank import Train
 
@@ -28,6 +29,8 @@ def cliptta(
     train: Train = "norm_images",
     lr: Annotated[float, Field(gt=0)] = 1e-4,
     images: Annotated[int, Field(ge=1)] = 128,
+    clusters: Clusters = "together",
+    reset_every: ResetEvery = None,
 ) -> Iterator[MethodStep]:
     """Soft contrastive adaptation (arXiv:2507.14312): several steps on each batch, scored after the last one.
 
@@ -36,6 +39,9 @@ def cliptta(
     of the mean answer of a group's images, averaged over groups. ``as_published_columns`` takes the rows twice, as the
     authors' code does. No memory. D is for groups with as many images as captions, whose mean answer is known to be
     uniform; otherwise it is left out.
+
+    Groups that share an image are in one batch, unless ``clusters=scattered``. ``reset_every`` restores the model after
+    so many batches: a control for long streams.
     """
     m, n = task.scores.shape[1:]
     if n == 1 or (labels == "matching" and m > n):
@@ -46,7 +52,7 @@ def cliptta(
         task.notes.append(f"beta_reg is not used: in {m}x{n} groups the mean answer is not known to be uniform")
     parameters = task.train(train, temperature=train == "temperature")
     optimizer = task.optimizer(torch.optim.Adam(parameters, lr=lr))
-    for batch in task.stream(images=images):
+    for batch in task.stream(images=images, clusters=clusters, reset_every=reset_every):
         loss = None
         for _ in range(steps if m * len(batch.groups) > 1 else 0):  # one image has nothing to be compared with
             v, t = batch.features()

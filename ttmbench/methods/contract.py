@@ -13,8 +13,10 @@ from PIL import Image
 
 from ttmbench._util.third_party_errors import error_with_place
 from ttmbench.errors import UsageError
+from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.settings import arguments, checked_settings
-from ttmbench.methods.task import Batch, FeatureTask, MethodState, MethodStep, ScoreTask, TrainingTask
+from ttmbench.methods.stream import Clusters
+from ttmbench.methods.task import MethodState, MethodStep, TrainingTask
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.plugins.registry import load_target
 from ttmbench.scoring.capabilities import TrainableDualEncoder
@@ -291,8 +293,8 @@ class Trial:
 class _SmallTask(TrainingTask):
     """Batches have at most half of the groups, so that there are several turns."""
 
-    def stream(self, *, images: int) -> Iterator[Batch]:
-        yield from super().stream(images=min(images, len(self.scores) * self.scores.shape[1] // 2))
+    def batches(self, images: int, clusters: Clusters = "together") -> list[torch.Tensor]:
+        return super().batches(min(images, len(self.scores) * self.scores.shape[1] // 2), clusters)
 
 
 class _Views:

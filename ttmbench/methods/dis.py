@@ -7,9 +7,9 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.losses import Direction
 from ttmbench.methods.references import References, subtract_biases
-from ttmbench.methods.task import FeatureTask
 
 
 def dis(

@@ -7,8 +7,8 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
+from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.references import References, mean_feature
-from ttmbench.methods.task import FeatureTask
 
 
 def dn(

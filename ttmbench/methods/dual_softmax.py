@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.task import ScoreTask
+from ttmbench.methods.features import ScoreTask
 
 
 def dual_softmax(task: ScoreTask) -> torch.Tensor:

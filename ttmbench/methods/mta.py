@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.task import FeatureTask
+from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.views import CropScale, Share, views_in_groups
 
 _SMALL_CHANGE = 1e-6  # a norm below which a step is the last of its round

@@ -1,18 +1,19 @@
-"""References: the items that a score correction measures the others by, of the whole task or of other groups."""
+"""References: items by which a score correction measures others: of the task, of other groups, or of another task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 
 from ttmbench.errors import UsageError
+from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.losses import Direction, directions
-from ttmbench.methods.task import FeatureTask
 
-References = Literal["task", "others"]
-"""All distinct images or captions of the task, or for each group those that are not in it."""
+References = Annotated[str, Field(description="task, others, or another task: NAME or NAME:GROUPS")]
+"""All distinct images or captions of the task, for each group those that are not in it, or those of another task."""
 
 Side = Literal["images", "captions"]
 _AT_ONCE = 1 << 22  # cosines, to bound memory
@@ -25,7 +26,7 @@ def mean_feature(task: FeatureTask, side: Side, references: References) -> torch
     """
     features, rows = _side(task, side, references)
     total, count = features.sum(dim=0), len(features)
-    if references == "task":
+    if references != "others":
         return (total / count).expand(len(rows), -1)
     rows, once = _distinct(rows)
     group_sum = (features[rows] * once[..., None]).sum(dim=1)
@@ -93,8 +94,11 @@ def _features(task: FeatureTask, side: Side) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _side(task: FeatureTask, side: Side, references: References) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `_features`, once it is clear that there are at least two references for every group."""
+    """Features of the references on a side, and which item is where, once there are at least two for every group."""
     features, rows = _features(task, side)
+    if references not in ("task", "others"):
+        there = task.reference_set(references)
+        features = (there.images if side == "images" else there.captions).to(features)
     fewest = len(features)
     if references == "others":
         fewest -= int(_distinct(rows)[1].sum(dim=1).max())

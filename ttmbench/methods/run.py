@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,15 +16,24 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from ttmbench._util.third_party_errors import foreign_errors
-from ttmbench.errors import DivergedError, TtmbenchError, UsageError
+from ttmbench._util.digests import tensors_digest
+from ttmbench._util.option_values import read_references
 from ttmbench.methods.audit import audit_labels
+from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
-from ttmbench.methods.cost import Cost
+from ttmbench.methods.features import (
+    FeatureTask,
+    Logits,
+    ReferenceSet,
+    RewardModel,
+    ScoreTask,
+    ViewSource,
+    scale_and_bias,
+)
 from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
-from ttmbench.methods.task import FeatureTask, Logits, MethodStep, ScoreTask, TrainingTask, ViewSource, scale_and_bias
+from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.plugins.registry import load_target
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import held_out
@@ -35,7 +43,7 @@ from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.low_rank import low_rank_removed
 from ttmbench.ttm.parameters import digest
-from ttmbench.ttm.trainer import Original
+from ttmbench.ttm.trainer import Cost, Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 
@@ -57,6 +65,8 @@ class MethodRun:
     holdout: float | None = None  # also train on a part of the groups, and score this share of them
     clusters: np.ndarray | None = None  # of the groups, int [groups]; equal where they share an image
     seed: int = 0  # of what all seeds share: which groups are held out
+    references: Callable[[str], ReferenceSet] | None = None  # another task by the name that a setting has of it
+    rewards: Callable[[str], RewardModel] | None = None  # another model, likewise
 
     def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
         """The method's scores for every seed, with its chance levels and the record of the run.
@@ -75,9 +85,10 @@ class MethodRun:
         runs = [self.seed_run(spec, settings, seed, plugin) for seed in seeds]
         chance = None
         if not spec.trains:
-            with _named(spec, plugin), torch.no_grad():
+            with named(spec, plugin), torch.no_grad():
                 chance = chance_of(
-                    spec, partial(load_target(spec.target), **settings), self.shape, self.metrics, self._logits(spec)
+                    *(spec, partial(load_target(spec.target), **settings), self.shape, self.metrics),
+                    *(self._logits(spec), self._references(spec, settings)),
                 )
         return MethodScores(
             spec.name,
@@ -136,7 +147,14 @@ class MethodRun:
             result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         else:
             seen = self._seen(order)
-            task = self._feature_task(shuffled, seed, seen, cost)
+            references = self._references(spec, settings)
+            for there in references.values():
+                cost.count(image_rows=len(there.images), caption_rows=len(there.captions))
+            rewards = self._rewards(spec, settings)
+            cost.count(reward_rows=sum(model.rows for model in rewards.values()))
+            task = self._feature_task(
+                shuffled, seed, seen, cost, references, _shuffled(rewards, order, 1 if is_turned else 2)
+            )
             if spec.trains:
                 result, progress, task = self._trained(
                     spec, target, settings, seed, plugin, task, seen, folder, trained
@@ -190,8 +208,28 @@ class MethodRun:
             return SeenRows.of(np.take_along_axis(images, order[:, :, 0], axis=1)), SeenRows.of(captions)
         return SeenRows.of(images), SeenRows.of(np.take_along_axis(captions, order[:, 0], axis=1))
 
+    def _references(self, spec: MethodSpec, settings: Record) -> dict[str, ReferenceSet]:
+        """The references of another task that the settings name, if they do, by the model as it is."""
+        name = settings.get("references") if "references" in spec.needs else None
+        if self.references is None or not isinstance(name, str) or read_references(name) is None:
+            return {}
+        return {name: self.references(name)}
+
+    def _rewards(self, spec: MethodSpec, settings: Record) -> dict[str, RewardModel]:
+        """The reward model that the settings name, if it is not the model itself."""
+        name = settings.get("reward") if "reward_model" in spec.needs else None
+        if self.rewards is None or not isinstance(name, str) or name == "self":
+            return {}
+        return {name: self.rewards(name)}
+
     def _feature_task(
-        self, scores: torch.Tensor, seed: int, seen: tuple[SeenRows, SeenRows], cost: Cost
+        self,
+        scores: torch.Tensor,
+        seed: int,
+        seen: tuple[SeenRows, SeenRows],
+        cost: Cost,
+        references: Mapping[str, ReferenceSet],
+        rewards: Mapping[str, RewardModel],
     ) -> FeatureTask:
         encoded, (images, captions) = self.encoded, seen
         views = None if self.views is None else self.views(seed, cost)
@@ -206,6 +244,8 @@ class MethodRun:
             caption_rows=torch.from_numpy(captions.rows),
             views=None if views is None else lambda *settings: images.features(views(*settings)),
             cost=cost,
+            references=references,
+            rewards=rewards,
         )
 
     def _trained(
@@ -222,7 +262,9 @@ class MethodRun:
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
-        checkpoint = MethodCheckpoint(folder, spec.name, seed, self.start)
+        rewards = {name: model.scores for name, model in task._rewards.items()}
+        start = f"{self.start}:{tensors_digest(rewards)}" if rewards else self.start
+        checkpoint = MethodCheckpoint(folder, spec.name, seed, start)
         progress = checkpoint.read(tuple(task.scores.shape))
         if progress.is_finished:
             task.cost, task.notes = progress.cost, [*progress.notes]
@@ -230,7 +272,7 @@ class MethodRun:
         adapter, (images, captions) = cast("Any", self.stage.adapter), seen
         inputs = self.stage.prepared
         torch.manual_seed(seed)
-        with _frozen_again(adapter), Original(self.stage).adapted(), low_rank_removed(adapter):
+        with frozen_again(adapter), Original(self.stage).adapted(), low_rank_removed(adapter):
             training = TrainingTask(
                 task,
                 seed,
@@ -241,10 +283,11 @@ class MethodRun:
                 resets=spec.reset in ("group", "batch"),
                 resume=progress.state,
                 texts=captions.texts(self.texts) if self.texts else (),
+                clusters=None if self.clusters is None else self.clusters.tolist(),
             )
             progress.resume(training)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
-            for step in _each(turns, spec, plugin):
+            for step in each_step(turns, spec, plugin):
                 progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
                 progress.add(step)
                 checkpoint.keep(progress, training)
@@ -254,7 +297,7 @@ class MethodRun:
         return progress.scores, progress, training
 
     def _called(self, call: Callable[[], Any], spec: MethodSpec, plugin: str) -> Any:
-        with _named(spec, plugin), torch.enable_grad() if spec.trains else torch.no_grad():
+        with named(spec, plugin), torch.enable_grad() if spec.trains else torch.no_grad():
             return call()
 
     def _record(
@@ -262,6 +305,8 @@ class MethodRun:
     ) -> Record:
         """What results say of the method and of each seed's run."""
         parameters = runs[0].progress.trained
+        references = [there.record for there in self._references(spec, settings).values()]
+        rewards = [model.record for model in self._rewards(spec, settings).values()]
         return {
             "settings": settings,
             **spec.declared,
@@ -274,6 +319,8 @@ class MethodRun:
             "chance": None if chance is None else {"distribution": chance.distribution, "draws": chance.draws},
             "positions": np.mean([run.positions for run in runs], axis=0).tolist(),
             "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
+            **({"references": references[0]} if references else {}),
+            **({"reward_model": rewards[0]} if rewards else {}),
         }
 
     def _checks(self, spec: MethodSpec, settings: Record, plugin: str, runs: Mapping[int, SeedRun]) -> Record:
@@ -298,7 +345,11 @@ class MethodRun:
         held, used = np.flatnonzero(is_held), np.flatnonzero(~is_held)
         apart, stage = (replace(self.stage, prepared=subset(inputs, groups)) for groups in (held, used))
         texts = [self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else ()
-        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts)
+        together = None if self.clusters is None else self.clusters[used]
+        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, clusters=together)
+        if self.rewards is not None:
+            rewards = self.rewards
+            part = replace(part, rewards=lambda name: _of_groups(rewards(name), used))
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
             part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))
@@ -311,6 +362,16 @@ class MethodRun:
             for metric in metrics
         }
         return {"share": self.holdout, "adapted": len(used), "scored": len(held), "metrics": values}
+
+
+def _shuffled(rewards: Mapping[str, RewardModel], order: np.ndarray, axis: int) -> dict[str, RewardModel]:
+    """Scores of reward models with the captions, or images, of each group in an order."""
+    there = torch.from_numpy(order)
+    return {name: replace(model, scores=model.scores.take_along_dim(there, axis)) for name, model in rewards.items()}
+
+
+def _of_groups(model: RewardModel, groups: np.ndarray) -> RewardModel:
+    return replace(model, scores=model.scores[torch.from_numpy(groups)])
 
 
 def trained_record(train: object, parameters: Mapping[str, int]) -> Record:
@@ -328,62 +389,3 @@ class SeedRun:
     positions: list[float]  # share of rows that choose each shuffled position
     notes: list[str]
     seconds: float
-
-
-def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plugin: str = "") -> np.ndarray:
-    """A method's scores as float32; TtmbenchError for anything but a finite number for each pair."""
-    name = _name(spec, plugin)
-    if not isinstance(given, torch.Tensor) or tuple(given.shape) != shape:
-        what = f"a tensor of shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
-        raise TtmbenchError(f"{name} gave {what}; scores of shape {list(shape)} are expected")
-    scores = given.detach().float().cpu().numpy()
-    wrong = ~np.isfinite(scores).all(axis=(1, 2))
-    if wrong.any():
-        raise TtmbenchError(
-            f"{name} must give every pair a finite score, and gave {int(wrong.sum())} of {len(scores)} groups one that "
-            "is NaN or infinite; correct it, or leave it out of --methods"
-        )
-    return scores
-
-
-def _each(turns: Iterator[MethodStep], spec: MethodSpec, plugin: str) -> Iterator[MethodStep]:
-    """The turns of a method, each checked, with gradients only inside it."""
-    name = _name(spec, plugin)
-    if not isinstance(turns, Iterator):
-        raise TtmbenchError(f"{name} needs gradients, so it yields a MethodStep for each turn; it gave {turns!r:.60}")
-    while True:
-        with _named(spec, plugin), torch.enable_grad():
-            step = next(turns, None)
-        if step is None:
-            return
-        if not isinstance(step, MethodStep):
-            raise TtmbenchError(f"{name} yielded {step!r:.60}; a MethodStep is expected (batch.step)")
-        if not torch.isfinite(step.scores).all():
-            raise DivergedError(f"{name}: the scores became NaN or infinite", None)
-        yield step
-
-
-def _name(spec: MethodSpec, plugin: str) -> str:
-    return f"method '{spec.name}'" + (f" of plugin '{plugin}'" if plugin else "")
-
-
-@contextmanager
-def _named(spec: MethodSpec, plugin: str) -> Iterator[None]:
-    """Errors of a method name it."""
-    try:
-        with foreign_errors(_name(spec, plugin)):
-            yield
-    except UsageError as error:
-        raise UsageError(f"{_name(spec, plugin)}: {error}") from None
-
-
-@contextmanager
-def _frozen_again(adapter: Any) -> Iterator[None]:
-    """Parameters need gradients afterwards as they did before, and none is left."""
-    before = [(parameter, parameter.requires_grad) for parameter in adapter.parameters()]
-    try:
-        yield
-    finally:
-        for parameter, needs_gradient in before:
-            parameter.requires_grad_(needs_gradient)
-            parameter.grad = None

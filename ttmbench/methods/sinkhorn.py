@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.task import ScoreTask
+from ttmbench.methods.features import ScoreTask
 
 
 def sinkhorn(

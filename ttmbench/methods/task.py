@@ -1,4 +1,4 @@
-"""What a test-time method gets of a task: scores, features and batches without labels.
+"""What a test-time method that trains gets of a task: parameters, optimisers and batches, without labels.
 
 Captions stand in an order drawn by seed inside each group, so a method cannot know which one is true; the framework
 puts its scores back into the task's own order.
@@ -7,14 +7,14 @@ puts its scores back into the task's own order.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.methods.cost import Cost
+from ttmbench.methods.features import FeatureTask
+from ttmbench.methods.stream import Clusters, batches_of
 from ttmbench.protocols import Batch as PreparedBatch
 from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
@@ -23,109 +23,6 @@ from ttmbench.ttm.low_rank import add_low_rank, rank_of
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature, select
 
 Optimizer = torch.optim.Optimizer
-
-
-class ViewSource(Protocol):
-    """Makes and encodes views of the task's images, the same ones each time it is asked for them."""
-
-    def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        """Features [distinct images, count, d]; the first view of each is the plain image."""
-
-
-class ScoreTask:
-    """A task as a method sees it that needs its scores alone.
-
-    Attributes:
-        scores: of the model as it is, float32 [groups, images, captions], logits.
-        generator: for random draws; seeded.
-        notes: what a reader of the method's numbers should know; a method may add to them.
-    """
-
-    def __init__(self, scores: torch.Tensor, seed: int) -> None:
-        self.scores = scores
-        self.generator = torch.Generator().manual_seed(seed)
-        self.notes: list[str] = []
-
-
-class FeatureTask(ScoreTask):
-    """A task with the features of a dual encoder, all float32 and on one device.
-
-    Attributes:
-        all_images, all_captions: of each distinct image and caption once, [distinct, d].
-        image_rows, caption_rows: which of them is where, int64 [groups, images] and [groups, captions].
-    """
-
-    def __init__(
-        self,
-        scores: torch.Tensor,
-        seed: int,
-        *,
-        model: Logits,
-        images: torch.Tensor,
-        captions: torch.Tensor,
-        image_rows: torch.Tensor,
-        caption_rows: torch.Tensor,
-        views: ViewSource | None = None,
-        cost: Cost | None = None,
-    ) -> None:
-        super().__init__(scores.to(images.device), seed)
-        self._logits, self._views, self.cost = model, views, cost or Cost()
-        self.all_images, self.all_captions = images, captions
-        self.image_rows, self.caption_rows = image_rows.to(images.device), caption_rows.to(images.device)
-
-    @property
-    def images(self) -> torch.Tensor:
-        """Features of the images of each group, [groups, images, d]."""
-        return self.all_images[self.image_rows]
-
-    @property
-    def captions(self) -> torch.Tensor:
-        """Features of the captions of each group, [groups, captions, d]."""
-        return self.all_captions[self.caption_rows]
-
-    def logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
-        """Scores of every image with every caption, temperature and bias included.
-
-        [a, d] and [b, d] give [a, b]; [groups, a, d] and [groups, b, d] give [groups, a, b], each group by itself, so
-        that a group's scores do not depend on others.
-        """
-        if captions.ndim == 2:  # features of images may have one more axis
-            return self._logits(images, captions)
-        return torch.stack([self._logits(*group) for group in zip(images, captions, strict=True)])
-
-    @property
-    def bias(self) -> torch.Tensor:
-        """What the model adds to every logit: the score of two zero vectors, a scalar; 0 for CLIP."""
-        return scale_and_bias(self._logits, self.all_images)[1]
-
-    @property
-    def scale(self) -> torch.Tensor:
-        """Factor of inner products in a logit (the inverse temperature), a scalar."""
-        return scale_and_bias(self._logits, self.all_images)[0]
-
-    def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        """Features of so many views of each distinct image, [distinct images, count, d]; the first is the plain image.
-
-        The others are crops of at least ``crop_scale`` of its area, mirrored half of the time with ``flip``.
-        """
-        if self._views is None:
-            raise UsageError("the method needs views of images, and there are no images to make them of")
-        return self._views(count, crop_scale, flip)
-
-
-Logits = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Features [a, d] and [b, d] -> logits [a, b]."""
-
-
-def scale_and_bias(logits: Logits, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The factor of inner products in a logit and what is added to it, scalars; features [any, d] are like the model's.
-
-    Both follow from the logits of two zero vectors and of two unit vectors.
-    """
-    probe = torch.zeros_like(features[:1])
-    bias = logits(probe, probe)[0, 0].detach()
-    probe[0, 0] = 1
-    return logits(probe, probe)[0, 0].detach() - bias, bias
 
 
 @dataclass(frozen=True)
@@ -168,6 +65,7 @@ class TrainingTask(FeatureTask):
         resets: bool = False,
         resume: MethodState | None = None,
         texts: Sequence[str] = (),
+        clusters: Sequence[int] | None = None,
     ) -> None:
         super().__init__(
             features.scores,
@@ -179,9 +77,11 @@ class TrainingTask(FeatureTask):
             caption_rows=features.caption_rows,
             views=features._views,
             cost=features.cost,
+            references=features._references,
+            rewards=features._rewards,
         )
         self.adapter, self._prepared, self._resets = adapter, prepared, resets
-        self._seed, self._resume, self._texts = seed, resume, texts
+        self._seed, self._resume, self._texts, self._clusters = seed, resume, texts, clusters
         self._turns = 0 if resume is None else resume.turns
         self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.state)
         self.trained: dict[str, torch.nn.Parameter] = {}
@@ -230,31 +130,52 @@ class TrainingTask(FeatureTask):
         finally:
             self._load(now)
 
-    def reset(self) -> None:
-        """The parameters, optimisers and ``state`` as they were at the start."""
+    def reset(self, keep: Sequence[str] = ()) -> None:
+        """The parameters, optimisers and ``state`` as they were at the start; what ``keep`` names of that stays."""
         self._load(self._original)
         for optimizer, first in self._optimizers:
             optimizer.load_state_dict(copy.deepcopy(first))
-        self.state.clear()
+        for name in self.state.keys() - set(keep):
+            del self.state[name]
 
-    def stream(self, *, images: int) -> Iterator[Batch]:
+    def batches(self, images: int, clusters: Clusters = "together") -> list[torch.Tensor]:
+        """The positions of the groups in each batch of `stream`."""
+        together = self._clusters if clusters == "together" and not self._resets else None
+        return batches_of(len(self.scores), max(1, images // self.scores.shape[1]), self._seed, together)
+
+    def stream(
+        self,
+        *,
+        images: int,
+        clusters: Clusters = "together",
+        reset_every: int | None = None,
+        keep: Sequence[str] = (),
+    ) -> Iterator[Batch]:
         """The groups in an order drawn by seed, in batches of so many images (of at least one group).
 
-        For a method that is registered with ``reset`` the model is reset before each batch.
+        Groups that share an image are met in one batch, unless they are to be ``scattered``. After ``reset_every``
+        batches the model, its optimisers and ``state`` but for what ``keep`` names are reset. For a method that is
+        registered with ``reset`` they are reset before each batch, wherever groups share images.
         """
-        order = torch.randperm(len(self.scores), generator=torch.Generator().manual_seed(self._seed))
-        size = max(1, images // self.scores.shape[1])
-        yield from self._each(torch.split(order, size))
+        turns = self.batches(images, clusters)
+        size, largest = max(1, images // self.scores.shape[1]), max(map(len, turns), default=0)
+        if largest > size:
+            self.notes.append(
+                f"groups that share images stay in one batch, so one has {largest} groups; others at most {size}"
+            )
+        yield from self._each(turns, reset_every, keep)
 
     def iterations(self, count: int) -> Iterator[Batch]:
         """The whole task, so many times."""
         yield from self._each([torch.arange(len(self.scores))] * count)
 
-    def _each(self, turns: Sequence[torch.Tensor]) -> Iterator[Batch]:
+    def _each(
+        self, turns: Sequence[torch.Tensor], reset_every: int | None = None, keep: Sequence[str] = ()
+    ) -> Iterator[Batch]:
         self._begun = True
         for groups in turns[self._turns :]:
-            if self._resets:
-                self.reset()
+            if self._resets or (reset_every and self._turns and self._turns % reset_every == 0):
+                self.reset(keep=keep)
             self._turns += 1
             yield Batch(self, groups)
 

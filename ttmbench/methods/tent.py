@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 
 from ttmbench.methods.losses import Direction, entropies
+from ttmbench.methods.stream import Clusters, ResetEvery
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.ttm.low_rank import Train
 
@@ -30,6 +31,8 @@ def tent(
     train: Train = "norm_images",
     lr: Annotated[float, Field(gt=0)] = 1e-3,
     images: Annotated[int, Field(ge=1)] = 64,
+    clusters: Clusters = "together",
+    reset_every: ResetEvery = None,
 ) -> Iterator[MethodStep]:
     """Entropy minimisation (arXiv:2006.10726): one step on the mean entropy of each batch, scored before that step.
 
@@ -37,18 +40,23 @@ def tent(
     weighted by exp(0.4 ln n - H). ``sar`` (arXiv:2302.12400) trains on them at the weights where a step of length 0.05
     makes the loss larger, and resets the model when the moving average of the loss falls below 0.029 ln n. Its learning
     rate is ``lr`` for 64 images. A batch without such an answer is not trained on.
+
+    Groups that share an image are in one batch, so that none is scored by a model that was trained on its image, unless
+    ``clusters=scattered``. ``reset_every`` restores the model after so many batches: a control for long streams.
     """
     parameters = task.train(train, temperature=train == "temperature")
     if train == "temperature":
         task.notes.append("the temperature is trained: larger logits have lower entropies and the same answers")
-    if len(task.scores) <= max(1, images // task.scores.shape[1]):
+    if len(task.batches(images, clusters)) == 1:
         task.notes.append(
             "all groups are in one batch, which is scored before the only update: the scores are the model's"
         )
+    elif reset_every == 1:
+        task.notes.append("reset_every=1: each batch is scored by the model as it came, so the scores are the model's")
     sgd = filter == "sar"
     optimizer = torch.optim.SGD(parameters, lr * images / 64, momentum=0.9) if sgd else torch.optim.Adam(parameters, lr)
     task.optimizer(optimizer)
-    for batch in task.stream(images=images):
+    for batch in task.stream(images=images, clusters=clusters, reset_every=reset_every, keep=("resets",)):
         scores = batch.logits()
         answers = entropies(scores, direction)
         chosen = reliable(answers, math.inf if filter == "none" else MARGIN)
@@ -112,6 +120,5 @@ def recover(task: TrainingTask, answers: Answers, loss: torch.Tensor) -> None:
     average = loss.detach() if past is None else MEMORY * past + (1 - MEMORY) * loss.detach()
     task.state["average"] = average
     if average < RECOVERY * sum(most for _, most in answers) / len(answers):
-        resets = task.state.get("resets", torch.tensor(0)) + 1
-        task.reset()
-        task.state["resets"] = resets
+        task.state["resets"] = task.state.get("resets", torch.tensor(0)) + 1
+        task.reset(keep=("resets",))

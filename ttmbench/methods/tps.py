@@ -9,8 +9,9 @@ import torch
 from pydantic import Field
 
 from ttmbench.errors import UsageError
+from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.losses import Direction, confident, directions, view_entropy
-from ttmbench.methods.task import FeatureTask, MethodStep, ScoreTask, TrainingTask
+from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.methods.views import CropScale, Share, ViewCount
 
 

@@ -19,13 +19,13 @@ from pydantic import Field
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import resized
 from ttmbench.errors import UsageError, phase
-from ttmbench.methods.cost import Cost
-from ttmbench.methods.task import FeatureTask
+from ttmbench.methods.features import FeatureTask
 from ttmbench.protocols import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_images, threads_beside_the_model
 from ttmbench.scoring.inputs import ImageRows, Opened, concatenate
+from ttmbench.ttm.trainer import Cost
 from ttmbench.types import Group, ImageRef
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ ViewSettings = tuple[int, int, float, bool]  # seed, count, crop_scale, flip
 
 @dataclass
 class Views:
-    """Makes and encodes views of a task's images: a `ttmbench.methods.task.ViewSource`.
+    """Makes and encodes views of a task's images: a `ttmbench.methods.features.ViewSource`.
 
     The first view of an image is the image as the model's own preparation takes it. The others are random crops
     (`random_crop`), resized to the model's input size before that preparation. A view depends on the image's pixels

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.losses import confident
-from ttmbench.methods.task import FeatureTask
 from ttmbench.methods.views import CropScale, Share, ViewCount, views_in_groups
 
 

@@ -14,6 +14,11 @@ _VIEWS = {
     "flip": "half of the views in the paper's code; none, since left and right would be exchanged",
 }
 
+_STREAM = {
+    "clusters": "groups that share images are one unit of the stream, so that no answer is learned before it is given",
+    "reset_every": "never in the paper; the control of arXiv:2306.05401",
+}
+
 _PROMPTS = {
     **_VIEWS,
     "tokens": "4 context tokens in the paper; here the first ones of each caption",
@@ -142,6 +147,7 @@ METHODS: tuple[MethodSpec, ...] = (
             "train": "as in ports to CLIP; norm layers in arXiv:2006.10726",
             "lr": "arXiv:2006.10726 (Adam); sar: authors' code of arXiv:2302.12400 (SGD, for 64 images)",
             "images": "arXiv:2006.10726, ImageNet",
+            **_STREAM,
         },
         order_dependent=True,
         scores_before_update=True,
@@ -162,6 +168,7 @@ METHODS: tuple[MethodSpec, ...] = (
             "train": "arXiv:2507.14312",
             "lr": "scripts of the authors of arXiv:2507.14312",
             "images": "arXiv:2507.14312",
+            **_STREAM,
         },
         order_dependent=True,
         assumes_matching=True,
@@ -231,7 +238,7 @@ METHODS: tuple[MethodSpec, ...] = (
         "ttmbench.methods.rlcf:rlcf",
         summary="towers tuned by CLIP rewards for the captions, or images, that they score highest",
         reference="arXiv:2305.18010",
-        needs=("features", "gradients"),
+        needs=("features", "gradients", "reward_model"),
         reset="group",
         sources={
             "reward": "a larger CLIP in the paper; of the size of the model in arXiv:2506.24000",

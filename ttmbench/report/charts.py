@@ -24,7 +24,7 @@ from ttmbench.report.plots import COUNT, GREY, LINES, MARKERS, legend_below, sav
 from ttmbench.report.summary_table import AnswerRow
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import RAW, TTM, chance_in, key_of, name_of, numbers_in
-from ttmbench.results.records import Iteration
+from ttmbench.results.method_record import Iteration
 
 HEADLINE = "group_match"
 LEAST_SPAN = 10.0  # percent: a shorter axis would exaggerate noise

@@ -36,20 +36,23 @@ class Rule(BaseModel):
     Attributes:
         level: of two means of one procedure, this share lies within the tolerance.
         groups: how many groups may differ in any case.
+        points: how many percent points may differ in any case, if that is more.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     level: float = Field(0.99, gt=0, lt=1)
     groups: float = Field(1, ge=0)
+    points: float = Field(0, ge=0, lt=100)
 
 
 def tolerance(published: Measured, ours: Measured, group: float, digit: float, rule: Rule) -> float:
     """The largest difference that still agrees.
 
-    At least ``rule.groups`` groups plus half of the last printed digit. With a spread on a side, also the half-width
-    of Welch's interval of the difference of two means, if that is more. A side that states no spread, or is a single
-    run, gets that of the other side. Our own spread counts no further than the paper's could have led to by chance.
+    At least ``rule.groups`` groups or ``rule.points`` points, plus half of the last printed digit. With a spread on a
+    side, also the half-width of Welch's interval of the difference of two means, if that is more. A side that states no
+    spread, or is a single run, gets that of the other side. Our own spread counts no further than the paper's could
+    have led to by chance.
 
     Args:
         published: the paper's number.
@@ -68,7 +71,7 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
     >>> round(100 * four, 2)
     1.68
     """
-    least = rule.groups * group + digit / 2
+    least = max(rule.groups * group, rule.points / 100) + digit / 2
     their_std, our_std = (side.std if side.runs > 1 else None for side in (published, ours))
     if their_std is None and our_std is None:
         return least
@@ -93,6 +96,23 @@ def tolerance(published: Measured, ours: Measured, group: float, digit: float, r
     return max(least, half + digit / 2)
 
 
-def agrees(published: Measured, ours: Measured, allowed: float) -> bool:
-    """Whether two numbers differ by no more than is allowed, with room for binary rounding."""
-    return abs(ours.value - published.value) <= allowed + 1e-9
+def agrees(published: Measured, ours: Measured, allowed: float, of: int | None = None) -> bool:
+    """Whether two numbers differ by no more than is allowed, with room for binary rounding.
+
+    With ``of``, both are compared as numbers of correct groups (or queries) of that many.
+
+    >>> agrees(Measured(36 / 400, None, 1), Measured(0.08, None, 1), 0.01, of=400)
+    True
+    """
+    if of is None:
+        return abs(ours.value - published.value) <= allowed + 1e-9
+    return abs(correct(ours.value, of) - correct(published.value, of)) <= allowed * of + 1e-6
+
+
+def correct(value: float, of: int) -> int:
+    """The number of correct groups behind a rate.
+
+    >>> correct(0.09000000357627869, 400)  # a mean in float32
+    36
+    """
+    return round(value * of)

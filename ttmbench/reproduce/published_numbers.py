@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -13,13 +13,16 @@ from ttmbench.errors import DataError
 from ttmbench.plugins.methods import METHODS
 from ttmbench.reproduce.agreement import Measured
 from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE_COLUMN, PUBLISHED, RAW, RAW_COLUMN, Column, PublishedTrack
-from ttmbench.results.numbers import Number
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
+    from ttmbench.results.numbers import Number
+
 TRACKS: tuple[PublishedTrack, ...] = get_args(PublishedTrack)
-COLUMNS = ("source", "table", "task", "model", "method", "metric", "percent")
+COLUMNS = ("source", "table", "task", "model", "method", "metric")
+COUNT = ("correct", "of")  # in place of a percentage
+_EXACT = 6  # digits after the point of a percentage that is computed from a count
 CELL = 200  # characters of a name that is shown
 
 
@@ -38,6 +41,7 @@ class PublishedNumber:
         metric: name.
         measured: the number, and its spread over runs where that is stated.
         decimals: digits after the point, as typed.
+        of: how many groups or queries a number of correct ones is of; None for a percentage.
         of_model: track of the model, where the line states it; else the table's entry of the model does.
     """
 
@@ -51,6 +55,7 @@ class PublishedNumber:
     measured: Measured
     decimals: int
     of_model: PublishedTrack | None
+    of: int | None = None
 
     @property
     def column(self) -> Column:
@@ -79,6 +84,8 @@ class PublishedNumber:
 
     def as_number(self) -> Number:
         """The number as it stands beside those of runs, marked as published; its names are fit for a cell."""
+        from ttmbench.results.numbers import Number  # with scipy, which no look into a table should wait for
+
         return Number(
             task=one_line(self.task, CELL),
             metric=one_line(self.metric, CELL),
@@ -106,29 +113,44 @@ def column_of(method: str) -> Column | None:
 
 
 def read_published(path: Traversable, runs: int = 1) -> Iterator[PublishedNumber]:
-    """The numbers of a CSV in UTF-8 with `COLUMNS` and, if known, ``std_percent``; ``track`` where no table names it.
+    """The numbers of a CSV in UTF-8: `COLUMNS`, ``percent`` or ``correct`` and ``of``, and, if known, ``std_percent``.
 
+    A column ``track`` states the track where no table names it.
     ``runs`` says how many are behind a number that states a spread. DataError naming file and line if it cannot be
     read, lacks a column, or a number is none.
     """
     lines = list(csv_rows(read_text(path, str(path)), str(path)))
-    missing = [name for name in COLUMNS if not lines or name not in lines[0].cells]
+    missing = [name for name in (*COLUMNS, "percent") if not lines or name not in lines[0].cells]
     if missing:
-        raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(COLUMNS)}")
+        raise DataError(f"{path}: has no column '{missing[0]}'; it needs {', '.join(COLUMNS)}, percent")
     for number, row in enumerate(lines, start=2):
         where, cells = f"{path}: line {number}", {str(key): str(cell) for key, cell in row.cells.items()}
         track = next((track for track in TRACKS if track == cells.get("track")), None)
         if cells.get("track") and track is None:
             raise DataError(f"{where}: unknown track '{cells['track']}'; known: {', '.join(TRACKS)}")
-        value, text = _fraction(where, cells["percent"]), cells.get("std_percent")
+        of, text = _count(where, cells), cells.get("std_percent")
+        value = int(cells["correct"]) / of if of else _fraction(where, cells["percent"])
         std = _fraction(where, text) if text else None
         yield PublishedNumber(
             where,
-            **{name: cells[name] for name in COLUMNS if name != "percent"},
+            **{name: cells[name] for name in COLUMNS},
             measured=Measured(value, std, 1 if std is None else runs),
-            decimals=len(cells["percent"].partition(".")[2]),
+            decimals=_EXACT if of else len(cells["percent"].partition(".")[2]),
             of_model=track,
+            of=of,
         )
+
+
+def _count(where: str, cells: Mapping[str, str]) -> int | None:
+    """The number of groups or queries of a line that states how many of them are correct; None for a percentage."""
+    correct, of = (cells.get(name, "") for name in COUNT)
+    if cells["percent"] or not (correct or of):
+        return None
+    if not (re.fullmatch("[0-9]{1,9}", correct) and re.fullmatch("[0-9]{1,9}", of) and int(correct) <= int(of) > 0):
+        raise DataError(
+            f"{where}: correct and of must be whole numbers, correct at most of, got {correct!r:.40} and {of!r:.40}"
+        )
+    return int(of)
 
 
 def _fraction(where: str, text: str) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
-from ttmbench.reproduce.agreement import Measured, agrees, tolerance
+from ttmbench.reproduce.agreement import Measured, agrees, correct, tolerance
+from ttmbench.reproduce.identity import is_known_model, model_identity
 from ttmbench.reproduce.published_numbers import PublishedNumber
 from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedTable, TaskEntry
 from ttmbench.results.coverage import Extent, together
@@ -77,6 +78,14 @@ class ComparedRow:
     allowed: float | None = None
     why: str = ""
 
+    @property
+    def counts(self) -> dict[str, int | None] | None:
+        """Both numbers as how many of how many groups or queries are correct; None where a percentage was published."""
+        if self.number.of is None:
+            return None
+        ours = None if self.ours is None else correct(self.ours.measured.value, self.number.of)
+        return {"published": correct(self.number.measured.value, self.number.of), "ours": ours, "of": self.number.of}
+
 
 def select(table: PublishedTable, models: Sequence[str], tasks: Sequence[str]) -> PublishedTable:
     """The rows of some models and tasks, by the names of the paper or of this package; all if none is named."""
@@ -113,7 +122,7 @@ def compare(
         _Run(
             document,
             stated_model(document).fingerprint,
-            _identity(document.config, registry),
+            model_identity(document.config, registry),
             numbers_of(document, str(path)),
         )
         for path, document in documents
@@ -142,24 +151,27 @@ def _row(table: PublishedTable, number: PublishedNumber, runs: Sequence[_Run], r
                 _mean([max(part, key=lambda candidate: candidate.worth) for part in parts], pooled=bool(task.pool_of))
             )
     if not means:
-        why = task.why or _why_not(entry, tasks, registry)
+        why = task.why or _why_not(entry, tasks, metric, registry)
         return replace(row, verdict=NOT_HERE, why=why) if why else row
     ours = max(means, key=lambda candidate: candidate.worth)
     if ours.against:
         return replace(row, verdict=OTHER, ours=ours, why="; ".join(ours.against))
-    allowed = tolerance(number.measured, ours.measured, ours.group, table.digit, table.spec.tolerance)
-    verdict = AGREES if agrees(number.measured, ours.measured, allowed) else DIFFERS
+    digit = table.digit if number.of is None else 0
+    allowed = tolerance(number.measured, ours.measured, ours.group, digit, table.spec.tolerance)
+    verdict = AGREES if agrees(number.measured, ours.measured, allowed, number.of) else DIFFERS
     return replace(row, verdict=verdict, ours=ours, allowed=allowed)
 
 
-def _why_not(entry: ModelEntry, tasks: Sequence[str], registry: Registry) -> str:
+def _why_not(entry: ModelEntry, tasks: Sequence[str], metric: str, registry: Registry) -> str:
     """Why nobody can run this here; empty if it can be run."""
     absent = [task for task in tasks if task not in registry.task_files]
     if absent:
         return f"there is no task '{absent[0]}' here"
+    if metric not in registry.metrics:
+        return f"there is no metric '{metric}' here"
     if entry.model is None:
         return str(entry.why)
-    return "" if _known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
+    return "" if is_known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
 
 
 def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: ModelEntry, run: _Run) -> Iterator[Ours]:
@@ -176,7 +188,11 @@ def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: Mo
                 file=number.file,
                 extent=number.extent,
                 against=(*_differences(entry, number, document), *_other_groups(model.finetuned, document)),
-                notes=(*_notes(table, number, document), *_other_settings(model.finetuned, document)),
+                notes=(
+                    *_notes(table, number, document),
+                    *_other_settings(model.finetuned, document),
+                    *_other_source(table, model, number, run),
+                ),
             )
 
 
@@ -243,6 +259,15 @@ def _notes(table: PublishedTable, number: Number, document: ResultsDocument) -> 
         yield f"{len(record.seeds)} of {table.spec.runs} seeds"
 
 
+def _other_source(table: PublishedTable, model: ModelEntry, number: Number, run: _Run) -> Iterator[str]:
+    """What differs from a source that is a code base of its own: its rule for ties, its commit of the model."""
+    spec, ours = table.spec, (run.identity or ("", {}))[1].get("revision")
+    if spec.ties != "strict" and number.ties and not number.metric.endswith(("_ties_right", "_as_topk")):
+        yield f"{number.ties:g} ties, which are wrong here and may be correct in {spec.source}"
+    if model.revision and ours not in (None, model.revision):
+        yield f"{spec.source} measured the model's commit {model.revision:.7}, this run has {ours:.7}"
+
+
 def _mean(parts: Sequence[Ours], *, pooled: bool) -> Ours:
     """The number itself, or the mean over several tasks or over all their groups."""
     if len(parts) == 1:
@@ -276,36 +301,10 @@ def _is_model(entry: ModelEntry, called: str, run: _Run, registry: Registry) -> 
         is_older = "model_args" not in base and base.get("model_name") != base.get("model")
         if is_older or (tasks, record.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
             return False
-        identity = _identity(base, registry)
-    return identity == _identity(entry.model_dump(), registry)
+        identity = model_identity(base, registry)
+    return identity == model_identity(entry.model_dump(), registry)
 
 
 def _bare(name: object) -> str:
     """A name as ``albef-4m`` and ``ALBEF_4M`` have it in common."""
     return "".join(filter(str.isalnum, str(name))).casefold()
-
-
-# Arguments of a model behind a server that change no answer.
-_HOW_ASKED = frozenset(
-    ("api_key_env", "backoff", "cache", "concurrency", "max_cost", "price_in", "price_out", "retries", "timeout")
-)
-
-
-def _identity(config: Mapping[str, object], registry: Registry) -> tuple[str, dict[str, object]] | None:
-    """What loads a model, and with which arguments: the same for a name, an alias, and the weights' own name."""
-    name = config.get("model")
-    if not isinstance(name, str):
-        return None
-    arguments = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
-    if not _known_model(name, registry):
-        return name, arguments
-    spec = registry.adapter(name)
-    return spec.target, {**spec.model_args, **arguments}
-
-
-def _known_model(name: str, registry: Registry) -> bool:
-    try:
-        registry.adapter(name)
-    except UsageError:
-        return False
-    return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,12 +18,14 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.reproduce.agreement import Rule
 from ttmbench.reproduce.published_numbers import TRACKS, PublishedNumber, column_of, read_published
 from ttmbench.results.labels import PUBLISHED, PublishedTrack
-from ttmbench.results.numbers import Number
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
+    from ttmbench.results.numbers import Number
+
 ENDINGS = (".yaml", ".yml")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is libyaml
 
 
 class _Strict(BaseModel):
@@ -57,6 +59,7 @@ class ModelEntry(_Strict):
         model_args: its arguments.
         names: what ``ttmbench score`` calls it beside its name in the paper: names of files of stored scores or
             answers, without their endings.
+        revision: the commit of the model that the source measured.
         paid: it is behind a server that takes money, so it is run only if it is named.
         why: why no model here is this one.
         finetuned: the finetuning that ``model`` needs first.
@@ -67,6 +70,7 @@ class ModelEntry(_Strict):
     model: str | None = None
     model_args: dict[str, Any] = {}
     names: list[str] = []
+    revision: str | None = None
     paid: bool = False
     why: str | None = None
     finetuned: FinetuningEntry | None = None
@@ -126,6 +130,9 @@ class TaskEntry(_Strict):
 class TableSpec(_Strict):
     """A table's YAML.
 
+    With ``include: FILE``, what FILE of the same folder says counts where the table says nothing: of its models those
+    that the table has numbers of.
+
     Attributes:
         paper: title.
         source: where it was published.
@@ -135,6 +142,9 @@ class TableSpec(_Strict):
         decimals: digits after the point, as printed in percent.
         runs: how many runs are behind each standard deviation.
         own: the numbers are of ttmbench itself, so they are no published ones.
+        ties: how the source counts equal scores: ``strict`` as the metrics here, as wrong; ``first``, the first of them
+            is chosen; ``right``, the correct one is the first; ``by_name``, ordered by the names of files or documents.
+        rules: what else the source does, a sentence by subject, for a reader of the comparison.
         tolerance: what counts as agreeing; see `ttmbench.reproduce.agreement`.
         settings: of runs that adapt the model.
         metrics: paper's metric -> the one here, where the names differ.
@@ -150,6 +160,8 @@ class TableSpec(_Strict):
     decimals: int = Field(2, ge=0, le=6)
     runs: int = Field(1, ge=1)
     own: bool = False
+    ties: Literal["strict", "first", "right", "by_name"] = "strict"
+    rules: dict[str, str] = {}
     tolerance: Rule = Rule()
     settings: dict[str, Any] = {}
     metrics: dict[str, str] = {}
@@ -183,7 +195,8 @@ class PublishedTable:
 
 def shipped_tables() -> dict[str, Traversable]:
     """The tables of this package: name -> YAML."""
-    paths = {path.name: path for path in files("ttmbench.reproduce.published").iterdir() if path.name.endswith(".yaml")}
+    folder = files("ttmbench.reproduce.published").iterdir()
+    paths = {path.name: path for path in folder if path.name.endswith(".yaml") and not path.name.startswith("_")}
     names = sorted(
         paths, key=lambda name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
     )
@@ -259,15 +272,44 @@ def _ours(number: Number, spec: TableSpec) -> Number:
 
 
 def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
-    spec = _spec(path)
-    if PurePosixPath(spec.numbers).name != spec.numbers or spec.numbers in ("", ".", ".."):
-        raise UsageError(f"{path}: 'numbers' is '{spec.numbers}', which is no file of the same folder")
-    source = folder / spec.numbers
+    spec, is_shared = _spec(path, folder)
+    source = _beside(path, folder, "numbers", spec.numbers)
     try:
         numbers = [_known(number, spec) for number in read_published(source, spec.runs)]
     except DataError as error:
         raise UsageError(str(error)) from None
+    if is_shared:
+        models = {number.model: spec.models[number.model] for number in numbers}
+        spec = spec.model_copy(update={"models": models})
     return PublishedTable(name, spec, numbers, source)
+
+
+def _spec(path: Traversable, folder: Traversable) -> tuple[TableSpec, bool]:
+    """What a table states, and whether a part of it is in a file that other tables share."""
+    content = _mapping(path)
+    shared = content.pop("include", None)
+    if shared is not None:
+        content = _merged(_mapping(_beside(path, folder, "include", shared)), content)
+    try:
+        return TableSpec(**content), shared is not None
+    except ValidationError as error:
+        raise UsageError(f"{path}: {describe(error, TableSpec)}") from None
+
+
+def _beside(path: Traversable, folder: Traversable, key: str, name: object) -> Traversable:
+    """A file that a table names, which lies in its folder."""
+    if not isinstance(name, str) or PurePosixPath(name).name != name or name in ("", ".", ".."):
+        raise UsageError(f"{path}: '{key}' is '{name}', which is no file of the same folder")
+    return folder / name
+
+
+def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of an included file and of a table, which wins; mappings are merged key by key."""
+    both = {
+        key: {**shared[key], **value} if isinstance(value, dict) and isinstance(shared.get(key), dict) else value
+        for key, value in own.items()
+    }
+    return {**shared, **both}
 
 
 def _known(number: PublishedNumber, spec: TableSpec) -> PublishedNumber:
@@ -282,16 +324,14 @@ def _known(number: PublishedNumber, spec: TableSpec) -> PublishedNumber:
     return number
 
 
-def _spec(path: Traversable) -> TableSpec:
+def _mapping(path: Traversable) -> dict[str, Any]:
+    """The keys of a YAML file."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UsageError(f"{path}: a table is a mapping of keys, got {type(content).__name__}")
-    try:
-        return TableSpec(**content)
-    except ValidationError as error:
-        raise UsageError(f"{path}: {describe(error, TableSpec)}") from None
+    return content

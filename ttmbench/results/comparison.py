@@ -20,7 +20,7 @@ from ttmbench.results.clusters import cluster_numbers
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
 from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.labels import AT, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
-from ttmbench.results.records import AlsoRecord
+from ttmbench.results.method_record import AlsoRecord
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.types import Group
 

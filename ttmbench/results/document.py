@@ -16,33 +16,35 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, wrong_number
-from ttmbench.results.method_record import MethodRecord
+from ttmbench.results.method_record import (
+    AlsoRecord,
+    Control,
+    Holdout,
+    MethodRecord,
+    OracleRecord,
+    SimpleMatchRecord,
+    TtmRecord,
+)
 from ttmbench.results.records import (
     Absent,
-    AlsoRecord,
     Artifact,
     BaselineRecord,
     Breakdown,
     ChoiceRecord,
-    Control,
     Dataset,
     Digest,
     Free,
-    Holdout,
     Interval,
     Key,
-    OracleRecord,
     Part,
     RankingRecord,
     Real,
     Recomputed,
     Recorded,
     Samples,
-    SimpleMatchRecord,
     TagMeanRecord,
     TaskError,
     Truncated,
-    TtmRecord,
     Undecided,
     Zero,
 )

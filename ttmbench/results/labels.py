@@ -216,7 +216,7 @@ def in_table_order(numbers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
 
 FRACTIONS = (
     *("text_score", "image_score", "group_score", "group_match", "individual_match", "global_assignment_accuracy"),
-    *("original_accuracy", "augmented_accuracy", "brittleness", "text_only_score"),
+    *("text_accuracy", "image_accuracy", "original_accuracy", "augmented_accuracy", "brittleness", "text_only_score"),
 )
 _RANKED = re.compile(r"(?:(?:i2t|t2i)_recall_at_|accuracy_top)\d+(?:_as_topk)?")
 LARGEST = 1e300

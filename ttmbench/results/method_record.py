@@ -1,4 +1,4 @@
-"""The record of a test-time method in a results document, typed as `ttmbench.results.records` is."""
+"""The records of TTM and of other test-time methods in a results document, typed as `ttmbench.results.records` is."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from ttmbench.results.records import (
     Digest,
     Fraction,
     Free,
+    Interval,
+    Key,
     Part,
+    Positive,
     Real,
     Recomputed,
     Recorded,
+    Samples,
     Seeds,
+    Share,
+    Yes,
 )
 from ttmbench.types import Need
 
 Scope = Literal["row", "group", "batch", "stream", "task"]
 Reset = Literal["group", "batch", "never"]
 NotNegative = Annotated[int | float, Field(ge=0), WithJsonSchema({"type": "number", "minimum": 0})]
-
-
-class TrainedParameters(Part):
-    """The parameters that a method trained."""
-
-    train: Recomputed[str | None] = Field(description="As its setting `train` names them; null without one.")
-    parameters: Recorded[AtLeastOne] = Field(description="How many numbers.")
-    names_sha256: Recorded[Digest] = Field(description="Of their names.")
 
 
 class MethodCost(Part):
@@ -51,6 +49,136 @@ class MethodCost(Part):
         description="Of making and encoding views, also where an earlier method of the run had made them."
     )
     seconds: Recorded[NotNegative] = Field(description="Wall time, with that of all of its views.")
+
+
+class Iteration(Part):
+    """An iteration of TTM."""
+
+    seed: Recomputed[int]
+    iteration: Recomputed[AtLeastOne]
+    threshold: Recomputed[Real]
+    selected: Recomputed[Count]
+    candidates: Recomputed[AtLeastOne]
+    coverage: Recomputed[Fraction]
+    tied: Recomputed[Count]
+    pseudo_label_accuracy: Recomputed[Fraction | None] = Field(description="Reads labels, for diagnosis only.")
+    loss: Recorded[list[Real]] = Field(description="Mean of each epoch.")
+    learning_rate: Recomputed[Real]
+    metrics: Recomputed[dict[str, Real | None]]
+    seconds: Recorded[Real]
+
+
+class LearningRate(Part):
+    """The learning rate of a run of TTM, and who stated it."""
+
+    value: Recomputed[Positive]
+    source: Recomputed[Literal["stated", "default"]]
+    note: Recomputed[str | None]
+
+
+class Control(Part):
+    """TTM with other pseudo-labels."""
+
+    seeds: Recomputed[Seeds]
+    iterations: Recomputed[list[Iteration]]
+    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
+
+
+class Holdout(Part):
+    """TTM on some groups, scored on the others."""
+
+    share: Recomputed[Share] = Field(description="Of the groups that are held out.")
+    adapted_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
+    scored_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
+    seeds: Recomputed[Seeds]
+    iterations: Recomputed[list[Iteration]]
+
+
+class LabelAudit(Part):
+    """A second run of every seed with permuted captions."""
+
+    passed: Recorded[Yes]
+    seeds: Recomputed[Seeds]
+    iterations: Recomputed[AtLeastOne]
+
+
+class Gain(Part):
+    """A number of the adapted model minus that of the model as it was."""
+
+    value: Recomputed[Real] = Field(description="The mean over seeds.")
+    ci: Recomputed[Interval | None] = Field(description="95 % interval over groups, paired; null without groups.")
+    by_seed: Recomputed[Annotated[list[Real], Field(min_length=1)]]
+    seed_ci: Recomputed[Interval | None] = Field(description="Student's 95 % interval over seeds; null for one seed.")
+
+
+class AlsoRecord(Part):
+    """Another task, measured with the model that was adapted to this one."""
+
+    seeds: Recomputed[Seeds]
+    results: Recomputed[dict[Key, Real | None]] = Field(description="Filters: none (before), ttm (after).")
+    ci: Recomputed[dict[Key, Interval | None]]
+    chance: Recomputed[dict[str, Real | None]]
+    ties: Recomputed[dict[Key, Real | None]]
+    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> ttm minus none.")
+    version: Recomputed[int]
+    matching: Recomputed[Literal["group", "global"]]
+    n_samples: Recomputed[Samples] = Field(alias="n-samples")
+    fingerprint: Recomputed[str]
+    shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
+    seconds: Recorded[Real]
+
+
+class TtmRecord(Part):
+    """How TTM went on a task."""
+
+    hyperparameters: Recomputed[dict[str, Any]]
+    learning_rate: Recomputed[LearningRate | Absent] = Field(
+        None, description="The learning rate used, and where it comes from."
+    )
+    preset: Recomputed[Literal["auto", "paper"]]
+    variant: Recomputed[Literal["group", "global"]]
+    seeds: Recomputed[Seeds]
+    reported: Recomputed[Literal["last iteration"]]
+    notes: Recomputed[list[str]]
+    iterations: Recomputed[list[Iteration]]
+    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
+    controls: Recomputed[dict[Literal["placebo", "shuffle"], Control]] = Field(
+        {}, description="TTM with random or moved pseudo-labels."
+    )
+    holdout: Recomputed[Holdout | Absent] = Field(None, description="TTM on some groups, scored on the others.")
+    audit_labels: Recomputed[LabelAudit | Absent] = Field(
+        None,
+        description="Every seed, run again with permuted captions, selected the same.",
+    )
+    differences: Recomputed[dict[str, Gain] | Absent] = Field(
+        None, description="Metric -> ttm minus none, with --ttm_also."
+    )
+
+
+class SimpleMatchRecord(Part):
+    """How SimpleMatch's overfitting step went on a task."""
+
+    hyperparameters: Recomputed[dict[str, Any]]
+    seeds: Recomputed[Seeds]
+    restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(description="Of each seed.")
+    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
+
+
+class OracleRecord(Part):
+    """How the oracle went on a task."""
+
+    reads_labels: Recomputed[Yes]
+    seeds: Recomputed[Seeds]
+    iterations: Recomputed[list[Iteration]]
+    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
+
+
+class TrainedParameters(Part):
+    """The parameters that a method trained."""
+
+    train: Recomputed[str | None] = Field(description="As its setting `train` names them; null without one.")
+    parameters: Recorded[AtLeastOne] = Field(description="How many numbers.")
+    names_sha256: Recorded[Digest] = Field(description="Of their names.")
 
 
 class MethodChance(Part):
@@ -84,6 +212,23 @@ class MethodHoldout(Part):
     metrics: Recorded[dict[str, HeldOutMetric]] = Field(description="Metric -> its values on held-out groups.")
 
 
+class MethodReferences(Part):
+    """The items of another task by which a method measured those of this one."""
+
+    task: Recorded[str] = Field(description="Its name; the setting `references` says how many of its groups.")
+    images: Recorded[AtLeastOne] = Field(description="Distinct ones.")
+    captions: Recorded[AtLeastOne] = Field(description="Distinct ones.")
+    data_sha256: Recorded[Digest] = Field(description="Of the pixels of its images and of its captions.")
+
+
+class MethodReward(Part):
+    """The model whose scores were a method's rewards."""
+
+    model: Recorded[str] = Field(description="Its name; the setting `reward` has its arguments.")
+    fingerprint: Recorded[dict[str, Any]] = Field(description="What it states of itself.")
+    is_student: Recorded[bool] = Field(description="Whether it is the model that was trained, as it came.")
+
+
 class MethodRecord(Part):
     """How a test-time method went on a task. Its declarations are those of its registration."""
 
@@ -110,6 +255,12 @@ class MethodRecord(Part):
     )
     notes: Free[list[str]] = Field([], description="What should be known of its numbers.")
     audit_labels: Recorded[MethodAudit | Absent] = Field(None, description="With `--audit_labels`.")
+    references: Recorded[MethodReferences | Absent] = Field(
+        None, description="Of methods whose setting `references` names another task."
+    )
+    reward_model: Recorded[MethodReward | Absent] = Field(
+        None, description="Of methods whose setting `reward` names another model."
+    )
     holdout: Recorded[MethodHoldout | Absent] = Field(
         None, description="With `--ttm_holdout`, of methods that leave a trained model."
     )

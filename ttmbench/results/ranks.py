@@ -7,7 +7,7 @@ is (``t2i``). It is found at k if a correct candidate is among the first k. Rank
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -149,26 +149,23 @@ def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
     return values
 
 
-def _metrics() -> Iterable[MetricSpec]:
-    words = {"i2t": "images that find a caption of theirs", "t2i": "captions that find their image"}
-    for scope, depths in DEPTHS.items():
-        for k in depths:
-            name = f"accuracy_top{k}" if scope == "class" else f"{scope}_recall_at_{k}"
-            summary = f"share of {words.get(scope, 'images that find their class')} among the first {k}"
-            rules: dict[str, tuple[str, Callable[[int, Ranks], np.ndarray | None]]] = {
-                "": ("a tie is none", hits),
-                AS_TOPK: ("of equal scores the first in the data wins", hits_as_topk),
-            }
-            for suffix, (rule, compute) in rules.items():
-                yield MetricSpec(
-                    name + suffix,
-                    partial(compute, k),
-                    f"{summary}; {rule}",
-                    partial(undecided, k),
-                    partial(chance, k),
-                    scope=scope,  # type: ignore[arg-type]
-                )
-
-
-RANK_METRICS = tuple(_metrics())
+RANK_METRICS: list[MetricSpec] = []
 """The metrics of retrieval and classification, as `ttmbench ls metrics` lists them."""
+_FOUND = {I2T: "images that find a caption of theirs", T2I: "captions that find their image"}
+_RULES: Mapping[str, tuple[str, Callable[[int, Ranks], np.ndarray | None]]] = {
+    "": ("a tie is none", hits),
+    AS_TOPK: ("of equal scores the first in the data wins", hits_as_topk),
+}
+for _scope, _depths in DEPTHS.items():
+    for _k in _depths:
+        for _suffix, (_rule, _compute) in _RULES.items():
+            RANK_METRICS.append(
+                MetricSpec(
+                    (f"accuracy_top{_k}" if _scope == CLASS else f"{_scope}_recall_at_{_k}") + _suffix,
+                    partial(_compute, _k),
+                    f"share of {_FOUND.get(_scope, 'images that find their class')} among the first {_k}; {_rule}",
+                    partial(undecided, _k),
+                    partial(chance, _k),
+                    scope=_scope,  # type: ignore[arg-type]
+                )
+            )

@@ -87,56 +87,6 @@ class Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
 
-class Iteration(Part):
-    """An iteration of TTM."""
-
-    seed: Recomputed[int]
-    iteration: Recomputed[AtLeastOne]
-    threshold: Recomputed[Real]
-    selected: Recomputed[Count]
-    candidates: Recomputed[AtLeastOne]
-    coverage: Recomputed[Fraction]
-    tied: Recomputed[Count]
-    pseudo_label_accuracy: Recomputed[Fraction | None] = Field(description="Reads labels, for diagnosis only.")
-    loss: Recorded[list[Real]] = Field(description="Mean of each epoch.")
-    learning_rate: Recomputed[Real]
-    metrics: Recomputed[dict[str, Real | None]]
-    seconds: Recorded[Real]
-
-
-class LearningRate(Part):
-    """The learning rate of a run of TTM, and who stated it."""
-
-    value: Recomputed[Positive]
-    source: Recomputed[Literal["stated", "default"]]
-    note: Recomputed[str | None]
-
-
-class Control(Part):
-    """TTM with other pseudo-labels."""
-
-    seeds: Recomputed[Seeds]
-    iterations: Recomputed[list[Iteration]]
-
-
-class Holdout(Part):
-    """TTM on some groups, scored on the others."""
-
-    share: Recomputed[Share] = Field(description="Of the groups that are held out.")
-    adapted_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
-    scored_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
-    seeds: Recomputed[Seeds]
-    iterations: Recomputed[list[Iteration]]
-
-
-class LabelAudit(Part):
-    """A second run of every seed with permuted captions."""
-
-    passed: Recorded[Yes]
-    seeds: Recomputed[Seeds]
-    iterations: Recomputed[AtLeastOne]
-
-
 class Samples(Part):
     """How many groups a task has, and how many were scored."""
 
@@ -147,74 +97,6 @@ class Samples(Part):
         description="Of groups that share an image: one observation in standard errors, intervals and tests. Left out "
         "where the images are not known.",
     )
-
-
-class Gain(Part):
-    """A number of the adapted model minus that of the model as it was."""
-
-    value: Recomputed[Real] = Field(description="The mean over seeds.")
-    ci: Recomputed[Interval | None] = Field(description="95 % interval over groups, paired; null without groups.")
-    by_seed: Recomputed[Annotated[list[Real], Field(min_length=1)]]
-    seed_ci: Recomputed[Interval | None] = Field(description="Student's 95 % interval over seeds; null for one seed.")
-
-
-class AlsoRecord(Part):
-    """Another task, measured with the model that was adapted to this one."""
-
-    seeds: Recomputed[Seeds]
-    results: Recomputed[dict[Key, Real | None]] = Field(description="Filters: none (before), ttm (after).")
-    ci: Recomputed[dict[Key, Interval | None]]
-    chance: Recomputed[dict[str, Real | None]]
-    ties: Recomputed[dict[Key, Real | None]]
-    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> ttm minus none.")
-    version: Recomputed[int]
-    matching: Recomputed[Literal["group", "global"]]
-    n_samples: Recomputed[Samples] = Field(alias="n-samples")
-    fingerprint: Recomputed[str]
-    shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
-    seconds: Recorded[Real]
-
-
-class TtmRecord(Part):
-    """How TTM went on a task."""
-
-    hyperparameters: Recomputed[dict[str, Any]]
-    learning_rate: Recomputed[LearningRate | Absent] = Field(
-        None, description="The learning rate used, and where it comes from."
-    )
-    preset: Recomputed[Literal["auto", "paper"]]
-    variant: Recomputed[Literal["group", "global"]]
-    seeds: Recomputed[Seeds]
-    reported: Recomputed[Literal["last iteration"]]
-    notes: Recomputed[list[str]]
-    iterations: Recomputed[list[Iteration]]
-    controls: Recomputed[dict[Literal["placebo", "shuffle"], Control]] = Field(
-        {}, description="TTM with random or moved pseudo-labels."
-    )
-    holdout: Recomputed[Holdout | Absent] = Field(None, description="TTM on some groups, scored on the others.")
-    audit_labels: Recomputed[LabelAudit | Absent] = Field(
-        None,
-        description="Every seed, run again with permuted captions, selected the same.",
-    )
-    differences: Recomputed[dict[str, Gain] | Absent] = Field(
-        None, description="Metric -> ttm minus none, with --ttm_also."
-    )
-
-
-class SimpleMatchRecord(Part):
-    """How SimpleMatch's overfitting step went on a task."""
-
-    hyperparameters: Recomputed[dict[str, Any]]
-    seeds: Recomputed[Seeds]
-    restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(description="Of each seed.")
-
-
-class OracleRecord(Part):
-    """How the oracle went on a task."""
-
-    reads_labels: Recomputed[Yes]
-    seeds: Recomputed[Seeds]
-    iterations: Recomputed[list[Iteration]]
 
 
 class UnreadAnswer(Part):

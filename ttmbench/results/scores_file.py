@@ -42,6 +42,13 @@ def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) 
         DataError: the file cannot be read, has none of the formats or no shape, or a cell is missing, duplicate,
             surplus or not finite; the group is named.
     """
+    if is_packed(path):
+        return scores_of_arrays(path, read_arrays(path), shape, logit_scale)
+    return _with_raw(path, read_score_lines(path, shape))
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file is npz, npy or safetensors by its content; DataError for one that only its name says is."""
     try:
         if path.exists() and not path.is_file():  # a pipe without a writer would be waited for
             raise DataError(f"{path}: cannot be read (is no regular file)")
@@ -53,7 +60,15 @@ def read_scores(path: Path, shape: GroupShape | None, logit_scale: float = 1.0) 
     packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"
     if not packed and path.suffix in (".npz", ".npy", ".safetensors"):  # a page of errors, a pointer of git-lfs
         raise DataError(f"{path}: holds no {path.suffix[1:]} arrays, by how it begins; copy or download it again")
-    stored = _from_arrays(path, read_arrays(path), shape, logit_scale) if packed else read_score_lines(path, shape)
+    return packed
+
+
+def scores_of_arrays(path: Path, content: Arrays, shape: GroupShape | None, logit_scale: float = 1.0) -> StoredScores:
+    """The scores of arrays that were read; arguments and errors as for `read_scores`."""
+    return _with_raw(path, _from_arrays(path, content, shape, logit_scale))
+
+
+def _with_raw(path: Path, stored: StoredScores) -> StoredScores:
     if len(stored.scores.get(RAW, ())) != 1:
         filters = ", ".join(f"{name} {len(arrays)} times" for name, arrays in stored.scores.items())
         raise DataError(f"{path}: the raw model's scores (filter none) should be there once; it has {filters}")

@@ -14,7 +14,7 @@ from ttmbench._util.third_party_errors import foreign_errors, place_of_function
 from ttmbench.errors import TtmbenchError
 from ttmbench.results.clusters import Clusters
 from ttmbench.results.labels import HOLDOUT_RAW, RAW, key_of, seed_std_key, stderr_key, track_of
-from ttmbench.types import MetricSpec, Scores, Track
+from ttmbench.types import GroupShape, MetricSpec, Scores, Track
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,35 @@ def summarise(
             summary.ci[key] = None if ends is None else list(ends)
             summary.ties[key] = _ties(metric, per_seed)
             summary.chance.setdefault(metric.name, metric_chance(metric, per_seed[0]))
+    return summary
+
+
+def summarise_values(
+    values: Mapping[str, np.ndarray],
+    metrics: Sequence[MetricSpec],
+    shape: GroupShape,
+    bootstrap_iters: int,
+    seed: int,
+    interval: stats.IntervalMethod = "wilson",
+    clusters: Clusters | None = None,
+) -> Summary:
+    """Metrics of which only the values of groups are known (metric -> fraction [groups]): ties are None.
+
+    The other arguments are as of `summarise`; ``shape`` gives the chance levels of scores.
+    """
+    summary, among = Summary(), None if clusters is None else clusters.groups
+    for metric in (metric for metric in metrics if metric.name in values):
+        key, each = key_of(metric.name, RAW), np.asarray(values[metric.name], np.float64)
+        summary.results[key] = stats.mean(each)
+        summary.results[stderr_key(metric.name, RAW)] = stats.standard_error(each, among)
+        ends = stats.interval(each, interval, bootstrap_iters, seed, clusters=among)
+        summary.ci[key] = None if ends is None else list(ends)
+        summary.ties[key] = None
+        level = None if metric.chance is None else metric.chance(shape.images, shape.captions)
+        summary.chance[metric.name] = None if level is None else float(level)
+        track = track_of(RAW, metric.track)
+        assert track is not None, "the raw model ranks"
+        summary.tracks[key] = track
     return summary
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import RAW, TTM, chance_in, key_of, numbers_in, seed_std_key
+from ttmbench.results.method_record import AlsoRecord
 from ttmbench.results.models import stated_model
-from ttmbench.results.records import AlsoRecord
 
 TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
 MATCHES = ("group_match", "global_assignment_accuracy")

@@ -17,15 +17,11 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import step_done, warn
+from ttmbench._util.third_party_errors import is_out_of_memory
 from ttmbench.errors import TtmbenchError
 
 DEFAULT = 64
 FIRST_TRY = 1024  # of ``auto`` on an accelerator, where running out of memory is an error and not the end
-# The last two: oneDNN, on a processor, says no more than that when it finds no room for its code.
-_OUT = (
-    *("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc"),
-    *("could not create a primitive", "could not create a memory object"),
-)
 
 T = TypeVar("T")
 
@@ -55,8 +51,8 @@ class BatchSizer:
         """
         if isinstance(batch_size, int):
             return cls(batch_size, fixed)
-        device = getattr(adapter, "device", None)
-        return cls(FIRST_TRY if isinstance(device, torch.device) and device.type != "cpu" else DEFAULT)
+        device = device_of(adapter)
+        return cls(DEFAULT if device is None or device.type == "cpu" else FIRST_TRY)
 
     def map_batches(self, start: int, stop: int, work: Callable[[slice], T]) -> Iterator[T]:
         """Yields the results of ``work`` on slices of rows from start to stop; out of memory, it goes on with half.
@@ -122,11 +118,10 @@ def attempt(work: Callable[[], T]) -> tuple[bool, T]:
     return False, None  # type: ignore[return-value]
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on whichever device."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT)
+def device_of(adapter: object) -> torch.device | None:
+    """The device of an adapter's model, if it says so."""
+    device = getattr(adapter, "device", None)
+    return device if isinstance(device, torch.device) else None
 
 
 FEATURES = 256  # images or captions in a block of features

@@ -16,7 +16,7 @@ import torch
 from ttmbench._util.console import progress_bar
 from ttmbench.errors import TtmbenchError, phase
 from ttmbench.protocols import DualEncoder, StoredFeatures
-from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, load, save, spans
+from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, device_of, load, save, spans
 from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.inputs import ImageRows, Prepared, PreparedImages, n_rows, take
 from ttmbench.types import Group, ImageRef, Scores
@@ -183,7 +183,7 @@ def encode_classes(
                 parts.append(torch.from_numpy(stored))
             shown.update((span.stop - span.start) * each)
     # Those that were kept come from the CPU.
-    device = _declared_device(adapter) or parts[-1].device
+    device = device_of(adapter) or parts[-1].device
     return Side(torch.cat([part.to(device) for part in parts]), rows)
 
 
@@ -231,7 +231,7 @@ def encode_side(
             else:
                 parts.append(torch.from_numpy(stored))
             shown.update(span.stop - span.start)
-        device = device or _declared_device(adapter)
+        device = device or device_of(adapter)
     if device is None:  # all of it was kept, on the CPU; any row shows where the model has its features
         with torch.inference_mode(), source([np.arange(1)]) as coming:
             device = encoder(next(coming)).device
@@ -297,9 +297,3 @@ def _encoded_rows(encoder: Callable[[Batch], torch.Tensor], batch: Batch, rows: 
 
 def _shape(value: object) -> str:
     return str(list(value.shape)) if hasattr(value, "shape") else type(value).__name__
-
-
-def _declared_device(adapter: DualEncoder) -> torch.device | None:
-    """The device of the model's features, if it says so."""
-    device = getattr(adapter, "device", None)
-    return device if isinstance(device, torch.device) else None

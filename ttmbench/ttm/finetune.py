@@ -15,7 +15,7 @@ from ttmbench._util.console import step_done
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
-from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt
+from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt, device_of
 from ttmbench.scoring.inputs import Prepared, n_rows, take
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def finetune(
             matched = None if pairs.matched is None else pairs.matched[chosen].reshape(-1)
             of_features = None if loss is None else _loss_of_features(adapter, loss, pairs, chosen)
             value = _gradient(adapter, images, captions, matched, optimizer, memory, of_features)
-            optimizer.step()
+            _step(optimizer)
             updated()
             step_done()
             total = total + value * len(chosen)  # stays on the device: one wait an epoch
@@ -193,14 +193,25 @@ def finetune(
     return tuple(losses)
 
 
+def _step(optimizer: torch.optim.Optimizer) -> None:
+    """A step of the optimizer; TtmbenchError if memory is too small for its state, which the first step makes."""
+    done, _ = attempt(optimizer.step)
+    if not done:
+        trained = sum(parameter.numel() for group in optimizer.param_groups for parameter in group["params"])
+        raise TtmbenchError(
+            f"out of memory in a step of the optimizer, which keeps two numbers for each of {trained:,} trained "
+            "parameters; train fewer of them (--ttm_args train=norm, or for chat models --model_args lora=16)"
+        )
+
+
 def images_on_device(adapter: object, prepared: Prepared) -> Prepared:
     """The same inputs, with images on the model's device: as bytes they fit, and are copied once, not in every step.
 
     Images stay if the device is a CPU, if they are lists or not bytes, or would take more than a quarter of the
     device's free memory.
     """
-    device = getattr(adapter, "device", None)
-    if not isinstance(device, torch.device) or device.type == "cpu":
+    device = device_of(adapter)
+    if device is None or device.type == "cpu":
         return prepared
     images, enlarged = _moved(prepared.images, device), prepared.enlarged
     return replace(prepared, images=images, enlarged=None if enlarged is None else _moved(enlarged, device))
@@ -348,8 +359,8 @@ def _images(
 
 
 def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
-    """A copy of everything that training changes."""
-    return {name: tensor.detach().clone() for name, tensor in adapter.state_dict().items()}
+    """A copy of everything that training changes, in the memory of the processor."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in adapter.state_dict().items()}
 
 
 def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:

@@ -11,16 +11,15 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
-from types import SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, ValidationError, create_model
 
-from ttmbench._util.third_party_errors import describe, foreign_errors
+from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
+from ttmbench.plugins.arguments import arguments_of, checked_arguments
 from ttmbench.plugins.registry import Registry, load_target
 from ttmbench.ttm.finetune import Loss, MakeOptimizer, adamw, cosine_within_iteration
 from ttmbench.ttm.selection import PseudoLabels, Ties, matching, select
@@ -106,34 +105,11 @@ def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_g
 
 def load_part(spec: MethodPart, given: Mapping[str, Any]) -> Callable[..., Any]:
     """The function of a part with arguments by name; its errors and wrong results name it. UsageError for others."""
-    function = load_target(spec.target)
-    arguments = _arguments(function, given, f"--ttm_args {spec.kind}={spec.name}")
-    return _checked(partial(function, **arguments), spec.kind, f"{spec.kind} '{spec.name}' ({spec.target})")
-
-
-def _arguments(function: Callable[..., Any], values: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The given arguments by name, as the function's annotations have them; UsageError for an unknown or wrong one."""
-    named = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
-    written = SimpleNamespace(__annotations__={parameter.name: parameter.annotation for parameter in named})
-    hints = get_type_hints(written, getattr(inspect.unwrap(function), "__globals__", {}), include_extras=True)
-    fields: dict[str, Any] = {
-        parameter.name: (
-            Any if parameter.annotation is parameter.empty else hints[parameter.name],
-            ... if parameter.default is parameter.empty else parameter.default,
-        )
-        for parameter in named
-    }
-    form = ConfigDict(extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=())
-    model = create_model("Arguments", __config__=form, **fields)
-    try:
-        return dict(model.model_validate(dict(values)))
-    except ValidationError as error:
-        known = "" if fields else "; it takes none"
-        raise UsageError(f"{origin}: {describe(error, model)}{known}") from None
+    function, whose = load_target(spec.target), f"{spec.kind} '{spec.name}'"
+    named = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    known = arguments_of(function, named, spec.target)
+    arguments = checked_arguments(known, given, f"--ttm_args {spec.kind}={spec.name},{spec.kind}", whose)
+    return _checked(partial(function, **arguments), spec.kind, f"{whose} ({spec.target})")
 
 
 def _checked(function: Callable[..., Any], kind: PartKind, whose: str) -> Callable[..., Any]:

@@ -148,7 +148,7 @@ def train(
         resume_weights(adapter, resume.model)
         groups = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": dict(resume.optimizer), "param_groups": groups})
-        set_random_state(resume.random)
+        set_random_state(resume.random, adapter)
     for epoch in range(len(done), settings.epochs):
         started = time.perf_counter()
         factor = _course(settings, epoch)
@@ -166,7 +166,7 @@ def train(
             option="--finetune_args",
         )
         done = (*done, EpochRecord(epoch + 1, loss, settings.lr * factor(0, 1), time.perf_counter() - started))
-        yield FinetuneState(done, adapter.state_dict(), optimizer.state_dict()["state"], random_state())
+        yield FinetuneState(done, adapter.state_dict(), optimizer.state_dict()["state"], random_state(adapter))
 
 
 def _course(settings: FinetuneConfig, epoch: int) -> Callable[[int, int], float]:

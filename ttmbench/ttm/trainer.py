@@ -1,11 +1,11 @@
-"""Training over the iterations of one run, its state between two of them, and the model as it was before."""
+"""Training over the iterations of one run, its state between two of them, its cost, and the model as it was before."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -14,11 +14,13 @@ import torch
 from ttmbench.config import TTMConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import PairTrainable, Trainable
+from ttmbench.scoring.batches import device_of
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import NamedParameters, TrainingPairs, finetune, named_parameters, restore, snapshot
-from ttmbench.ttm.low_rank import parameters_of, remove_low_rank
+from ttmbench.ttm.low_rank import low_rank_removed, parameters_of, remove_low_rank
+from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts
 from ttmbench.types import Scores
 
@@ -101,7 +103,9 @@ class Trainer:
     def state(self, iteration: int, scores: Scores) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copied."""
         optimizer = self._optimizer.state_dict()["state"] if self.config.keep_optimizer_state else None
-        return TrainingState(iteration, scores, self._weights(), optimizer, random_state(), self._teacher)
+        return TrainingState(
+            iteration, scores, self._weights(), optimizer, random_state(self.stage.adapter), self._teacher
+        )
 
     def _weights(self) -> dict[str, torch.Tensor]:
         """Everything that training changes, by name; the tensors are not copied."""
@@ -127,7 +131,7 @@ class Trainer:
         if self._teacher is not None:
             assert state.teacher is not None, "a run with a teacher stores it"
             self._teacher = {name: tensor.to(self._teacher[name].device) for name, tensor in state.teacher.items()}
-        set_random_state(state.random)
+        set_random_state(state.random, self.stage.adapter)
 
     def score(self) -> Scores:
         """Scores of the model, or of its teacher if there is one; the model stays as it is."""
@@ -191,21 +195,30 @@ def trained_parameters(adapter: Trained, which: str) -> NamedParameters:
     return list(chosen.items())
 
 
-def random_state() -> dict[str, torch.Tensor]:
-    """States of torch's generators, by device."""
-    states = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        device = torch.cuda.current_device()
-        states[f"cuda:{device}"] = torch.cuda.get_rng_state(device)
+def trained_names(adapter: Trained, which: str) -> list[str]:
+    """Names of the parameters that ``train=`` names; the model stays as it is."""
+    if which == "all":
+        return [name for name, _ in named_parameters(adapter)]
+    with low_rank_removed(adapter):
+        return list(parameters_of(adapter, which))
+
+
+def random_state(adapter: object) -> dict[str, torch.Tensor]:
+    """States of torch's generators that a model can draw from: of the processor, and of its device."""
+    states, device = {"cpu": torch.get_rng_state()}, device_of(adapter)
+    if device is not None and device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
-def set_random_state(states: Mapping[str, torch.Tensor]) -> None:
-    """Restores torch's generators to states of `random_state`."""
+def set_random_state(states: Mapping[str, torch.Tensor], adapter: object) -> None:
+    """Restores torch's generators to states of `random_state`, on the device that the model is on now."""
     torch.set_rng_state(states["cpu"])
-    for device, state in states.items():
-        if device != "cpu":
-            torch.cuda.set_rng_state(state, device)
+    device = device_of(adapter)
+    if device is not None and device.type == "cuda":
+        for name, state in states.items():
+            if name != "cpu":  # versions before named the number too
+                torch.cuda.set_rng_state(state, device)
 
 
 def batch_of(config: TTMConfig, units: int, images: int, is_global: bool) -> int:
@@ -227,6 +240,84 @@ def batch_units(total: int, default: int) -> int:
         return max(1, total)
     full, rest = divmod(total, default)
     return math.ceil(total / full) if 0 < rest <= 0.15 * default else default
+
+
+@dataclass
+class Cost:
+    """Counts of one method on one task and seed.
+
+    Attributes:
+        image_rows, caption_rows: through the towers, forward.
+        image_rows_backward, caption_rows_backward: those whose gradient was computed.
+        optimizer_steps: updates.
+        views: images that were made of others and encoded.
+        reward_rows: images and captions through a reward model.
+        view_seconds: wall time of making and encoding its views.
+        shared_seconds: of these, time that an earlier method of the run had spent.
+    """
+
+    image_rows: int = 0
+    caption_rows: int = 0
+    image_rows_backward: int = 0
+    caption_rows_backward: int = 0
+    optimizer_steps: int = 0
+    views: int = 0
+    reward_rows: int = 0
+    view_seconds: float = 0.0
+    shared_seconds: float = 0.0
+
+    def count(self, **more: float) -> None:
+        """Adds to the counts that are named."""
+        for name, number in more.items():
+            setattr(self, name, getattr(self, name) + number)
+
+    def count_backward(self, side: str, features: torch.Tensor) -> None:
+        """Counts the rows of features of ``images`` or ``captions`` when, and if, their gradient is computed."""
+        if features.requires_grad:
+            rows, name = len(features), f"{side[:-1]}_rows_backward"
+            features.register_hook(lambda _: self.count(**{name: rows}))  # type: ignore[no-untyped-call]
+
+    def record(self, images: int, captions: int, seconds: float) -> dict[str, float]:
+        """For results, of a method that took so many ``seconds``, to which shared ones are added.
+
+        ``tower_passes`` are in units of encoding every image, or every caption, of the task once. A backward pass
+        counts twice a forward pass.
+        """
+        passes = (self.image_rows + 2 * self.image_rows_backward) / images
+        passes += (self.caption_rows + 2 * self.caption_rows_backward) / captions
+        counts = asdict(self)
+        seconds += counts.pop("shared_seconds")
+        return {**counts, "tower_passes": passes, "seconds": seconds}
+
+
+def cost_of(stage: PreparedTask, config: TTMConfig, steps: Sequence[Step], trained: Sequence[str]) -> Cost:
+    """What TTM's iterations cost, counted from what they selected: the task is scored first and after each update.
+
+    A model that scores pairs sees an image and a caption for each pair.
+
+    Args:
+        stage: model and prepared inputs.
+        config: hyperparameters.
+        steps: the iterations.
+        trained: names of the parameters that they train.
+    """
+    rows, cost = stage.prepared.rows, Cost()
+    m, k = rows.images.shape[1], rows.captions.shape[1]
+    batch = batch_of(config, rows.images.size if stage.is_global else len(rows.images), min(m, k), stage.is_global)
+    whole = [len(np.unique(side)) for side in (rows.images, rows.captions)]
+    of_unit = [1, 1] if stage.is_global else [min(m, k)] * 2 if config.loss == "own" else [m, k]
+    if not isinstance(stage.adapter, Trainable):  # it learns from all pairs of a group
+        whole, of_unit = [rows.images.size * k] * 2, [m * k] * 2
+    towers = [name for name in trained if not is_temperature(name)]
+    backward = (not all(map(is_of_captions, towers)), not all(map(is_of_images, towers)))
+    cost.count(image_rows=whole[0], caption_rows=whole[1])
+    for step in (step for step in steps if step.loss):
+        selected, epochs = int(step.selected.sum()), len(step.loss)
+        cost.count(optimizer_steps=-(-selected // batch) * epochs)
+        for side, every, each, is_trained in zip(("image", "caption"), whole, of_unit, backward, strict=True):
+            seen = selected * each * epochs
+            cost.count(**{f"{side}_rows": every + seen, f"{side}_rows_backward": seen if is_trained else 0})
+    return cost
 
 
 class Original:

@@ -26,7 +26,7 @@ from ttmbench.ttm.algorithm import Kept, adapt, overfit
 from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, load_parts
 from ttmbench.ttm.selection import CONTROLS, Supervision, algorithm1_selection, oracle
-from ttmbench.ttm.trainer import Original, Step, TrainingState, restored
+from ttmbench.ttm.trainer import Original, Step, TrainingState, cost_of, restored, trained_names
 from ttmbench.types import IterationRecord, MetricSpec, Scores
 
 RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
@@ -98,6 +98,7 @@ class Adaptation:
             "reported": "last iteration",
             "notes": self._notes(),
             "iterations": self._lines(runs),
+            "cost": self.costs(runs),
         }
         if audit:
             record["audit_labels"] = self._audit(runs)
@@ -106,18 +107,32 @@ class Adaptation:
     def oracle(self) -> MethodScores:
         """TTM that trains on exactly the correct matchings (section 4.5): it reads labels, so it is an upper bound."""
         runs = self._every_seed(ORACLE, self._supervised(oracle(self.truth)))
-        record = {"reads_labels": True, "seeds": list(self.seeds), "iterations": self._lines(runs)}
+        seeds = list(self.seeds)
+        record = {"reads_labels": True, "seeds": seeds, "iterations": self._lines(runs), "cost": self.costs(runs)}
         return MethodScores(ORACLE, _final(runs), record, iterations=_before_the_last(runs))
 
     def control(self, name: str) -> MethodScores:
         """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.selection.CONTROLS`."""
         runs = self._every_seed(name, self._supervised(CONTROLS[name]))
-        record = {"seeds": list(self.seeds), "iterations": self._lines(runs)}
+        record = {"seeds": list(self.seeds), "iterations": self._lines(runs), "cost": self.costs(runs)}
         return MethodScores(name, _final(runs), record, iterations=_before_the_last(runs))
 
     def runs(self, name: str) -> Mapping[int, SeedProgress]:
         """TTM for every seed, with the checkpoints of another name."""
         return self._every_seed(name, self._supervised(algorithm1_selection))
+
+    def costs(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, float]]:
+        """What each seed cost, as the results document has it."""
+        if self.stage.adapter is None:  # a submission is checked without its model, and its costs are as stated
+            return []
+        rows, trained = self.stage.prepared.rows, trained_names(self.stage.adapter, self.settings.train)
+        images, captions = (len(np.unique(side)) for side in (rows.images, rows.captions))
+        return [
+            cost_of(self.stage, self.settings, run.steps, trained).record(
+                images, captions, sum(step.seconds for step in run.steps)
+            )
+            for run in runs.values()
+        ]
 
     def holdout(self, share: float) -> list[MethodScores]:
         """TTM on a part of the groups, scored on the others, before training and after it: does the gain carry over?
@@ -165,7 +180,12 @@ class Adaptation:
 
         runs = self._every_seed(SIMPLE_MATCH, variant, finished=finished)
         restarts = [len(run.steps) for run in runs.values()]
-        record = {"hyperparameters": self._hyperparameters(), "seeds": list(self.seeds), "restarts": restarts}
+        record = {
+            "hyperparameters": self._hyperparameters(),
+            "seeds": list(self.seeds),
+            "restarts": restarts,
+            "cost": self.costs(runs),
+        }
         return MethodScores(SIMPLE_MATCH, _final(runs), record, iterations=_before_the_last(runs))
 
     def steps(

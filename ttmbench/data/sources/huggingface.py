@@ -17,6 +17,7 @@ from ttmbench.data.cells import Row
 from ttmbench.data.hub_datasets import locate_repository, read_hub_options
 from ttmbench.data.hub_tables import HubTables, HuggingfaceOptions, incomplete, open_table
 from ttmbench.data.paths import data_folder
+from ttmbench.data.row_files import listed
 from ttmbench.data.rows import ImageCell, groups_from_rows
 from ttmbench.errors import DataError
 from ttmbench.types import Group, ImageRef, Loaded, SourceRequest
@@ -53,7 +54,7 @@ def read_huggingface(request: SourceRequest) -> Loaded:
         return ImageRef(name, lambda: _open(raw()), read=lambda: _bytes(raw()), exif=options.exif)
 
     texts = table.remove_columns(list(listed))
-    groups = groups_from_rows(_rows(texts, where), replace(request, limit=None), image)
+    groups = groups_from_rows(_rows(texts, where, options.literals), replace(request, limit=None), image)
     dropped: list[dict[str, str]] = []
     remaining = list(islice(_without(groups, options.drop_captions, dropped), request.limit))
     record: dict[str, object] = {"revision": opened.revision, "exif": options.exif}
@@ -89,12 +90,13 @@ def _plain(caption: str) -> str:
     return " ".join(caption.split()).rstrip(" .").casefold()
 
 
-def _rows(table: Dataset, where: str) -> Iterator[Row]:
-    """The rows of a table; DataError where the bytes of a text are not UTF-8."""
+def _rows(table: Dataset, where: str, literals: Sequence[str]) -> Iterator[Row]:
+    """The rows of a table, with lists for the texts in ``literals``; DataError where bytes of a text are not UTF-8."""
     index = -1
     try:
         for index, cells in enumerate(table):
-            yield Row(str(index), cells, index, where)
+            row = Row(str(index), cells, index, where)
+            yield replace(row, cells={**cells, **{column: listed(row, column) for column in literals}})
     except UnicodeDecodeError:
         column = "?"
         with suppress(UnicodeDecodeError):

@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 
 from ttmbench._util.text import read_json
 from ttmbench.errors import TtmbenchError
+from ttmbench.evaluator.reference_sets import reference_tasks
 from ttmbench.evaluator.run_key import code_of, stated_key
 from ttmbench.evaluator.settings import also_tasks, task_settings, tasks_of
 from ttmbench.plugins.registry import Registry
@@ -65,8 +66,9 @@ def check_submission(
         tasks = tasks_of(registry, config)
         settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
         also = also_tasks(registry, config, tasks)
-        key = stated_key(document, config, tasks, settings, also)
-        used = sorted(code_of(registry, config, [*tasks.values(), *also.values()], settings))
+        others = {**also, **reference_tasks(registry, config)}
+        key = stated_key(document, config, tasks, settings, others)
+        used = sorted(code_of(registry, config, [*tasks.values(), *others.values()], settings))
         findings.same("code", sorted(document.code), used, "the command takes code from")
     except TtmbenchError as error:
         findings.refuse("command", f"{error}; results are compared on tasks that everybody has")

@@ -66,7 +66,8 @@ def method_columns(
     for name in run.config.methods:
         spec, arguments = run.registry.method(name), settings_for(run.config, name)
         record, arrays = document.methods.get(task, {}).get(name), stored.scores.get(name)
-        if record is None and arrays is None and _is_undefined(spec, scored, can, document.notes.get(task, [])):
+        notes = document.notes.get(task, [])
+        if record is None and arrays is None and _is_undefined(spec, arguments, scored, can, notes):
             continue
         if arrays is None:
             raise DataError(f"its scores lack method '{name}', which the command names (--save_scores stores them)")
@@ -93,9 +94,15 @@ def unaudited(columns: Sequence[MethodScores], config: RunConfig, registry: Regi
     return [spec.name for spec in specs if set(spec.needs) != {"scores"} and not spec.is_ttm]
 
 
-def _is_undefined(spec: MethodSpec, scored: Scored, can: Collection[str], notes: Collection[str]) -> bool:
+def _is_undefined(
+    spec: MethodSpec,
+    arguments: Mapping[str, object],
+    scored: Scored,
+    can: Collection[str],
+    notes: Collection[str],
+) -> bool:
     """Whether a method may be left out on this task; what a model's gradients and images allow, its notes say."""
-    if refusal(spec, scored.spec) is not None or (spec.takes_features and "DualEncoder" not in can):
+    if refusal(spec, scored.spec, settings=arguments) is not None or (spec.takes_features and "DualEncoder" not in can):
         return True
     by_model = spec.trains or "views" in spec.needs
     return by_model and any(note.startswith(f"method '{spec.name}' was not run: ") for note in notes)
@@ -138,9 +145,10 @@ class _Known:
             self.shared.positions(spec, scores.groups, seed) for scores, seed in zip(self.arrays, seeds, strict=True)
         ]
         trained = self.record.trained
+        absent = {name for name in ("references", "reward_model") if getattr(self.record, name) is None}
         chance = {"distribution": DISTRIBUTIONS[kind], "draws": DRAWS[kind]}
         record = {
-            **self.record.model_dump(mode="json", exclude={"audit_labels", "holdout"}),
+            **self.record.model_dump(mode="json", exclude={"audit_labels", "holdout", *absent}),
             **spec.declared,
             **self._checks(spec),
             "settings": settings,

@@ -6,15 +6,24 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from ttmbench._util.digests import PACKAGES
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import COLUMNS
-from ttmbench.results.method_record import MethodRecord
-from ttmbench.results.records import Control, Dataset, Holdout, Iteration, TtmRecord
+from ttmbench.results.method_record import (
+    Control,
+    Holdout,
+    Iteration,
+    MethodCost,
+    MethodRecord,
+    OracleRecord,
+    SimpleMatchRecord,
+    TtmRecord,
+)
+from ttmbench.results.records import Dataset
 
 EARLIEST = datetime(2026, 11, 1, tzinfo=UTC)
 """Runs of this package are not older."""
@@ -104,6 +113,10 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
     for task, methods in document.methods.items():
         for name, method in methods.items():
             _check_method(f"methods.{task}.{name}", method, document.datasets.get(task), total, findings)
+    for prefix, task, trained in _of_ttm(document):
+        if trained.cost is not None:
+            data = document.datasets.get(task)
+            _check_costs(prefix, trained.cost, trained.seeds, ("gradients",), data, total, findings)
     for task, others in document.ttm_also.items():
         for other, record in others.items():
             _check_seconds(f"ttm_also.{task}.{other}.seconds", record.seconds, total, findings)
@@ -128,9 +141,8 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
 def _check_method(prefix: str, method: MethodRecord, data: Dataset | None, total: float, findings: Findings) -> None:
     """Counts and losses of a test-time method: possible, and those of a method with its needs."""
     trains, needs = "gradients" in method.needs, set(method.needs)
-    for what, values in (("loss", method.loss), ("cost", method.cost)):
-        if len(values) != len(method.seeds):
-            findings.refuse(f"{prefix}.{what}", f"has {len(values)} entries for {len(method.seeds)} seeds")
+    if len(method.loss) != len(method.seeds):
+        findings.refuse(f"{prefix}.loss", f"has {len(method.loss)} entries for {len(method.seeds)} seeds")
     if not 0 <= method.updates <= method.turns or (method.turns > 0) != trains:
         of = "a method that trains" if trains else "a method that trains nothing"
         findings.refuse(f"{prefix}.turns", f"is {method.turns}, with {method.updates} updates, of {of}")
@@ -143,7 +155,23 @@ def _check_method(prefix: str, method: MethodRecord, data: Dataset | None, total
             findings.refuse(f"{prefix}.holdout.metrics.{name}", f"has {len(metric.adapted)} seeds")
     if method.trained is not None and not trains:
         findings.refuse(f"{prefix}.trained", "is present, and the method trains nothing")
-    for at, cost in enumerate(method.cost):
+    _check_costs(prefix, method.cost, method.seeds, needs, data, total, findings)
+
+
+def _check_costs(
+    prefix: str,
+    costs: Sequence[MethodCost],
+    seeds: Sequence[int],
+    needs: Collection[str],
+    data: Dataset | None,
+    total: float,
+    findings: Findings,
+) -> None:
+    """Counts of a method or of TTM for each seed: possible, and those of a method with its needs."""
+    if len(costs) != len(seeds):
+        findings.refuse(f"{prefix}.cost", f"has {len(costs)} entries for {len(seeds)} seeds")
+    trains = "gradients" in needs
+    for at, cost in enumerate(costs):
         _check_seconds(f"{prefix}.cost.{at}.seconds", cost.seconds, total, findings)
         _check_seconds(f"{prefix}.cost.{at}.view_seconds", cost.view_seconds, cost.seconds, findings)
         surplus = {
@@ -177,16 +205,27 @@ def _check_seconds(key: str, seconds: float, most: float, findings: Findings) ->
         findings.refuse(key, f"is {seconds}, a time that is {what}")
 
 
+def _of_ttm(
+    document: ResultsDocument,
+) -> Iterator[tuple[str, str, TtmRecord | Control | OracleRecord | SimpleMatchRecord]]:
+    """Every record of TTM and its variants but held-out groups: where it stands, and its task."""
+    for task, ttm in document.ttm.items():
+        yield f"ttm.{task}", task, ttm
+        for name, control in ttm.controls.items():
+            yield f"ttm.{task}.controls.{name}", task, control
+    for task, simple_match in document.simple_match.items():
+        yield f"simple_match.{task}", task, simple_match
+    for task, oracle in document.oracle.items():
+        yield f"oracle.{task}", task, oracle
+
+
 def _iterations(document: ResultsDocument) -> Iterator[tuple[str, Iteration]]:
     """Every iteration of training, and where it stands."""
-    for task, ttm in document.ttm.items():
-        records: dict[str, TtmRecord | Control | Holdout] = {"": ttm}
-        records |= {f".controls.{name}": control for name, control in ttm.controls.items()}
-        if ttm.holdout is not None:
-            records[".holdout"] = ttm.holdout
-        for name, record in records.items():
-            for at, line in enumerate(record.iterations):
-                yield f"ttm.{task}{name}.iterations.{at}", line
-    for task, oracle in document.oracle.items():
-        for at, line in enumerate(oracle.iterations):
-            yield f"oracle.{task}.iterations.{at}", line
+    records: list[tuple[str, TtmRecord | Control | OracleRecord | Holdout]] = [
+        (prefix, record) for prefix, _, record in _of_ttm(document) if not isinstance(record, SimpleMatchRecord)
+    ]
+    held = ((f"ttm.{task}.holdout", ttm.holdout) for task, ttm in document.ttm.items())
+    records += [(prefix, record) for prefix, record in held if record is not None]
+    for prefix, record in records:
+        for at, line in enumerate(record.iterations):
+            yield f"{prefix}.iterations.{at}", line

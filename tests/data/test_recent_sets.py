@@ -1,0 +1,176 @@
+"""Benchmarks of 2021 to 2025 in the formats of their releases: names, keys and nesting are real, contents are ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+import pytest
+from support import hub_datasets
+from support.task_data import changed, encoded, find, load, rewritten, run, task_file, write, zip_of
+
+from ttmbench.errors import DataError, UsageError
+
+SPEC = {  # subset -> images and captions of a group
+    **{"existence": 2, "relative_spatial": 4, "absolute_size": 3},
+    **{"relative_size": 3, "count": 9, "absolute_spatial": 9},
+}
+
+
+def test_rocketscience_counts_a_row_for_each_of_its_categories(tmp_path):
+    hub_datasets.rocketscience(tmp_path)
+    (commit,) = (tmp_path / "datasets" / "nilshoehing" / "rocketsciencebench").glob("*/data")
+    groups = load(changed("rocketscience", {"path": str(commit.parent)})).groups
+    assert len(groups) == 241 and groups[0].captions == hub_datasets.words(0)
+    kinds = [group.tags["Category"] for group in groups]
+    assert kinds.count("Horizontal Position") == 60 and kinds[60] == "Order, Absolute Position"
+
+
+def spec_archive(groups: int = 2) -> bytes:
+    """data.zip: for each subset the queries of either direction, and their images in folders."""
+    files: dict[str, bytes] = {}
+    for at, (subset, size) in enumerate(SPEC.items()):
+        of_images, of_texts = [], []
+        for group in range(groups):
+            images = [f"images/{group}_{option}.jpg" for option in range(size)]
+            texts = [f"{subset} {group}: option {option}" for option in range(size)]
+            for option in range(size):
+                of_images.append({"query": images[option], "keys": texts, "label": option})
+                of_texts.append({"query": texts[option], "keys": images, "label": option})
+                color = (40 * at, 100 * group, 25 * option)
+                files[f"data/{subset}/{images[option]}"] = encoded(color, form="JPEG")
+        files[f"data/{subset}/image2text.json"] = json.dumps(of_images).encode()
+        files[f"data/{subset}/text2image.json"] = json.dumps(of_texts).encode()
+    return zip_of(files)
+
+
+def test_spec_is_fetched_scored_and_averaged_over_its_subsets(tmp_path, site, capsys):
+    archive, data, tasks = spec_archive(), tmp_path / "data", tmp_path / "tasks"
+    site.put("/data.zip", archive)
+    content = {"bytes": len(archive), "sha256": hashlib.sha256(archive).hexdigest()}
+
+    def small(spec):
+        spec["group"]["n_groups"], spec["aggregate"] = 2, "small" if spec["group"]["shape"] != [9, 9] else None
+        assert spec["source"]["get"]["spec/data"]["bytes"] == 1555390680
+        spec["source"]["get"] = {"spec/data": {"url": f"{site.url}/data.zip", "unpack": True, **content}}
+
+    for subset in SPEC:
+        rewritten(tasks, f"spec_{subset}", small, f"small_{subset}")
+    where = ("--include_path", tasks, "--data_dir", data)
+    assert run(capsys, "download", "small_*", *where)[0] == 0
+    code, said, _ = run(capsys, "validate", *(f"small_{subset}" for subset in SPEC), *where, "--offline")
+    assert code == 0 and said.count("2 groups, all images decode") == 6
+    assert "first: 0-1 (8x6, 8x6 px) existence 0: option 0 | existence 0: option 1" in said
+    result = tmp_path / "r.json"
+    scored = [f"small_{subset}" for subset, size in SPEC.items() if size < 9]  # which has 362880 matchings
+    asked = f"--model tiny-clip --tasks {','.join(scored)} --bootstrap_iters 0 --use_cache off --offline -o".split()
+    assert run(capsys, *asked, result, *where)[0] == 0
+    document = json.loads(result.read_text(encoding="utf-8"))
+    for metric in ("text_accuracy,none", "image_accuracy,none"):
+        single = [document["results"][task][metric] for task in scored]
+        assert document["groups"]["small"][metric] == pytest.approx(sum(single) / 4)
+    assert document["chance"]["small_absolute_size"]["image_accuracy"] == pytest.approx(1 / 3)
+
+
+OPTIONS = ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("label", "change", "message"),
+    [
+        (3, {}, r"'label' of row 0 is 3, and there are 3 items: 0 to 2"),
+        ("x", {}, "'label' of row 0 is 'x', not a number"),
+        (0.5, {}, r"'label' of row 0 is 0\.5, and there are 3 items"),
+        (0, {"keys": "a"}, "'keys' of row 0 must hold a list to pick from, got 'a'"),
+        (1, {"keys": ["b", "a", "d"]}, r"rows 0 to 2 should be one group, .* the list of row 0 has other items"),
+    ],
+    ids=["beyond", "no number", "fraction", "no list", "another list"],
+)
+def test_what_cannot_be_picked_is_refused(tmp_path, label, change, message):
+    rows = [{"keys": OPTIONS, "label": at, "query": f"the {at}th"} for at in range(3)]
+    rows[0] |= {"label": label, **change}
+    write(tmp_path / "rows.json", rows)
+    source = {"kind": "annotations", "file": "rows.json", "rows_per_group": 3}
+    group = {
+        "shape": [3, 3],
+        "pick": {"own": {"from": "keys", "by": "label"}},
+        "images": ["own"],
+        "captions": ["query"],
+    }
+    for name in OPTIONS:
+        write(tmp_path / name, encoded())
+    with pytest.raises(DataError, match=message):
+        load(task_file(tmp_path, source, group), tmp_path)
+
+
+def test_the_items_that_are_not_picked_are_foils_of_captions_and_of_images(tmp_path):
+    write(tmp_path / "rows.csv", "one,two,three,at,all\na,b,c,1,\"['a', 'b', 'c']\"\na,b,c,0,\"['c', 'a', 'b']\"\n")
+    for name in OPTIONS:
+        write(tmp_path / name, encoded())
+    source = {"kind": "annotations", "file": "rows.csv", "literals": ["all"]}
+    pick = {"true": {"from": ["one", "two", "three"], "by": "at", "others": "foils"}}
+    group = {"shape": [1, 3], "pick": pick, "images": ["one"], "captions": ["true", "*foils"]}
+    groups = load(task_file(tmp_path, source, group), tmp_path).groups
+    assert [one.captions for one in groups] == [("b", "a", "c"), ("a", "b", "c")]
+    pick = {"true": {"from": "all", "by": "at", "others": "foils"}}
+    group = {"shape": [3, 1], "pick": pick, "images": ["true", "*foils"], "captions": ["one"]}
+    found = load(task_file(tmp_path, source, group), tmp_path).groups
+    assert [[image.name for image in one.images] for one in found] == [["b", "a", "c"], ["c", "a", "b"]]
+    group["images"] = ["true", "one", "*foils"]
+    with pytest.raises(DataError, match="group 0 has 4 images, but 3 are needed"):
+        load(task_file(tmp_path, source, group), tmp_path)
+
+
+def test_mmvp_names_the_places_where_its_sibling_is_wrong(tmp_path, capsys):
+    hub_datasets.mmvp(tmp_path)
+    (questions,) = tmp_path.rglob("Questions.csv")
+    text = questions.read_text(encoding="utf-8")
+    for number, words in ((187, "the elephant has long Tusks"), (188, "the elephant has short tusks")):
+        text = re.sub(rf"(?m)^{number},(.*),.*$", rf"{number},\1,{words}", text)
+    questions.write_text(text, encoding="utf-8")
+    path = rewritten(tmp_path, "mmvp_vlm", lambda spec: spec["source"].update(path=str(questions.parent), also={}))
+    code, said, _ = run(capsys, "validate", path, "--offline")
+    first, tusks, elderly = said.splitlines()
+    assert code == 0 and "135 groups, all images decode" in first
+    images = "Structural Character/187.jpg, Structural Character/188.jpg"
+    assert tusks.startswith(f"  look at 187-188 ({images}), which has 'tusk': ") and "rows 99 and 100" in tusks
+    assert elderly.startswith("  look for 'elderly', which no caption has: ") and "ids 61 to 90, State" in elderly
+
+
+PHOTO = {"caption_template": "a photo of {}"}
+
+
+def test_a_caption_template_is_part_of_the_data(tmp_path, capsys):
+    out, cache = tmp_path / "r.json", ("--use_cache", tmp_path / "cache", "--bootstrap_iters", 0)
+    asked = ("--model", "tiny-clip", "--tasks", "shapes_color", "--limit", 4, *cache, "--log_samples", "-o", out)
+    documents = []
+    for more in (
+        (),
+        ("--task_args", "caption_template=a photo of {}"),
+        ("--task_args", "caption_template=a photo of {}"),
+    ):
+        assert run(capsys, *asked, *more)[0] == 0
+        documents.append(json.loads(out.read_text(encoding="utf-8")))
+    plain, photo, again = documents
+    assert plain["task_hashes"] != photo["task_hashes"] == again["task_hashes"]
+    assert photo["datasets"]["shapes_color"]["source"]["caption_template"] == "a photo of {}"
+    assert photo["configs"]["shapes_color"]["caption_template"] == "a photo of {}"
+    assert "caption_template" not in plain["datasets"]["shapes_color"]["source"]
+    samples = (tmp_path / "r_samples_shapes_color.jsonl").read_text(encoding="utf-8").splitlines()
+    assert all(caption.startswith("a photo of a ") for line in samples for caption in json.loads(line)["captions"])
+
+
+def test_a_caption_template_of_a_task_file_and_of_none_that_fits(tmp_path):
+    source, group = {"kind": "rendered", "scene": "color"}, {"shape": [2, 2], "n_groups": 2}
+    stated = task_file(tmp_path, source, group, caption_template="an image: {}!")
+    captions = load(stated).groups[0].captions
+    assert [caption[:9] + caption[-1] for caption in captions] == ["an image:!"] * 2
+    assert load(find(stated).with_source(PHOTO)).groups[0].captions == tuple(
+        "a photo of " + caption[10:-1] for caption in captions
+    )
+    for wrong in ("a photo", "{} and {}", ""):
+        with pytest.raises(UsageError, match=r"should have \{\} once, where the caption goes, as in 'a photo of \{\}'"):
+            find("shapes_color").with_source({"caption_template": wrong})
+    with pytest.raises(UsageError, match="caption_template: only a task of kind groups or retrieval has it"):
+        find("shapes_naming").with_source(PHOTO)

@@ -1,0 +1,247 @@
+"""mteb's results as published tables: their counts, the rule that compares them, the script that reads them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.checkout import load_script
+from support.documents import whole_document
+
+from ttmbench.cli import main
+from ttmbench.errors import UsageError
+from ttmbench.reproduce.rows import compare, select
+from ttmbench.reproduce.tables import load_table, shipped_tables
+from ttmbench.results.document import ResultsDocument
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT.parent / "shared" / "published" / "mteb_results.csv"
+TABLES = {
+    "mteb_aro_order": 94,
+    "mteb_aro_visual": 94,
+    "mteb_coco": 320,
+    "mteb_flickr30k": 336,
+    "mteb_imagecode": 47,
+    "mteb_imagenet": 40,
+    "mteb_sugarcrepe": 40,
+    "mteb_winoground": 141,
+}
+LISTED = 5136
+B32, H14 = "openai/clip-vit-base-patch32", "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"
+
+
+@pytest.fixture(scope="module")
+def script():
+    return load_script("mteb_results")
+
+
+def number_of(table, model, metric):
+    (found,) = (one for one in load_table(table).numbers if (one.model, one.metric) == (model, metric))
+    return found
+
+
+def document_of(model, tasks, model_args=None, ties=None):
+    """A made-up document of a model: task -> groups and numbers."""
+    keys = {task: {f"{name},none": value for name, value in numbers.items()} for task, (_, numbers) in tasks.items()}
+    document = whole_document(keys, model_name="made up")
+    document["config"] = {"model": model, "model_args": model_args or {}}
+    for task, (groups, numbers) in tasks.items():
+        document["n-samples"][task] = {"original": groups, "effective": groups}
+        document["versions"][task] = 2 if task.startswith("sugarcrepe") else 1
+        document["ties"][task] = {f"{name},none": ties or 0 for name in numbers}
+    return document
+
+
+def run_of(*about, **more):
+    return [(Path("made_up.json"), ResultsDocument.of(document_of(*about, **more)))]
+
+
+def test_the_list_has_every_table_and_its_number_of_rows(capsys):
+    assert {name: len(load_table(name).numbers) for name in shipped_tables() if name.startswith("mteb_")} == TABLES
+    assert main(["reproduce", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert "_mteb" not in out
+    for name, rows in TABLES.items():
+        assert re.search(rf"^{name} +{rows}  mteb, ", out, re.MULTILINE), name
+
+
+def test_values_are_whole_counts_and_known_ones_are_here():
+    for metric, correct in (("text_score", 125), ("image_score", 45), ("group_score", 36)):
+        number = number_of("mteb_winoground", B32, metric)
+        assert (number.measured.value, number.of) == (correct / 400, 400)
+    assert number_of("mteb_winoground", "google/siglip-base-patch16-224", "group_score").measured.value == 41 / 400
+    assert number_of("mteb_winoground", "openai/clip-vit-base-patch16", "group_score").measured.value == 29 / 400
+    for name in TABLES:
+        for number in load_table(name).numbers:
+            assert number.source == "mteb" and (number.of is None) == number.metric.endswith("ndcg_at_10"), number
+            assert number.of_model == "zero_shot"
+
+
+def test_the_numbers_are_those_of_the_files(script):
+    if not SOURCE.is_file():
+        pytest.skip("the results are not at hand")
+    with SOURCE.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == LISTED
+    entries = {model: entry for name in TABLES for model, entry in load_table(name).spec.models.items()}
+    names = {(row["model"], row["task"]): {} for row in rows}
+    for row in rows:
+        names[row["model"], row["task"]][row["metric"]] = row["value"]
+    kept = []
+    for row in rows:
+        assert row["model"] in script.NOISE or entries[row["model"]].revision == row["model_revision"], row
+        place = row["model"], row["task"]
+        if not script.left_out(*place, row["metric"], names[place]):
+            kept.append(tuple(script.line(*place, row["metric"], float(row["value"]))))
+    shipped = []
+    for name in TABLES:
+        with load_table(name).csv.open(encoding="utf-8") as file:
+            shipped += [tuple(row.values()) for row in csv.DictReader(file)]
+    assert sorted(kept) == sorted(shipped)
+
+
+def test_the_script_reads_files_as_mteb_writes_them(script, tmp_path, monkeypatch, capsys):
+    """Two files of a checkout in mteb's layout, of float32 means and of rates of five digits."""
+    folder, results = tmp_path / "published", tmp_path / "results" / "a__b" / "123"
+    folder.mkdir()
+    results.mkdir(parents=True)
+    (folder / "_mteb.yaml").write_text("models: {a/b: {revision: '123'}, c/d: {revision: '4'}}")
+    group = {"accuracy": 0.09000000357627869, "image_acc": 0.11249999701976776, "text_acc": 0.3125}
+    recall = {"cv_recall_at_1": 0.30417, "recall_at_1": 0.30417, "ndcg_at_10": 0.46123, "nauc_recall_at_1_max": 0.3}
+    for task, scores in (("Winoground", {**group, "main_score": 0.09}), ("MSCOCOT2IRetrieval", recall)):
+        about = {"dataset_revision": "5", "mteb_version": "1.14.15", "task_name": task, "kg_co2_emissions": None}
+        scores = {**scores, "hf_subset": "default", "languages": ["eng-Latn"]}
+        (results / f"{task}.json").write_text(json.dumps({**about, "scores": {"test": [scores]}}))
+    monkeypatch.setattr(script, "PUBLISHED", folder)
+    monkeypatch.setattr("sys.argv", ["x", str(tmp_path)])
+    script.main()
+    assert "5  kept" in capsys.readouterr().out
+    lines = (folder / "mteb_winoground.csv").read_text().splitlines()
+    assert lines[1:] == [
+        f"mteb,Winoground,winoground,a/b,raw,{metric},,{correct},400"
+        for metric, correct in (("group_score", 36), ("image_score", 45), ("text_score", 125))
+    ]
+    assert "coco_retrieval,a/b,raw,t2i_recall_at_1,,7546,24809" in (folder / "mteb_coco.csv").read_text()
+    assert "coco_retrieval,a/b,raw,t2i_ndcg_at_10,46.123,," in (folder / "mteb_coco.csv").read_text()
+    with pytest.raises(SystemExit, match="no count of 400"):
+        script.line("a/b", "Winoground", "accuracy", 0.0912)
+
+
+@pytest.mark.parametrize(("correct", "verdict"), [(32, "agrees"), (40, "agrees"), (31, "differs"), (41, "differs")])
+def test_four_groups_of_winoground_may_differ(registry, correct, verdict):
+    """The official scores give 8.00, other code bases 8.25 to 9.00: all agree with mteb's 36 of 400 groups."""
+    table = select(load_table("mteb_winoground"), [B32], [])
+    numbers = {"text_score": 0.3125, "image_score": 0.1125, "group_score": correct / 400}
+    rows = {
+        row.number.metric: row for row in compare(table, run_of("clip-b32", {"winoground": (400, numbers)}), registry)
+    }
+    assert (rows["text_score"].verdict, rows["group_score"].verdict) == ("agrees", verdict)
+    assert rows["group_score"].counts == {"published": 36, "ours": correct, "of": 400}
+    assert round(100 * rows["group_score"].allowed, 6) == 1
+
+
+def test_ties_and_another_commit_are_noted(registry):
+    table = select(load_table("mteb_winoground"), [B32], [])
+    pinned = run_of("clip-b32", {"winoground": (400, {"group_score": 0.09})}, ties=3)
+    row = next(row for row in compare(table, pinned, registry) if row.number.metric == "group_score")
+    assert row.ours.notes == (
+        "3 ties, which are wrong here and may be correct in mteb",
+        "mteb measured the model's commit 3d74acf, this run has c237dc4",
+    )
+    table = select(load_table("mteb_aro_order"), ["google/siglip-base-patch16-224"], ["aro_coco_order"])
+    value = table.numbers[0].measured.value
+    same = run_of("siglip-b16", {"aro_coco_order": (25010, {"text_score_ties_right": value})}, ties=9)
+    (row,) = compare(table, same, registry)
+    assert (row.verdict, row.ours.notes) == ("agrees", ()), "the same rule for ties, and the same commit"
+
+
+def test_sugarcrepe_is_one_number_over_seven_tasks(registry):
+    table = select(load_table("mteb_sugarcrepe"), [H14], [])
+    (published,) = table.numbers
+    sizes = {task: entry.groups for task, entry in table.spec.tasks.items() if entry.groups}
+    args = table.spec.models[H14].model_args
+
+    def verdict(correct):
+        run = {task: (groups, {"text_score": correct[task] / groups}) for task, groups in sizes.items()}
+        (row,) = compare(table, run_of("open_clip", run, args), registry)
+        return row.verdict, row.counts
+
+    assert sum(sizes.values()) == published.of == 7511
+    correct = {task: round(published.measured.value * groups) for task, groups in sizes.items()}
+    correct["sugarcrepe_add_obj"] += round(published.measured.value * 7511) - sum(correct.values())
+    assert verdict(correct)[1]["published"] == sum(correct.values())
+    for off, wanted in ((0, "agrees"), (22, "agrees"), (23, "differs"), (-22, "agrees"), (-23, "differs")):
+        found, counts = verdict({**correct, "sugarcrepe_replace_obj": correct["sugarcrepe_replace_obj"] + off})
+        assert (found, counts["ours"] - counts["published"]) == (wanted, off)
+
+
+def test_commands_for_every_model_that_is_here(tmp_path, capsys):
+    """The plan of a table: one command a model, and none for those without a name here."""
+    for table, tasks in (("mteb_winoground", "winoground"), ("mteb_flickr30k", "flickr30k_retrieval")):
+        assert main(["reproduce", table, "--runs", str(tmp_path), "--dry_run"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        here = [entry for entry in load_table(table).spec.models.values() if entry.model]
+        assert len(lines) == len(here) > 24 and all(f"--tasks {tasks} " in line for line in lines)
+    for table in ("mteb_aro_visual", "mteb_imagecode", "mteb_imagenet"):
+        assert main(["reproduce", table, "--runs", str(tmp_path), "--dry_run"]) == 0
+        assert capsys.readouterr().out == "nothing is missing\n", "nobody can run mteb's data here"
+
+
+def test_a_metric_that_is_not_here_cannot_be_run(registry):
+    rows = compare(select(load_table("mteb_coco"), [B32], []), [], registry)
+    found = {row.number.metric: (row.verdict, row.why) for row in rows}
+    assert found["i2t_ndcg_at_10"] == ("cannot be run", "there is no metric 'i2t_ndcg_at_10' here")
+    assert found["i2t_recall_at_1"] == ("missing", "")
+
+
+def test_the_command_states_rules_and_counts(tmp_path, capsys):
+    document = document_of("clip-b32", {"winoground": (400, {"group_score": 0.08})})
+    (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")
+    words = ["reproduce", "mteb_winoground", "--models", "clip-b32", "--runs", str(tmp_path), "--allow_missing"]
+    assert main([*words, "-o", str(tmp_path / "out.json")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Ties of mteb: an argmax takes the first of equal scores" in out
+    assert "9.00 8.00 -1.00 1.00 400 of 400 agrees" in out
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert written["tolerance"]["points"] == 1 and "ties" in written["rules"]
+    (row,) = (row for row in written["rows"] if row["ours"])
+    assert row["correct"] == {"published": 36, "ours": 32, "of": 400}
+
+
+def table_of(folder, spec, numbers):
+    (folder / "own.yaml").write_text(f"{{paper: P, source: S, where: T, shows: x, numbers: own.csv, {spec}}}")
+    (folder / "own.csv").write_text("source,table,task,model,method,metric,percent,correct,of\n" + numbers)
+    return str(folder / "own.yaml")
+
+
+@pytest.mark.parametrize(
+    ("percent", "correct", "of"), [("", "5", "4"), ("", "-1", "4"), ("", "1", "0"), ("", "x", "4")]
+)
+def test_counts_that_are_none_are_refused(tmp_path, percent, correct, of):
+    path = table_of(tmp_path, "models: {m: {track: zero_shot, why: x}}", f"s,t,k,m,raw,x,{percent},{correct},{of}\n")
+    with pytest.raises(UsageError, match="line 2: correct and of must be whole numbers"):
+        load_table(path)
+
+
+def test_a_shared_file_lies_in_the_folder_of_the_table(tmp_path):
+    with pytest.raises(UsageError, match=r"'include' is '\.\./_all\.yaml', which is no file of the same folder"):
+        load_table(table_of(tmp_path, "include: ../_all.yaml", ""))
+    (tmp_path / "_all.yaml").write_text(
+        "{paper: Q, rules: {a: shared, b: shared},"
+        " models: {m: {track: zero_shot, why: x}, n: {track: zero_shot, why: y}}}"
+    )
+    table = load_table(table_of(tmp_path, "include: _all.yaml, rules: {b: own}", "s,t,k,m,raw,x,,1,4\n"))
+    assert list(table.spec.models) == ["m"] and table.spec.rules == {"a": "shared", "b": "own"}
+    assert table.spec.paper == "P" and table.numbers[0].measured.value == 0.25
+
+
+def test_the_page_counts_what_is_left_out():
+    text = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
+    section = text.partition("| numbers | of mteb's 5,136 |\n")[2].partition("\n\n")[0]
+    counts = {row.split("|")[2].strip(): int(row.split("|")[1].replace(",", "")) for row in section.splitlines()[1:]}
+    assert counts["kept"] == sum(TABLES.values()) and sum(counts.values()) == LISTED
+    assert f"{counts['kept']:,} of the {LISTED:,} numbers" in text
+    assert f"The {counts['kept']:,} numbers" in (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")

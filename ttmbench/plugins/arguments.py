@@ -1,0 +1,133 @@
+"""Arguments of methods and of parts of TTM, read from signatures: names, allowed values, defaults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from ttmbench._util.third_party_errors import first_error
+from ttmbench.errors import UsageError
+
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+_TYPES = {"number": "a number", "integer": "a whole number", "boolean": "true or false", "string": "a text"}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A setting of a method or of a part of TTM.
+
+    Attributes:
+        name: as ``--method_args METHOD.NAME=VALUE`` or ``--ttm_args KIND.NAME=VALUE`` takes it.
+        annotation: what pydantic checks a value against.
+        default: used if no value is given: of the specification, else of the function.
+        is_required: whether there is no default.
+        source: where the default is from, if the specification says so.
+    """
+
+    name: str
+    annotation: Any
+    default: Any = None
+    is_required: bool = False
+    source: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values in words.
+
+        >>> from typing import Annotated, Literal
+        >>> from pydantic import Field
+        >>> Argument("lr", Annotated[float, Field(gt=0, le=1)]).allowed
+        'a number > 0 and <= 1'
+        >>> Argument("filter", Literal["eta", "sar"] | None).allowed
+        'eta or sar or none'
+        """
+        return _in_words(self._adapter.json_schema())
+
+    def checked(self, value: object, origin: str) -> Any:
+        """The value as the function gets it; UsageError, which ``origin`` begins, for a value that is not allowed."""
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            first = first_error(error)
+            from_validator = first["type"] == "value_error"  # raised by a validator of the annotation, which knows best
+            why = first["msg"].removeprefix("Value error, ") if from_validator else f"must be {self.allowed}"
+            shown = repr(value)
+            raise UsageError(f"{origin}: {why}, got {shown if len(shown) <= 80 else shown[:77] + '...'}") from None
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        try:
+            return TypeAdapter(self.annotation, config=ConfigDict(allow_inf_nan=False))
+        except PydanticUserError:
+            raise UsageError(
+                f"setting '{self.name}': pydantic cannot check values of {self.annotation!r}; use numbers, texts, "
+                "true or false, Literal, tuples and lists of these, or None"
+            ) from None
+
+
+def arguments_of(function: Callable[..., Any], parameters: Iterable[inspect.Parameter], target: str) -> list[Argument]:
+    """Some parameters of a function as arguments; UsageError, which names the target, for unreadable annotations.
+
+    Annotations of other parameters, and of the result, may be for type checkers alone.
+    """
+    named = {parameter.name: parameter for parameter in parameters}
+    empty = inspect.Parameter.empty
+    try:
+        written = SimpleNamespace(__annotations__={name: one.annotation for name, one in named.items()})
+        hints = get_type_hints(written, getattr(inspect.unwrap(function), "__globals__", {}), include_extras=True)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise UsageError(f"{target}: the annotations of its settings cannot be read: {error}") from None
+    return [
+        Argument(
+            name,
+            Any if one.annotation is empty else hints[name],
+            None if one.default is empty else one.default,
+            one.default is empty,
+        )
+        for name, one in named.items()
+    ]
+
+
+def checked_arguments(
+    known: Sequence[Argument], given: Mapping[str, object], option: str, whose: str
+) -> dict[str, Any]:
+    """The given values as the function gets them; UsageError for an unknown, wrong or missing one.
+
+    Args:
+        known: all arguments of the function.
+        given: name -> value.
+        option: what a user writes before ``.NAME=VALUE``.
+        whose: the method or part, for messages.
+    """
+    by_name = {argument.name: argument for argument in known}
+    for unknown in (name for name in given if name not in by_name):
+        raise UsageError(f"{option}.{unknown}: unknown argument; known: {', '.join(by_name) or 'none'}")
+    for argument in known:
+        if argument.is_required and argument.name not in given:
+            raise UsageError(f"{whose} needs {option}.{argument.name}=VALUE: {argument.allowed}")
+    return {name: by_name[name].checked(value, f"{option}.{name}") for name, value in given.items()}
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    """A JSON schema in words."""
+    if "description" in schema:
+        return str(schema["description"])
+    if "const" in schema or "enum" in schema:
+        return " or ".join(map(str, schema.get("enum", [schema.get("const")])))
+    if "anyOf" in schema:
+        return " or ".join(_in_words(branch) for branch in schema["anyOf"])
+    kind = schema.get("type")
+    if kind == "null":
+        return "none"
+    if kind == "array":
+        items = schema.get("prefixItems") or [schema.get("items", {})]
+        return f"a list of {', '.join(dict.fromkeys(map(_in_words, items)))}"
+    bounds = " and ".join(f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema)
+    return " ".join(filter(None, (_TYPES.get(str(kind), "a value"), bounds)))
