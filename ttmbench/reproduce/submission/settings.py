@@ -11,8 +11,7 @@ from ttmbench._util.redact import GONE, redact, scrub_values
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, make_run_config
 from ttmbench.errors import TtmbenchError
-from ttmbench.evaluator.adapters import make_adapter, model_info
-from ttmbench.evaluator.settings import model_settings
+from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings
 from ttmbench.plugins.registry import Registry, arguments_of, locate_files
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.reproduce.submission.recorded import leaves
