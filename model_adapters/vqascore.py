@@ -156,7 +156,7 @@ class VQAScore(TrainablePairModel):
 
     def _yes_no(self, logs: torch.Tensor) -> torch.Tensor:
         """Log P(yes) and log P(no) of the first token, float32 [pairs, 2]."""
-        sides = (list(self.yes.values()), list(self.no.values()))
+        sides = [torch.tensor(list(side.values())).to(logs.device, non_blocking=True) for side in (self.yes, self.no)]
         return torch.stack([logs[:, 0, tokens].logsumexp(dim=-1) for tokens in sides], dim=1)
 
 
