@@ -26,6 +26,13 @@ RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
 
 
+def model_settings(config: RunConfig, first_device: bool = False) -> Record:
+    """Settings for adapters that take them: ``compile`` only if asked for; only the first device if asked for."""
+    names = ["device", "dtype", "offline", "trust_remote_code"]
+    settings = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
+    return settings | ({"device": config.device.partition(",")[0]} if first_device else {})
+
+
 def make_adapter(
     registry: Registry, name: str, model_args: Mapping[str, object], settings: Mapping[str, object]
 ) -> Model:
