@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,12 +93,17 @@ class MethodCheckpoint:
         self._start, self._last, self._began = start, time.monotonic(), time.perf_counter()
         self._consequence = f"method {method} starts again if it is stopped"
 
-    def read(self, shape: tuple[int, ...]) -> MethodProgress:
-        """MethodProgress of an earlier run; the beginning, if there is none or its file is damaged."""
+    def read(self, shape: tuple[int, ...], is_complete: Callable[[], bool] = lambda: True) -> MethodProgress:
+        """MethodProgress of an earlier run; the beginning, if there is none or its file is damaged.
+
+        Also the beginning of a finished one that is not complete: what followed its training is not there.
+        """
         stored = None if self._path is None else read_state(self._path, "it starts again")
         if stored is None or stored[1].get("start") != self._start or tuple(stored[0]["scores"].shape) != shape:
             return MethodProgress(torch.full(shape, torch.nan))
         tensors, about = stored
+        if about["is_finished"] and not is_complete():
+            return MethodProgress(torch.full(shape, torch.nan))
         parts: dict[str, dict[str, torch.Tensor]] = {name: {} for name in _PARTS}
         for key, tensor in tensors.items():
             part, dot, name = key.partition(".")

@@ -39,6 +39,29 @@ from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 
 @dataclass(frozen=True)
+class AfterTraining:
+    """What follows the training of a seed, before the model is restored."""
+
+    do: Callable[[], object] = lambda: None  # with the trained model
+    is_done: Callable[[], bool] = lambda: True  # for a seed that a stopped run finished, which else starts again
+
+    @classmethod
+    def of(
+        cls,
+        seed: int,
+        settings: Record,
+        finished: Callable[[int, Record], object] | None,
+        complete: Callable[[int], bool] | None,
+    ) -> AfterTraining:
+        """Of one seed; ``finished`` and ``complete`` as in `MethodRun.column`."""
+        do = (lambda: None) if finished is None else partial(finished, seed, {"settings": settings})
+        return cls(do, (lambda: True) if complete is None else partial(complete, seed))
+
+
+AFTER_TRAINING = AfterTraining()
+
+
+@dataclass(frozen=True)
 class MethodRun:
     """A task, a model and what all test-time methods on them share."""
 
@@ -58,13 +81,22 @@ class MethodRun:
     seed: int = 0  # of what all seeds share: which groups are held out
     references: Callable[[str], ReferenceSet] | None = None  # another task by the name that a setting has of it
 
-    def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
+    def column(
+        self,
+        spec: MethodSpec,
+        given: Mapping[str, object],
+        plugin: str = "",
+        finished: Callable[[int, Record], object] | None = None,
+        complete: Callable[[int], bool] | None = None,
+    ) -> MethodScores:
         """The method's scores for every seed, with its chance levels and the record of the run.
 
         Args:
             spec: the method.
             given: the user's settings.
             plugin: that registered it, for messages.
+            finished: called with each seed that is trained, and what is recorded of it, before the model is restored.
+            complete: whether what ``finished`` does was done for a seed of a stopped run, which else starts again.
 
         Raises:
             UsageError: a wrong setting, or a task that the method is not defined for.
@@ -72,7 +104,10 @@ class MethodRun:
         """
         settings = checked_settings(spec, given)
         seeds = self.seeds_of(spec)
-        runs = [self.seed_run(spec, settings, seed, plugin) for seed in seeds]
+        runs = [
+            self.seed_run(spec, settings, seed, plugin, after=AfterTraining.of(seed, settings, finished, complete))
+            for seed in seeds
+        ]
         chance = None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
@@ -110,7 +145,7 @@ class MethodRun:
         seed: int,
         plugin: str = "",
         order: np.ndarray | None = None,
-        trained: Callable[[], object] = lambda: None,
+        after: AfterTraining = AFTER_TRAINING,
     ) -> SeedRun:
         """One seed of a method.
 
@@ -120,7 +155,7 @@ class MethodRun:
             seed: of the shuffle, the views and the stream.
             plugin: that registered it, for messages.
             order: of the shuffle (`order`), in place of that of the seed; such a run is not stored.
-            trained: called when training is over, before the model is restored.
+            after: what follows the training.
         """
         clock, is_turned = time.perf_counter(), self.shape.more_images
         folder = self.folder if order is None else None  # files are of the seed's own order
@@ -142,9 +177,7 @@ class MethodRun:
                 cost.count(image_rows=len(there.images), caption_rows=len(there.captions))
             task = self._feature_task(shuffled, seed, seen, cost, references)
             if spec.trains:
-                result, progress, task = self._trained(
-                    spec, target, settings, seed, plugin, task, seen, folder, trained
-                )
+                result, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, folder, after)
             else:
                 result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         values = checked_scores(result, tuple(shuffled.shape), spec, plugin)
@@ -235,12 +268,12 @@ class MethodRun:
         task: FeatureTask,
         seen: tuple[SeenRows, SeenRows],
         folder: Path | None,
-        trained: Callable[[], object],
+        after: AfterTraining,
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
         checkpoint = MethodCheckpoint(folder, spec.name, seed, self.start)
-        progress = checkpoint.read(tuple(task.scores.shape))
+        progress = checkpoint.read(tuple(task.scores.shape), after.is_done)
         if progress.is_finished:
             task.cost, task.notes = progress.cost, [*progress.notes]
             return progress.scores, progress, task
@@ -266,7 +299,7 @@ class MethodRun:
                 progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
                 progress.add(step)
                 checkpoint.keep(progress, training)
-            trained()
+            after.do()
         checkpoint.finish(progress, training)
         task.notes, task.cost = training.notes, training.cost
         return progress.scores, progress, training
@@ -305,7 +338,7 @@ class MethodRun:
                 {seed: run.scores for seed, run in runs.items()},
                 lambda seed: self.seed_run(spec, settings, seed, plugin, order=self.order(seed, 4)).scores,
             )
-        if self.holdout is not None and spec.reset == "never":
+        if self.holdout is not None and spec.leaves_model:
             checks["holdout"] = self._held_out(spec, settings, plugin, list(runs))
         return checks
 
@@ -322,7 +355,7 @@ class MethodRun:
         part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, clusters=together)
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
-            part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))
+            part.seed_run(spec, settings, seed, plugin, after=AfterTraining(lambda: after.append(apart.score())))
         metrics = [metric for metric in self.metrics if metric.scope == "group"]
         values = {
             metric.name: {
