@@ -6,24 +6,26 @@ safetensors where there is one. Sizes are of the files that are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from ttmbench.types import AdapterSpec, ModelCard
 
 _HERE = "ttmbench.model_adapters"
 _OPTIONS = {
-    "tiny_clip": "TinyClipOptions",
-    "hf": "ContrastiveOptions",
-    "itc": "ContrastiveHalfOptions",
-    "itm": "MatchingOptions",
-    "vqascore": "VqaScoreOptions",
-    "choice": "ChoiceOptions",
-    "visualgpt": "VisualGptOptions",
-    "blind": "BlindOptions",
-    "open_clip": "OpenClipOptions",
-    "embeddings": "EmbeddingsOptions",
-    "openai": "ServedOptions",
+    "tiny_clip": "options:TinyClipOptions",
+    "hf": "options:ContrastiveOptions",
+    "itc": "options:ContrastiveHalfOptions",
+    "itm": "options:MatchingOptions",
+    "vqascore": "options:VqaScoreOptions",
+    "choice": "options:ChoiceOptions",
+    "visualgpt": "options:VisualGptOptions",
+    "blind": "options:BlindOptions",
+    "open_clip": "open_clip_options:OpenClipOptions",
+    "embeddings": "options:EmbeddingsOptions",
+    "openai": "options:ServedOptions",
 }
 _APACHE, _BSD, _MIT = "Apache-2.0", "BSD-3-Clause", "MIT"
 _SAFETENSORS, _PICKLE, _PICKLED = "model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model"
@@ -41,7 +43,16 @@ _CAULDRON = ("the-cauldron", "docmatix", "coco", "visual-genome")  # the last tw
 
 def adapters() -> list[AdapterSpec]:
     """Every name, as the registry takes it."""
-    return [*_BUILT_IN, *_KINDS, *_CONTRASTIVE, *_OPEN_CLIP, *_FUSED, *_GENERATIVE, *_SERVED]
+    return [*_BUILT_IN, *_KINDS, *_CONTRASTIVE, *_OPEN_CLIP, *_FUSED, *_GENERATIVE, *_SERVED, *listed()]
+
+
+def listed() -> list[AdapterSpec]:
+    """The rows of ``named_models.json``: models finetuned for compositionality, and tags of open_clip."""
+    rows = json.loads(Path(__file__).with_name("named_models.json").read_text(encoding="utf-8"))
+    for row in rows:
+        collections = row["card"].pop("trained_on", None)
+        row["card"] = ModelCard(**row["card"], trained_on=None if collections is None else tuple(collections))
+    return [_spec(**row) for row in rows]
 
 
 def _spec(
@@ -51,9 +62,12 @@ def _spec(
     model_args: Mapping[str, object] = MappingProxyType({}),
     card: ModelCard | None = None,
     ttm_defaults: Mapping[str, float] = MappingProxyType({}),
+    aliases: Sequence[str] = (),
 ) -> AdapterSpec:
-    target, options, needs = f"{_HERE}.{kind}:load", f"{_HERE}._shared.options:{_OPTIONS[kind]}", _NEEDS.get(kind, ())
-    return AdapterSpec(name, target, summary, needs, (), dict(model_args), dict(ttm_defaults), card, options)
+    target, options, needs = f"{_HERE}.{kind}:load", f"{_HERE}._shared.{_OPTIONS[kind]}", _NEEDS.get(kind, ())
+    return AdapterSpec(
+        name, target, summary, needs, tuple(aliases), dict(model_args), dict(ttm_defaults), card, options
+    )
 
 
 def _pinned(name: str, kind: str, summary: str, pretrained: str, commit: str | None, card: ModelCard) -> AdapterSpec:

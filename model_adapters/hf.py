@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,25 @@ from ttmbench.model_adapters._shared.contrastive import (
     random_crop,
     trimmed,
 )
-from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, ContrastiveOptions, takes
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_part, load_weights, locate
+from ttmbench.model_adapters._shared.options import (
+    ContrastiveHalfOptions,
+    ContrastiveOptions,
+    DualEncoderFiles,
+    takes,
+)
+from ttmbench.model_adapters._shared.pretrained import (
+    LoadedModel,
+    find,
+    load_config,
+    load_part,
+    load_weights,
+    processor_of,
+)
+from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PretrainedConfig, ProcessorMixin
+    from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 __all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
 UNSCALED = {"do_rescale": False, "do_normalize": False}
@@ -55,10 +69,34 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
         raise UsageError(
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
-    parts = load_part(AutoTokenizer, pretrained), load_part(AutoImageProcessor, pretrained)
-    adapter = TransformersModel(LoadedModel(model, pretrained.files, *parts), asked)
+    parts_of = processor_of(pretrained, asked)
+    files = pretrained.files if parts_of is pretrained else replace(pretrained.files, beside=(parts_of.files,))
+    parts = load_part(AutoTokenizer, parts_of), load_part(AutoImageProcessor, parts_of)
+    adapter = TransformersModel(LoadedModel(model, files, *parts), asked)
     adapter.model_notes = () if note is None or quick is not None else (note,)
     return adapter
+
+
+def wrap(
+    model: PreTrainedModel, processor: ProcessorMixin, *, device: str, dtype: str, compile: bool
+) -> TransformersModel:
+    """An adapter for a dual encoder that a program has loaded, with its tokenizer and image processor."""
+    name = model.name_or_path or type(model).__name__
+    how = {"pretrained": name, "device": device, "dtype": dtype, "compile": compile}
+    note = note_on_activation(model.config, name)
+    loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
+    adapter = TransformersModel(loaded, ContrastiveOptions.read(how))
+    adapter.model_notes = () if note is None else (note,)
+    return adapter
+
+
+@takes(DualEncoderFiles)
+def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
+    """The files that a dual encoder is loaded from, fetched unless ``offline``; errors as for `load`."""
+    pretrained = find(asked)
+    pretrained.repository.get(pretrained.files.weights)
+    parts_of = processor_of(pretrained, asked)
+    return [pretrained.files, *([] if parts_of is pretrained else [parts_of.files])]
 
 
 class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):

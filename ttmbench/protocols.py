@@ -129,6 +129,24 @@ class PairTrainable(Learning, Protocol):
 
 
 @runtime_checkable
+class BeforeNormalization(Protocol):
+    """A dual encoder whose image features can be had before they are normalised, to pool those of a video's frames."""
+
+    def features_before_normalization(self, prepared: Batch, training: bool) -> torch.Tensor:
+        """Features [images, d] whose directions ``encode_images`` or, with ``training``, ``train_images`` returns."""
+
+
+@runtime_checkable
+class ShowsFrames(Protocol):
+    """A pair scorer that can be shown the frames of a video as the images of one turn.
+
+    It is given a video as one image, which `ttmbench._util.images.frames_of` divides into ``frames``; 1 for images.
+    """
+
+    frames: int
+
+
+@runtime_checkable
 class Debiasable(Protocol):
     """A `PreparedPairScorer` whose scores log P(t|i) can be debiased by P(t) (arXiv:2306.01879, Eq. 7).
 

@@ -203,7 +203,9 @@ class ModelCard:
         gated: whether terms have to be accepted on the Hub first.
         trained_on: image collections that it was trained on, as its authors state them (``coco``, ...); None if they
             state nothing.
-        quick_gelu: whether a CLIP uses QuickGELU (else GELU); None for other models.
+        quick_gelu: whether a CLIP uses QuickGELU (else GELU); None for other models or if unknown.
+        page: where users download the file of weights, which ``pretrained=FILE`` names; None if it is fetched.
+        note: what is uncertain or unusual. ``refused``: why it cannot be loaded, and what to do instead.
     """
 
     weights: str
@@ -212,6 +214,9 @@ class ModelCard:
     gated: bool = False
     trained_on: tuple[str, ...] | None = None
     quick_gelu: bool | None = None
+    page: str | None = None
+    note: str = ""
+    refused: str | None = None
 
     @property
     def size(self) -> str:

@@ -108,8 +108,6 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         Raises:
             UsageError: the towers compute in fp16, whose gradients underflow.
         """
-        if self.dtype == torch.float16:
-            raise UsageError(FP16)
         return self.loss_of(self.train_images(images), self.train_captions(captions))
 
     @property
@@ -118,7 +116,9 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         return not any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
-        """As `encode_images`, in training mode."""
+        """As `encode_images`, in training mode; UsageError if the towers compute in fp16, whose gradients underflow."""
+        if self.dtype == torch.float16:
+            raise UsageError(FP16)
         return self._unit(self._image_features, prepared, training=True)
 
     def train_captions(self, prepared: Prepared) -> torch.Tensor:
@@ -146,13 +146,19 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         """Captions without columns that change no feature."""
         return prepared
 
+    def features_before_normalization(self, prepared: Prepared, training: bool) -> torch.Tensor:
+        """Image features as the tower returns them, float32 [images, d]."""
+        return self._features(self._image_features, prepared, training).float()
+
     def _unit(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
+        return unit(self._features(tower, prepared, training))
+
+    def _features(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
         if self.model.training != training:  # torch walks over all modules, which costs as much as a small layer
             self.model.train(training)
         inputs = on_device(prepared, self.device)
         with arithmetic(self.device, self.dtype), plain_attention(self.device, self.dtype):
-            features = tower(inputs)
-        return unit(features)
+            return tower(inputs)
 
 
 def declared_name(pretrained: str) -> str:

@@ -9,20 +9,34 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import open_clip
+from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.contrastive import ADVICE_ON_GELU, QUICK
-from ttmbench.model_adapters._shared.options import OpenClipFiles
+from ttmbench.model_adapters._shared.checkpoint_tensors import (
+    POSITIONS,
+    Tensors,
+    interpolated,
+    merged,
+    tensors_in,
+    unwrapped,
+)
+from ttmbench.model_adapters._shared.contrastive import QUICK
+from ttmbench.model_adapters._shared.open_clip_activation import (
+    Config,
+    gelu_repositories,
+    note_on_activation,
+    with_activation,
+)
+from ttmbench.model_adapters._shared.open_clip_options import OpenClipFiles
 from ttmbench.model_adapters._shared.pickled_weights import only_tensors, read_pickle
 from ttmbench.model_adapters._shared.repository import Repository, described, find_repository, is_small
 from ttmbench.model_adapters._shared.requirements import what_to_install
@@ -35,12 +49,10 @@ _SAFE = ".safetensors"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _NAMES = (WEIGHTS, "open_clip_pytorch_model.safetensors", "model.safetensors")
 _PICKLE_NAMES = ("open_clip_pytorch_model.bin", "pytorch_model.bin")
-_SUFFIX = "-quickgelu"
 _FIRST_TENSORS = ("visual.", "module.", "image_encoder.")  # model.safetensors of many repositories is transformers' own
+_OWN = "an architecture of your own is given by --model_args model_config=FILE.json"
 
 
-Config = Mapping[str, Any]
-"""Of an ``open_clip_config.json``, or its ``model_cfg``."""
 Found = tuple[Config, ModelFiles, str | None, Repository | None]
 """Configuration, weights, the file that may not state its activation if open_clip does not know it, repository."""
 
@@ -52,10 +64,12 @@ class Source:
     Attributes:
         model: as the user gave it.
         config: ``model_cfg`` and ``preprocess_cfg``, as in an ``open_clip_config.json``.
-        files: the weights; beside them other repositories that the text tower needs.
+        files: the weights; beside them other repositories that the text tower or the weights need.
         tokenizer: folder of the Hub's tokenizer; None for open_clip's own.
         text_config: folder of the configuration of a text tower of transformers, if it has one.
         notes: for readers of its scores.
+        asked: how the weights are combined.
+        base: file of weights to interpolate with, if so.
     """
 
     model: str
@@ -64,6 +78,8 @@ class Source:
     tokenizer: Path | None
     text_config: Path | None
     notes: tuple[str, ...]
+    asked: OpenClipFiles
+    base: Path | None = None
 
     @property
     def weights(self) -> Path:
@@ -82,20 +98,23 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
         UsageError: unknown model or tag, no weights named, or weights in a format that is not read.
         DataError: configuration, weights or tokenizer are unavailable or damaged.
     """
-    model, pretrained = asked.model, asked.pretrained
+    model = _name(asked)
     look_up = _from_folder if model.startswith(FOLDER) else _from_hub if model.startswith(HUB) else _from_library
-    if look_up is _from_library:
-        model = model.replace("/", "-")
-    elif pretrained is not None:
-        raise UsageError(f"{model} brings its own weights; leave pretrained={pretrained} out")
+    if look_up is not _from_library and asked.pretrained is not None:
+        raise UsageError(f"{model} brings its own weights; leave pretrained={asked.pretrained} out")
     config, files, silent, repository = look_up(asked)
     model_config: Config = config["model_cfg"]
+    base = None if asked.interpolate is None else _base_of(asked)
+    if base is not None:
+        model_config = _with_positions_of(files.folder / files.weights[0], model_config)
     notes: tuple[str, ...] = ()
     if quick_gelu is not None:
         model_config = with_activation(model_config, quick_gelu, model)
     elif silent is not None:
         notes = note_on_activation(model_config, silent)
     is_folder, beside = repository is not None and repository.is_folder, dict[str, ModelFiles]()
+    if base is not None:
+        beside[base.name] = base
 
     def fetched(name: str) -> Path:
         """As open_clip: from a folder, or from the weights' own repository, where that contains the files."""
@@ -109,7 +128,9 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
     tokenizer, tower = (model_config["text_cfg"].get(key) for key in ("hf_tokenizer_name", "hf_model_name"))
     folders = fetched(tokenizer) if tokenizer else None, fetched(tower) if tower and not is_folder else None
     files = replace(files, beside=tuple(beside.values()))
-    return Source(model, {**config, "model_cfg": model_config}, files, *folders, notes)
+    config = {**config, "model_cfg": model_config}
+    base_file = None if base is None else base.folder / base.weights[0]
+    return Source(model, config, files, *folders, notes, asked, base_file)
 
 
 def build(source: Source) -> open_clip.CLIP:
@@ -128,12 +149,50 @@ def build(source: Source) -> open_clip.CLIP:
             model = open_clip.create_model(f"{FOLDER}{folder}", load_weights=False, pretrained_text=False)
         except Exception as error:
             raise DataError(f"{source.model} cannot be built from its configuration ({described(error)})") from error
+    tensors = _combined(source)
     try:
+        if tensors is not None:
+            _fill(model, tensors)
+            return model
         with only_tensors():
             open_clip.load_checkpoint(model, str(source.weights), weights_only=True)
     except Exception as error:
-        raise DataError(f"{source.weights} does not fit {source.model} ({described(error)})") from error
+        hint = "" if source.model.startswith((FOLDER, HUB)) else f"; {_OWN}"
+        raise DataError(f"{source.weights} does not fit {source.model} ({described(error)}){hint}") from error
     return model
+
+
+def _combined(source: Source) -> Tensors | None:
+    """The weights where open_clip would not read them from the file as they should be; None where it would."""
+    asked, path = source.asked, source.weights
+    if asked.lora_alpha is None and asked.interpolate is None and _is_plain(path):
+        return None
+    tensors = merged(tensors_in(path), asked.lora_alpha, str(path))
+    if source.base is not None:
+        tensors = interpolated(tensors_in(source.base), tensors, asked.interpolate or 0.0)
+    return tensors
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether open_clip finds all tensors of a file, and no LoRA factors are among them."""
+    if path.suffix == _SAFE:
+        with safe_open(path, framework="pt") as tensors:
+            return not any(name.endswith("lora_A") for name in tensors.keys())
+    content = read_pickle(path)
+    tensors = unwrapped(content)
+    found = content.get("state_dict", content) if isinstance(content, Mapping) else ()
+    names = {str(name).removeprefix("module.") for name in found}
+    return not any(name.endswith("lora_A") for name in tensors) and names == tensors.keys()
+
+
+def _fill(model: open_clip.CLIP, tensors: Tensors) -> None:
+    """Loads tensors as open_clip's ``load_checkpoint`` does those of a file."""
+    if POSITIONS in tensors and not hasattr(model, POSITIONS):
+        tensors = convert_to_custom_text_state_dict(tensors)
+    tensors["logit_scale"] = tensors["logit_scale"].reshape(model.logit_scale.shape)
+    resize_pos_embed(tensors, model)
+    resize_text_pos_embed(tensors, model)
+    model.load_state_dict(tensors)
 
 
 def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:
@@ -179,7 +238,8 @@ def _from_hub(asked: OpenClipFiles) -> Found:
     repo = asked.model.removeprefix(HUB)
     repository = find_repository(repo, asked.revision, offline=asked.offline)
     if CONFIG not in repository.files:
-        hint = f"; --model hf --model_args pretrained={repo} loads models of transformers"
+        hint = f"; --model hf --model_args pretrained={repo} loads models of transformers, and "
+        hint += f"model=NAME,pretrained={HUB}{repo} weights of an architecture that open_clip names"
         raise DataError(f"{repo} has no {CONFIG}, so it is not a model of open_clip{hint}")
     config = _read_config(repository.get([CONFIG]) / CONFIG)
     silent = None if repo in gelu_repositories() else f"{CONFIG} of {asked.model}"
@@ -187,29 +247,87 @@ def _from_hub(asked: OpenClipFiles) -> Found:
 
 
 def _from_library(asked: OpenClipFiles) -> Found:
-    model, pretrained = asked.model.replace("/", "-"), asked.pretrained
-    model_config = open_clip.get_model_config(model)
-    if model_config is None:
-        known = open_clip.list_models()
-        hint = _near(model, known) or f"known: {_some(known)}"
-        raise UsageError(f"open_clip has no model '{model}'; {hint}; others are {HUB}<id> and {FOLDER}<folder>")
-    tags = open_clip.list_pretrained_tags_by_model(model)
+    model, pretrained = _name(asked), asked.pretrained
+    model_config, preprocessing = _architecture(asked)
+    tags = open_clip.list_pretrained_tags_by_model(model) if asked.architecture is None else []
     listed = f"tags: {_some(tags)}" if tags else "open_clip has no tags for it"
     if not pretrained:
         raise UsageError(f"{model} without weights is random; give pretrained=<tag or file of weights>; {listed}")
-    tag = open_clip.get_pretrained_cfg(model, pretrained)
-    config = {"model_cfg": model_config, "preprocess_cfg": merge_preprocess_dict(PreprocessCfg(), tag)}
+    tag = open_clip.get_pretrained_cfg(model, pretrained) if tags else {}
+    config = {"model_cfg": model_config, "preprocess_cfg": merge_preprocess_dict(preprocessing, tag)}
+    silent = pretrained if asked.architecture is None else f"model_config={model}"
+    if pretrained.startswith(HUB):
+        return config, _weights_of_hub(pretrained.removeprefix(HUB), asked), silent, None
     if not tag:
         path = _own_file(pretrained, model, _near(pretrained, tags) or listed, asked)
-        return config, ModelFiles(pretrained, path.parent, (path.name,)), pretrained, None
+        return config, ModelFiles(pretrained, path.parent, (path.name,)), silent, None
     repo, _, file = tag["hf_hub"].rpartition("/")
     if not repo:
         raise DataError(f"the weights {pretrained} of {model} are not on the Hub, and are not fetched elsewhere")
     if tag.get(QUICK):
-        model_config[QUICK] = True  # as these weights were trained; open_clip only warns
+        model_config = {**model_config, QUICK: True}  # as these weights were trained; open_clip only warns
+    config["model_cfg"] = model_config
     repository = find_repository(repo, asked.revision, offline=asked.offline)
     named = (str(Path(file).with_suffix(_SAFE)), file) if file else ()
     return config, _weights_in(repository, named, (), f"{model} {pretrained}", asked), None, repository
+
+
+def _name(asked: OpenClipFiles) -> str:
+    """As results state it: a library name with dashes, a place with its prefix, the name of a file."""
+    if asked.model is None:
+        return Path(str(asked.architecture)).name
+    return asked.model if asked.model.startswith((FOLDER, HUB)) else asked.model.replace("/", "-")
+
+
+def _architecture(asked: OpenClipFiles) -> tuple[Config, PreprocessCfg | Config]:
+    """``model_cfg`` and preprocessing of an architecture, by name or from a JSON file."""
+    if asked.architecture is not None:
+        path = Path(asked.architecture)
+        if not path.is_file():
+            raise DataError(f"model_config={path}: there is no such file")
+        config = _read_config(path)
+        return config["model_cfg"], config["preprocess_cfg"]
+    model = _name(asked)
+    model_config = open_clip.get_model_config(model)
+    if model_config is None:
+        known = open_clip.list_models()
+        hint = _near(model, known) or f"known: {_some(known)}"
+        raise UsageError(f"open_clip has no model '{model}'; {hint}; others are {HUB}<id> and {FOLDER}<folder>; {_OWN}")
+    return model_config, PreprocessCfg()
+
+
+def _weights_of_hub(place: str, asked: OpenClipFiles) -> ModelFiles:
+    """The weights at ``<id>[/file]``; without a file the only one, or one with a name that open_clip looks for."""
+    owner, _, rest = place.partition("/")
+    name, _, file = rest.partition("/")
+    repository = find_repository(f"{owner}/{name}", asked.revision, offline=asked.offline)
+    others = sorted(one for one in repository.files if Path(one).suffix in (_SAFE, *_PICKLES))
+    if file and file not in others:
+        raise DataError(f"{repository.name} has no weights {file}; it has: {_some(others) or 'none'}")
+    if not file and len(others) > 1 and not {*_NAMES, *_PICKLE_NAMES} & {*others}:
+        raise UsageError(
+            f"{repository.name} has {len(others)} files of weights; name one, {HUB}ID/FILE: {_some(others)}"
+        )
+    if file:
+        repository = replace(repository, files=frozenset([file]))
+    return _weights_in(repository, (), others, f"{HUB}{place}", asked)
+
+
+def _base_of(asked: OpenClipFiles) -> ModelFiles:
+    """The weights to interpolate with, under the same architecture."""
+    if _name(asked).startswith((FOLDER, HUB)):
+        raise UsageError("interpolate needs the name of an architecture, or model_config, and pretrained")
+    changes = {"pretrained": asked.base, "revision": None, "interpolate": None, "lora_alpha": None}
+    return _from_library(asked.model_copy(update=changes))[1]
+
+
+def _with_positions_of(path: Path, model_config: Config) -> Config:
+    """A ``model_cfg`` for as many text positions as a file of weights has."""
+    tensors = tensors_in(path)
+    found = next((tensors[name] for name in (POSITIONS, f"text.{POSITIONS}") if name in tensors), None)
+    if found is None:
+        raise DataError(f"{path} has no {POSITIONS}, so its weights cannot be interpolated")
+    return {**model_config, "text_cfg": {**model_config["text_cfg"], "context_length": len(found)}}
 
 
 def _weights_in(
@@ -246,9 +364,7 @@ def _own_file(pretrained: str, model: str, hint: str, asked: OpenClipFiles) -> P
 def _holds_open_clip(path: Path) -> bool:
     """Whether a file's tensors have open_clip's names; DataError if it cannot be read."""
     if path.suffix != _SAFE:
-        content = read_pickle(path)
-        names = content.get("state_dict", content) if isinstance(content, Mapping) else ()
-        return any(str(name).startswith(_FIRST_TENSORS) for name in names)
+        return any(name.startswith(_FIRST_TENSORS) for name in unwrapped(read_pickle(path)))
     try:
         with safe_open(path, framework="pt") as tensors:
             return any(name.startswith(_FIRST_TENSORS) for name in tensors.keys())
@@ -259,14 +375,16 @@ def _holds_open_clip(path: Path) -> bool:
 def _read_config(path: Path) -> Config:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        merged = merge_preprocess_dict(PreprocessCfg(), config.get("preprocess_cfg", {}))
+        if path.name != CONFIG and "model_cfg" not in config:
+            config = {"model_cfg": config}  # as open_clip's own files of architectures are
+        preprocessing = merge_preprocess_dict(PreprocessCfg(), config.get("preprocess_cfg", {}))
         model_config = config["model_cfg"]
         missing = [key for key in ("embed_dim", "vision_cfg", "text_cfg") if key not in model_config]
     except Exception as error:
         raise DataError(f"{path} is not a configuration of open_clip ({described(error)})") from error
     if missing:
         raise DataError(f"{path} is not a configuration of open_clip (model_cfg lacks {missing[0]})")
-    return {"model_cfg": model_config, "preprocess_cfg": merged}
+    return {"model_cfg": model_config, "preprocess_cfg": preprocessing}
 
 
 def _safe_first(name: str) -> bool:
@@ -281,40 +399,3 @@ def _near(name: str, known: Iterable[str]) -> str | None:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-
-
-def with_activation(model_config: Config, quick: bool, model: str) -> Config:
-    """A ``model_cfg`` with QuickGELU or GELU; UsageError if its image tower is timm's, which has no such choice."""
-    if model_config["vision_cfg"].get("timm_model_name"):
-        raise UsageError(f"quick_gelu: the image tower of {model} is timm's, which has no such choice; leave it out")
-    return {**model_config, QUICK: quick}
-
-
-def note_on_activation(model_config: Config, what: str) -> tuple[str, ...]:
-    """A note on an unknown activation, which ``what`` does not state.
-
-    Empty if the ``model_cfg`` states it, or if open_clip has the architecture in one form only.
-    """
-    names = [name for name in open_clip.list_models() if name.endswith(_SUFFIX)]
-    if model_config.get(QUICK) is not None:
-        return ()
-    if _towers(model_config) not in [_towers(open_clip.get_model_config(name)) for name in names]:
-        return ()
-    return (f"{what} does not state its activation, so it is computed with GELU. {ADVICE_ON_GELU}",)
-
-
-def gelu_repositories() -> set[str]:
-    """The Hub repositories whose weights were trained with GELU, as open_clip lists them."""
-    tags = [open_clip.get_pretrained_cfg(*pair) for pair in open_clip.list_pretrained()]
-    return {tag["hf_hub"].rpartition("/")[0] for tag in tags if tag.get("hf_hub") and not tag.get(QUICK)}
-
-
-def _towers(model_config: Config) -> list[object]:
-    """The architecture of both towers, without sizes that finetuning may change."""
-    image = {**asdict(open_clip.CLIPVisionCfg()), **model_config["vision_cfg"]}
-    text = {**asdict(open_clip.CLIPTextCfg()), **model_config["text_cfg"]}
-    return [
-        model_config["embed_dim"],
-        *(image[name] for name in ("timm_model_name", "layers", "width", "head_width", "patch_size")),
-        *(text[name] for name in ("hf_model_name", "layers", "width", "heads")),
-    ]

@@ -55,7 +55,8 @@ class Options(BaseModel):
             if first["type"] == "missing":
                 raise UsageError(f"{name} must be given (--model_args {name}=...)") from None
             if first["type"] == "extra_forbidden":
-                raise UsageError(f"there is no argument '{name}'; known: {', '.join(cls.model_fields)}") from None
+                known = ", ".join(field.alias or name for name, field in cls.model_fields.items())
+                raise UsageError(f"there is no argument '{name}'; known: {known}") from None
             if first["type"] == "value_error":
                 raise UsageError(str(first["ctx"]["error"])) from None
             schema = cls.model_json_schema()["properties"][name]
@@ -66,7 +67,7 @@ class Options(BaseModel):
     def described(cls) -> dict[str, dict[str, object]]:
         """Meaning and default of each argument of ``--model_args``."""
         return {
-            name: {"meaning": " ".join((field.description or "").split())}
+            field.alias or name: {"meaning": " ".join((field.description or "").split())}
             | ({} if field.is_required() else {"default": field.default})
             for name, field in cls.model_fields.items()
             if name not in OF_THE_RUN
@@ -148,7 +149,14 @@ class HubModel(InPrecision, HubFiles):
     """``eager`` or ``sdpa``: transformers' attention kernel; by default transformers chooses."""
 
 
-class ContrastiveOptions(Compiled, HubModel):
+class DualEncoderFiles(HubFiles):
+    """Which files a dual encoder of transformers is loaded from."""
+
+    processor: Text | None = None
+    """Hub id or folder of tokenizer and image processor, where the model's own has none; ``ID@COMMIT`` for a commit."""
+
+
+class ContrastiveOptions(Compiled, HubModel, DualEncoderFiles):
     """A dual encoder (``hf``)."""
 
     quick_gelu: bool | None = None
@@ -283,26 +291,6 @@ class TinyClipOptions(Compiled, InPrecision):
     """Which training run, 0 or 1."""
     attn_implementation: Text | None = None
     """As for ``hf``."""
-
-
-class OpenClipFiles(Weights):
-    """Which files a model of open_clip is loaded from."""
-
-    model: Text
-    """Name of an architecture (``ViT-B-32``), ``hf-hub:<id>``, or ``local-dir:<folder>``."""
-    pretrained: Text | None = None
-    """With the name of an architecture, a tag (``laion2b_s34b_b79k``) or a file: safetensors, or a checkpoint that
-    open_clip's training wrote (``epoch_32.pt``)."""
-    revision: Text | None = None
-    """Commit, tag or branch of the Hub repository that a tag or ``hf-hub:`` names."""
-
-
-class OpenClipOptions(Compiled, InPrecision, OpenClipFiles):
-    """A model of open_clip."""
-
-    quick_gelu: bool | None = None
-    """The activation: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU; by default that of the tag, of
-    the ``open_clip_config.json``, or of the architecture."""
 
 
 class EmbeddingsOptions(OnDevice):

@@ -1,4 +1,4 @@
-"""Weights in pickles: tensors, plain values and float64 numbers are read, everything else is refused."""
+"""Weights in pickles: tensors, plain values and float64 numbers are read, settings skipped, everything else refused."""
 
 from __future__ import annotations
 
@@ -35,12 +35,21 @@ def _number(kind: object, content: object) -> float:
     return float(struct.unpack("<d", content)[0])
 
 
-_NUMBERS: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
+class _Settings:
+    """Stands for ``argparse.Namespace`` in a pickle, the settings of a training, and keeps nothing of it."""
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+_STAND_INS: list[Callable[..., object] | tuple[Callable[..., object], str]] = [
     (_Float64, "numpy.dtype"),
     (_number, "numpy._core.multiarray.scalar"),
     (_number, "numpy.core.multiarray.scalar"),  # its name in numpy 1
+    (_Settings, "argparse.Namespace"),
 ]
-"""Stand-ins for the names in a pickled float64 of numpy, beside ``_codecs.encode``, which torch itself allows.
+"""Stand-ins for the names in a pickled float64 of numpy, beside ``_codecs.encode``, which torch itself allows, and for
+the settings of a training.
 
 Numpy's own functions are unsafe: ``scalar`` of an object or a string without content ends the process in numpy 2.0, and
 that of a large record takes any amount of memory.
@@ -49,13 +58,13 @@ that of a large record takes any amount of memory.
 
 @contextmanager
 def only_tensors() -> Iterator[None]:
-    """``torch.load(weights_only=True)`` also reads numpy's float64 numbers, which checkpoints of training contain."""
-    with torch.serialization.safe_globals(_NUMBERS):
+    """``torch.load(weights_only=True)`` also reads numpy's float64 numbers and settings, which checkpoints contain."""
+    with torch.serialization.safe_globals(_STAND_INS):
         yield
 
 
 def read_pickle(path: Path) -> object:
-    """The tensors, plain values and float64 numbers in a file of weights.
+    """The tensors, plain values and float64 numbers in a file of weights; an ``argparse.Namespace`` is left empty.
 
     Raises:
         DataError: it holds anything else, or is damaged.

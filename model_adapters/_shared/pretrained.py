@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ttmbench.errors import DataError, UsageError
-from ttmbench.model_adapters._shared.options import HubFiles, LanguageOptions, takes
+from ttmbench.model_adapters._shared.options import DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, remember_inputs
 from ttmbench.model_adapters._shared.repository import (
     Repository,
@@ -144,6 +144,16 @@ def locate(asked: HubFiles) -> list[ModelFiles]:
     return [pretrained.files]
 
 
+def processor_of(model: Pretrained, asked: DualEncoderFiles) -> Pretrained:
+    """Where tokenizer and image processor come from: ``processor``, else the model's own files."""
+    if asked.processor is None:
+        return model
+    name, _, revision = asked.processor.partition("@")
+    repository = find_repository(name, revision or None, offline=asked.offline)
+    folder = repository.get(filter(is_small, repository.files))
+    return Pretrained(asked, repository, ModelFiles(name, folder, (), repository.commit))
+
+
 def load_config(model: Pretrained) -> PretrainedConfig:
     """The model's configuration; DataError if it is damaged."""
     from transformers import AutoConfig
@@ -213,10 +223,18 @@ def load_whole(kind: type[PreTrainedModel], pretrained: Pretrained) -> LoadedMod
 
 
 def _refuse_unknown_code(name: str, config: object) -> None:
-    named = config.get("architectures") if isinstance(config, dict) else None
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    stated = config if isinstance(config, dict) else {}
+    named, code = stated.get("architectures"), stated.get("auto_map")
     for architecture in named if isinstance(named, list) else ():
         if architecture in NOT_HERE:
             raise UsageError(f"{name} is not supported ({architecture}): {NOT_HERE[architecture]}")
+    if isinstance(code, dict) and stated.get("model_type") not in CONFIG_MAPPING_NAMES:
+        raise UsageError(
+            f"{name} is built by code of its repository ({code.get('AutoModel', 'auto_map')}), which is not run; "
+            "--trust_remote_code runs it: read it first, and pin its commit (--model_args revision=...)"
+        )
 
 
 def _choose(repository: Repository, safetensors_only: bool) -> str:
@@ -232,7 +250,9 @@ def _choose(repository: Repository, safetensors_only: bool) -> str:
         raise DataError(f"{name} is a model of open_clip: --model open_clip --model_args model={kind}:{name}")
     if repository.folder is not None and not repository.is_folder:
         raise repository.lacking([SAFETENSORS[0]])
-    raise DataError(f"{name} has no weights that transformers reads ({SAFETENSORS[0]}, {PICKLES[0]}, or shards of one)")
+    code = next((f"; its code ({file}) is not run" for file in sorted(repository.files) if file.endswith(".py")), "")
+    readable = f"{SAFETENSORS[0]}, {PICKLES[0]}, or shards of one"
+    raise DataError(f"{name} has no weights that transformers reads ({readable}){code}")
 
 
 def _shards(index: Path) -> list[str]:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.task_file import TaskSpec
+from ttmbench.model_adapters import catalog
 from ttmbench.plugins.registry import build_registry
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODEL_HEAD = ("name", "repository", "commit", "weights that are read", "size", "licence", "gated", "extra", "tried")
+FINETUNED_HEAD = ("name", "from", "commit", "file", "size", "licence", "activation", "what is uncertain or unusual")
 # Kinds of models that the test-time stage can train.
 TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
 TASK_HEAD = [
@@ -30,7 +32,9 @@ METHOD_HEAD = [
 def models() -> str:
     """The Markdown table, one line a name that has weights."""
     lines = ["| " + " | ".join(MODEL_HEAD) + " |", "|" + "---|" * len(MODEL_HEAD)]
+    listed = {spec.name for spec in catalog.listed()}  # are in a table of their own
     specs = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
+    specs = {name: spec for name, spec in specs.items() if name not in listed}
     for name, spec in sorted(specs.items()):
         card, arguments = spec.card, spec.model_args
         kind = spec.target.partition(":")[0].rpartition(".")[2]
@@ -53,6 +57,26 @@ def models() -> str:
     return "\n".join(lines)
 
 
+def finetuned() -> str:
+    """The Markdown table, one line a name of ``named_models.json``."""
+    lines = ["| " + " | ".join(FINETUNED_HEAD) + " |", "|" + "---|" * len(FINETUNED_HEAD)]
+    for spec in sorted(catalog.listed(), key=lambda spec: spec.name):
+        card, arguments = spec.card, spec.model_args
+        kind, commit = spec.target.partition(":")[0].rpartition(".")[2], str(arguments.get("revision", ""))
+        cells = (
+            f"`{spec.name}`",
+            f"[download]({card.page})" if card.page else _repository(kind, arguments),
+            f"`{commit[:7]}`" if commit else "-" if card.page else "newest",
+            card.weights,
+            card.size,
+            card.license or "none declared",
+            {True: "QuickGELU", False: "GELU", None: "-"}[card.quick_gelu],
+            ("cannot be loaded: " if card.refused else "") + (card.refused or card.note or "-"),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def _repository(kind: str, arguments: dict[str, str]) -> str:
     if kind == "tiny_clip":
         return "[part of ttmbench](builtin.md)"
@@ -60,6 +84,10 @@ def _repository(kind: str, arguments: dict[str, str]) -> str:
         return f"[{arguments['pretrained']}](https://huggingface.co/{arguments['pretrained']})"
     import open_clip
 
+    place = arguments.get("pretrained", arguments["model"])
+    if place.startswith("hf-hub:"):
+        repository = "/".join(place.removeprefix("hf-hub:").split("/")[:2])
+        return f"[{repository}](https://huggingface.co/{repository})"
     tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
     repository = tag["hf_hub"].rpartition("/")[0]
     return f"[{repository}](https://huggingface.co/{repository}), `{arguments['model']}` `{arguments['pretrained']}`"
@@ -151,8 +179,9 @@ def main() -> None:
     """Puts each table between ``<!-- name -->`` and ``<!-- /name -->`` of its page, or checks that it is there."""
     if sys.argv[1:] not in (["write"], ["check"]):
         sys.exit(__doc__)
-    for name, table in (("models", models), ("tasks", tasks), ("methods", methods)):
-        page = DOCS / f"{name}.md"
+    pages = {"models": "models.md", "finetuned": "models.md", "tasks": "tasks.md", "methods": "methods.md"}
+    for name, table in (("models", models), ("finetuned", finetuned), ("tasks", tasks), ("methods", methods)):
+        page = DOCS / pages[name]
         text = page.read_text(encoding="utf-8")
         before, start, rest = text.partition(f"<!-- {name} -->\n")
         end = rest[rest.index(f"\n<!-- /{name} -->") :]

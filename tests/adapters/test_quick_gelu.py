@@ -21,7 +21,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import remarks
 from ttmbench.model_adapters import hf
 from ttmbench.model_adapters import open_clip as open_clip_models
-from ttmbench.model_adapters._shared import open_clip_weights
+from ttmbench.model_adapters._shared import open_clip_activation
 from ttmbench.plugins.registry import build_registry
 
 OTHER = {**CLIP, "embed_dim": 20}
@@ -111,7 +111,8 @@ def test_a_folder_whose_configuration_does_not_say_is_asked_about(library, tmp_p
         adapter = load(f"local-dir:{folder}")
         assert not remarks(adapter) and adapter.fingerprint()["quick_gelu"] is stated
     larger = {**CLIP, "vision_cfg": {**CLIP["vision_cfg"], "image_size": 48}}
-    assert open_clip_weights.note_on_activation(larger, "x") and not open_clip_weights.note_on_activation(OTHER, "x")
+    noted = [open_clip_activation.note_on_activation(config, "x") for config in (larger, OTHER)]
+    assert noted[0] and not noted[1]
 
 
 def test_values_that_are_not_true_or_false_are_refused(library):
@@ -124,7 +125,7 @@ def test_values_that_are_not_true_or_false_are_refused(library):
 def test_a_tower_of_timm_has_no_such_choice():
     config = {**CLIP, "vision_cfg": {"timm_model_name": "test_vit", "image_size": 160}}
     with pytest.raises(UsageError, match="quick_gelu: the image tower of x is timm's"):
-        open_clip_weights.with_activation(config, True, "x")
+        open_clip_activation.with_activation(config, True, "x")
 
 
 # --- transformers ----------------------------------------------------------------------------------------------------
@@ -248,11 +249,13 @@ def test_named_models_state_it(capsys):
 
     assert tiny_clip.load(device="cpu").fingerprint()["quick_gelu"] is True
     of_open_clip = [spec for spec, _ in build_registry().adapters.values() if ".open_clip:" in spec.target]
-    named = [(spec, dict(spec.model_args)) for spec in of_open_clip if spec.model_args]
-    assert len(named) >= 5
+    tags = {tag for _, tag in open_clip.list_pretrained()}  # of the others: tests/hub/test_named_models.py
+    named = [(spec, dict(spec.model_args)) for spec in of_open_clip if spec.model_args.get("pretrained") in tags]
+    assert len(named) >= 11
     for spec, arguments in named:
         assert (arguments["model"], arguments["pretrained"]) in open_clip.list_pretrained(), spec.name
         tag = open_clip.get_pretrained_cfg(arguments["model"], arguments["pretrained"])
-        has_both = open_clip_weights.note_on_activation(open_clip.get_model_config(arguments["model"]), "x")
-        assert tag["hf_hub"].endswith("/") and not tag.get("quick_gelu"), spec.name
+        plain = arguments["model"].removesuffix("-quickgelu")
+        has_both = open_clip_activation.note_on_activation(open_clip.get_model_config(plain), "x")
+        assert tag["hf_hub"].endswith("/"), spec.name
         assert spec.card.quick_gelu is (bool(tag.get("quick_gelu")) if has_both else None), spec.name

@@ -324,3 +324,12 @@ def test_images_may_be_arrays(tmp_path, data, order, first):
 def test_an_array_that_is_no_image_is_told(tmp_path, data, shape, kind):
     with pytest.raises(DataError, match=r"expected uint8 \[height, width, 3\]"):
         array_image(tmp_path, data, np.zeros(shape, kind))
+
+
+@pytest.mark.parametrize(
+    "words", [["--model", "tiny-clip", "--tasks", "vsr"], ["show", "VSR"], ["download", "vsr-random"]]
+)
+def test_a_dataset_that_is_not_here_says_why(words, capsys):
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "VSR asks of one image and one statement whether it is true" in said and said.count("\n") == 1

@@ -105,7 +105,9 @@ def test_select_by_name_tag_glob_and_file(tmp_path):
     assert list(select_tasks(registry, ["shapes_place", "shapes_color"])) == ["shapes_place", "shapes_color"]
     assert {"shapes_replace", "shapes_spatial"} <= set(select_tasks(registry, ["group_1xk"]))
     assert set(select_tasks(registry, ["builtin"])) == {
-        n for n in registry.task_files if "shapes" in n and n not in ("shapes_retrieval", "shapes_naming")
+        n
+        for n in registry.task_files
+        if "shapes" in n and n not in ("shapes_naming", "shapes_order", "shapes_retrieval")
     }
     assert {"shapes_color", "shapes_color_global"} == set(select_tasks(registry, ["shapes_color*"]))
     with pytest.raises(UsageError, match="did you mean 'shapes_color'"):
@@ -251,7 +253,7 @@ def test_task_args_reach_the_sources_of_a_list():
 def test_validate_and_doctor_take_what_run_takes(capsys, tmp_path):
     assert main(["validate", "shapes_*", "--schema_only"]) == 0
     out = capsys.readouterr().out
-    kinds = ("color", "color_global", "naming", "place", "replace", "retrieval", "spatial")
+    kinds = ("color", "color_global", "naming", "order", "place", "replace", "retrieval", "spatial")
     assert [line.partition(":")[0] for line in out.splitlines()] == [f"shapes_{kind}" for kind in kinds]
     assert main(["validate", "shapes_place,whatsup", "shapes_place", "--schema_only"]) == 0
     names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]

@@ -23,7 +23,8 @@ TYPED = {
     "openai/clip-vit-base-patch32": "--model clip-b32",
     "OpenAI/CLIP-ViT-Base-Patch32": "--model clip-b32",
     "openai/clip-vit-large-patch14": "--model hf --model_args pretrained=openai/clip-vit-large-patch14",
-    "google/siglip2-base-patch16-224": "--model hf --model_args pretrained=google/siglip2-base-patch16-224",
+    "google/siglip2-base-patch16-224": "--model siglip2-b16",
+    "google/siglip2-large-patch16-256": "--model hf --model_args pretrained=google/siglip2-large-patch16-256",
     "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": (
         "--model open_clip --model_args model=hf-hub:laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
     ),

@@ -8,6 +8,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -372,3 +373,44 @@ def test_the_address_of_the_results_is_the_one_option_that_may_be_one(tmp_path, 
     assert main(words) == 0, capsys.readouterr().err
     assert address in (tmp_path / "card.md").read_text(encoding="utf-8")
     assert main([*words[:-3], address]) == 2 and "is an address" in capsys.readouterr().err
+
+
+def test_mteb_gets_the_tasks_that_it_has(tmp_path, capsys):
+    scores = np.random.default_rng(0).normal(size=(400, 2, 2))
+    winoground, counts = tmp_path / "w.json", {}
+    np.save(tmp_path / "w.npy", scores)
+    assert main(["score", str(tmp_path / "w.npy"), "--task", "winoground", "-o", str(winoground)]) == 0
+    assert main(["export", str(winoground), "--to", "mteb", "-o", str(tmp_path / "out")]) == 0
+    written = json.loads((tmp_path / "out" / "w" / "no_revision_available" / "Winoground.json").read_text())
+    results = json.loads(winoground.read_text())["results"]["winoground"]
+    assert set(written) == {
+        *("dataset_revision", "task_name", "mteb_version", "scores", "evaluation_time", "kg_co2_emissions", "date")
+    }
+    (numbers,) = written["scores"]["test"]
+    for theirs, ours in (("text_acc", "text_score"), ("image_acc", "image_score"), ("accuracy", "group_score")):
+        counts[theirs] = round(400 * results[f"{ours},none"])
+        assert numbers[theirs] == counts[theirs] / 400
+    assert numbers["main_score"] == numbers["accuracy"] and numbers["languages"] == ["eng-Latn"]
+    scores[:7, 0, 1] = scores[:7, 0, 0]
+    np.save(tmp_path / "w.npy", scores)
+    assert main(["score", str(tmp_path / "w.npy"), "--task", "winoground", "-o", str(winoground)]) == 0
+    assert main(["export", str(winoground), "--to", "mteb"]) == 2
+    assert (
+        "nothing to export: winoground: 7 groups have ties, which mteb decides by position" in capsys.readouterr().err
+    )
+    assert main(["export", str(REFERENCE), "--to", "mteb"]) == 2
+    assert "shapes_color: mteb has no such task" in capsys.readouterr().err
+
+
+def test_mteb_counts_ties_as_correct_where_there_is_one_image(tmp_path, capsys):
+    scores = np.random.default_rng(1).normal(size=(5000, 1, 5))
+    scores[:9, 0, 1:] = scores[:9, 0, :1]
+    np.save(tmp_path / "s.npy", scores)
+    assert (
+        main(["score", str(tmp_path / "s.npy"), "--task", "aro_flickr30k_order", "-o", str(tmp_path / "s.json")]) == 0
+    )
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "s.json"), "--to", "mteb"]) == 0
+    numbers = json.loads(capsys.readouterr().out)["scores"]["test"][0]
+    results = json.loads((tmp_path / "s.json").read_text())["results"]["aro_flickr30k_order"]
+    assert numbers["text_acc"] == results["text_score_ties_right,none"] > results["text_score,none"]

@@ -11,8 +11,11 @@ from pathlib import Path
 from support import processes
 
 SCRIPT = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 from ttmbench.cli import main
+if os.environ.get("TTMBENCH_TEST_ARCHITECTURES"):
+    import open_clip
+    open_clip.add_model_config(os.environ["TTMBENCH_TEST_ARCHITECTURES"])
 for argv in json.load(sys.stdin):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from support import hub_datasets, hub_models
+from support import family_copies, hub_datasets, hub_models
 
-COPIES: dict[str, Callable[..., None]] = {**hub_models.WRITERS, **hub_datasets.WRITERS}
+COPIES: dict[str, Callable[..., None]] = {**family_copies.WRITERS, **hub_models.WRITERS, **hub_datasets.WRITERS}
 
 
 def write_copies(root: Path, names: Iterable[str] | None = None, **how: str) -> None:

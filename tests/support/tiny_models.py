@@ -124,6 +124,16 @@ def clip(folder: Path) -> Path:
     return _write(folder, model, word_tokenizer(eos="</s>", pad="<pad>", length=20), images, scale=1.0)
 
 
+def metaclip2(folder: Path) -> Path:
+    torch.manual_seed(1)
+    text = {**TEXT, "bos_token_id": 3, "eos_token_id": 1, "pad_token_id": 0, "vocab_size": 60}
+    text["max_position_embeddings"] = 20
+    config = tf.MetaClip2Config(text_config=text, vision_config=SMALL_VISION, projection_dim=24)
+    images = tf.CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=SQUARE)
+    words = word_tokenizer(eos="</s>", pad="<pad>", length=20)
+    return _write(folder, tf.MetaClip2Model(config), words, images, scale=1.0)
+
+
 OPEN_CLIP = {
     "embed_dim": 24,
     "vision_cfg": {"width": 32, "layers": 2, "head_width": 16, "image_size": SIDE, "patch_size": 8},

@@ -28,6 +28,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 
 _START_OF_SCAN = b"\xff\xda"
 _BITS = "bits_of_samples"  # key of an opened image's info: bits in its file, where Pillow's mode has 8 or 16
+_FRAMES = "frames"  # key of an opened video's info: how many frames lie below one another
 _MOST_OF_12_BITS = 4095
 _BITS_PER_SAMPLE = 258  # tag of a TIFF
 _THREAD = threading.local()
@@ -145,7 +146,7 @@ def as_rgb(image: Image, turn: bool = True) -> Image:
     from PIL import Image as Pillow
     from PIL import ImageOps
 
-    check_size(image.size)
+    check_size((image.width, image.height // frames_in(image)))
     upright = ImageOps.exif_transpose(image) if turn else image
     is_deep = upright.mode.startswith("I;16")
     bits = image.info.get(_BITS, 16 if is_deep else 8)
@@ -202,6 +203,55 @@ def resized(image: Image, size: tuple[int, int], resample: int) -> Image:
     if image.mode not in ("RGBA", "LA"):  # these are multiplied by their alpha, and rounded, in each call
         image = image.resize((size[0], image.height), resample)
     return image.resize(size, resample)
+
+
+def stacked(frames: Sequence[Image]) -> Image:
+    """The frames of a video, RGB, as one image: below one another, with their number in ``info``.
+
+    BadImage if their sizes differ.
+    """
+    import numpy as np
+    from PIL import Image as Pillow
+
+    sizes = list(dict.fromkeys(frame.size for frame in frames))
+    if len(sizes) > 1:
+        raise BadImage(f"its frames differ in size: {' and '.join(f'{w}x{h}' for w, h in sizes[:2])}")
+    joined = Pillow.fromarray(np.concatenate([np.asarray(frame) for frame in frames]))
+    joined.info[_FRAMES] = len(frames)
+    return joined
+
+
+def frames_in(image: Image) -> int:
+    """How many frames of a video an opened image holds, below one another; 1 for an image."""
+    return int(image.info.get(_FRAMES, 1))
+
+
+def frames_of(image: Image) -> list[Image]:
+    """The frames of a video that was opened as one image; of an image, the image itself."""
+    frames = frames_in(image)
+    height = image.height // frames
+    if frames == 1:
+        return [image]
+    return [image.crop((0, height * at, image.width, height * (at + 1))) for at in range(frames)]
+
+
+def about_frames(frames: int) -> str:
+    """What a question says first where its images are frames of a video; empty for one image.
+
+    >>> about_frames(8)
+    'The 8 images are frames of a video, in order. '
+    """
+    return f"The {frames} images are frames of a video, in order. " if frames > 1 else ""
+
+
+def frames_of_videos(names: Sequence[str], open_video: Callable[[str], Image], frames: int) -> LazyImages:
+    """The frames of several videos, one video after the other, each opened when a frame of it is used."""
+
+    def open_frame(name: str) -> Image:
+        position, _, video = name.partition(" ")
+        return frames_of(open_video(video))[int(position)]
+
+    return LazyImages([f"{position} {name}" for name in names for position in range(frames)], open_frame)
 
 
 def side_by_side(images: Sequence[Image]) -> Image:

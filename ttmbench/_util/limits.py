@@ -28,6 +28,7 @@ DEFAULTS: dict[str, int] = {
     "image_pixels": 89_000_000,  # width times height
     "image_bytes": 500_000_000,  # of one encoded image
     "image_aspect": 100,  # longer side by shorter side: models scale the shorter one up
+    "video_frames": 1_000_000,
     "jpeg_scans": 100,  # passes over a JPEG's pixels; encoders write about ten
     "table_bytes": 2_000_000_000,  # of a parquet file, decoded, that packs more than table_ratio to one
     "table_ratio": 20,

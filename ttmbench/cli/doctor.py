@@ -204,6 +204,11 @@ def check_model(spec: AdapterSpec) -> Finding:
 
 def _missing_model(spec: AdapterSpec, why: str) -> Finding:
     """A model that cannot be loaded offline, with a command in place of the advice in ``why``."""
+    if spec.card is not None and spec.card.refused:
+        return Finding("model", spec.name, "missing", why.partition("; ")[0], why.partition("; ")[2])
+    if spec.card is not None and spec.card.page:
+        command = f"{spec.card.page}, then --model_args pretrained=FILE"
+        return Finding("model", spec.name, "missing", f"{spec.card.weights} is downloaded by hand", command)
     command = f"ttmbench download --model {spec.name}"
     why = why.partition(";")[0].replace("is neither a folder here nor in", "is not in")
     if spec.card is None or not spec.card.gated or token_is_set():

@@ -10,6 +10,7 @@ from ttmbench._util.console import echo
 from ttmbench.cli.options import add_task_files
 from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.types import AdapterSpec
 
 Row = dict[str, object]
 """Column -> value."""
@@ -74,10 +75,21 @@ def _models(registry: Registry) -> list[Row]:
             "license": spec.card and (spec.card.license or "none declared"),
             "gated": spec.card is not None and spec.card.gated,
             "extra": [need for need in spec.needs if need.startswith("ttmbench[")],
+            "weights": _weights(spec),
             "summary": spec.summary,
+            "note": spec.card and (spec.card.refused or spec.card.note),
         }
         for name, (spec, plugin) in sorted(specs.items())
     ]
+
+
+def _weights(spec: AdapterSpec) -> str | None:
+    """How a model gets its weights, in a word; None for kinds of models."""
+    if spec.card is None:
+        return None
+    if not {"pretrained", "model"} & spec.model_args.keys():
+        return "built in"
+    return "refused" if spec.card.refused else "by hand" if spec.card.page else "fetched"
 
 
 def _tags(registry: Registry) -> list[Row]:
@@ -144,7 +156,7 @@ _ROWS = {
 }
 _LONG = {
     "tasks": ("kind", "tags", "description"),
-    "models": ("aliases", "plugin", "license", "extra"),
+    "models": ("aliases", "plugin", "license", "extra", "note"),
     "methods": ("reset", "track", "order_dependent", "assumes_matching", "plugin", "summary"),
 }
 """Columns that only ``--long`` shows."""

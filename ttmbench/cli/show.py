@@ -1,81 +1,95 @@
-"""``ttmbench show``: all details of one task, model or method."""
+"""``ttmbench show``: all details of one task, model or method, and what is published about it."""
 
 from __future__ import annotations
 
 import argparse
 import json
-
-import numpy as np
+from difflib import get_close_matches
 
 from ttmbench._util.console import echo
 from ttmbench.cli.method_page import as_json, print_page
 from ttmbench.cli.options import add_task_files
+from ttmbench.cli.task_chance import chance_of
 from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
-from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
-from ttmbench.plugins.registry import build_registry, load_target, metric_for
-from ttmbench.results.ranks import Ranks
-from ttmbench.types import MetricSpec
+from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
+from ttmbench.types import Record
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench show``."""
     parser.add_argument("name", metavar="TASK|MODEL|METHOD", help="Task, model or test-time method")
+    parser.add_argument("--published", action="store_true", help="List every number that is published about it")
     parser.add_argument("--json", action="store_true", help="Print JSON; tasks and models are always JSON")
     add_task_files(parser)
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print a task or a model as JSON, and a method as a page or as JSON."""
+    """Print a task or a model as JSON, a method as a page or as JSON, or published numbers as a table or as JSON."""
     registry = build_registry(options.include_path or [])
     name = options.name
-    if name in registry.task_files or name.endswith((".yaml", ".yml")):
-        spec = find_task(registry, name).spec
-        metrics = {}
-        for metric in map(registry.metric, spec.metrics):
-            described = metric if spec.kind != "groups" else metric_for(metric, spec.shape)
-            row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
-            metrics[metric.name] = row
-        presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
-        shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets}
-        echo(json.dumps(shown, indent=2, ensure_ascii=False))
+    is_task = name in registry.task_files or name.endswith((".yaml", ".yml"))
+    if options.published or not (is_task or name in registry.adapters or name in registry.methods):
+        _print_published(name, registry, options)
+    elif is_task:
+        echo(json.dumps(_task(name, registry), indent=2, ensure_ascii=False))
     elif name in registry.adapters:
-        adapter, plugin = registry.adapters[name]
-        card = None if adapter.card is None else vars(adapter.card)
-        shown = {**vars(adapter), "card": card, "plugin": plugin}
-        model_options = shown.pop("options")
-        if model_options is not None:
-            shown["arguments"] = load_target(model_options).described()
-        echo(json.dumps(shown, indent=2, default=list))
-    elif name in registry.methods:
+        echo(json.dumps(_model(name, registry), indent=2, default=list))
+    else:
         method, plugin = registry.methods[name]
         if options.json:
             echo(json.dumps(as_json(method, plugin), indent=2, ensure_ascii=False, default=str))
         else:
             print_page(method, plugin)
-    else:
-        known = [*registry.task_files, *registry.adapters, *registry.methods]
-        raise UsageError(registry.unknown("task, model or method", name, known))
     return 0
 
 
-def chance_of(metric: MetricSpec, spec: TaskSpec) -> float | None:
-    """The value of a metric for random scores, as a fraction.
+def _task(name: str, registry: Registry) -> Record:
+    from ttmbench.cli.published_page import in_brief
+    from ttmbench.reproduce.lookup import of_task, published_rows
 
-    None where it is unknown or depends on more than the task file. Where images have different numbers of captions,
-    each is taken to have the mean number, rounded down.
-    """
-    if metric.chance is None or metric.scope == "global":
-        return None
-    if spec.kind == "groups":
-        shape = (spec.shape.images, spec.shape.captions)
-        return metric.chance(*shape) if metric.defined(*shape) else None
-    images = spec.group.n_groups
-    texts = spec.group.n_captions if spec.classes is None else spec.classes.n_classes
-    if images is None or texts is None:
-        return None
-    correct = texts // images if metric.scope == "i2t" else 1
-    candidates = images if metric.scope == "t2i" else texts
-    query = np.zeros(1, np.int64)
-    return metric.chance(Ranks(query, None, None, np.full(1, correct), candidates))
+    spec = find_task(registry, name).spec
+    metrics = {}
+    for metric in map(registry.metric, spec.metrics):
+        described = metric if spec.kind != "groups" else metric_for(metric, spec.shape)
+        row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
+        metrics[metric.name] = row
+    presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
+    published = in_brief(of_task(published_rows(registry), spec.task), name, registry, is_task=True)
+    return {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets, "published": published}
+
+
+def _model(name: str, registry: Registry) -> Record:
+    from ttmbench.cli.published_page import in_brief
+    from ttmbench.reproduce.lookup import of_model, published_rows
+
+    adapter, plugin = registry.adapters[name]
+    card = None if adapter.card is None else vars(adapter.card)
+    shown = {**vars(adapter), "card": card, "plugin": plugin}
+    model_options = shown.pop("options")
+    if model_options is not None:
+        shown["arguments"] = load_target(model_options).described()
+    published = in_brief(of_model(published_rows(registry), adapter.name), name, registry, is_task=False)
+    return {**shown, "published": published}
+
+
+def _print_published(name: str, registry: Registry, options: argparse.Namespace) -> None:
+    """Every published number of a name, which may be one that only the sources have."""
+    from ttmbench.cli.published_page import print_all
+    from ttmbench.reproduce.lookup import of_method, of_model, of_task, published_rows
+
+    every = published_rows(registry)
+    own = registry.adapters[name][0].name if name in registry.adapters else name
+    if name.endswith((".yaml", ".yml")):
+        own = find_task(registry, name).spec.task
+    rows = of_task(every, own) or of_model(every, own) or of_method(every, own)
+    known = [*registry.task_files, *registry.adapters, *registry.methods]
+    if not rows and own == name and name not in known:
+        names = {title for row in every for title in (*row.tasks, *row.models)}
+        near = get_close_matches(name, names, n=1, cutoff=0.6)
+        raise UsageError(registry.unknown("task, model or method", name, [*known, *near]))
+    if not rows and not options.json:
+        echo(f"nothing is published about {name} here; `ttmbench reproduce` lists the tables")
+        return
+    print_all(rows, registry, as_json=options.json)

@@ -28,6 +28,7 @@ from pydantic import (
 from ttmbench.errors import DataError, UsageError
 
 _FORMAT = re.compile(r"0?\d{0,2}d?")
+NUMBER = "_row"  # in place of a column: the number of the row
 _MISSING = object()
 Plain = StrictBool | StrictInt | StrictFloat | str
 
@@ -45,12 +46,13 @@ class Row:
     def cell(self, column: str) -> Any:
         """A cell; ``a.b`` is item b of the mapping in column a, ``a.0`` the first item of the list in it.
 
+        ``_row`` is the row's number from 0, unless there is a column of that name.
         Where some rows have a list and others a single text, ``a.0`` is the text itself. DataError with the columns
         that exist if there is no such column.
         """
         value = self.cells.get(column, _MISSING)
         if value is _MISSING:
-            value = _inner(self.cells, column.split("."))
+            value = self.index if column == NUMBER else _inner(self.cells, column.split("."))
         if value is _MISSING:
             known = ", ".join(map(str, self.cells))
             raise DataError(f"{self.where}: row {self.index} has no column '{column}'; it has {known}")

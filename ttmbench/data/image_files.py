@@ -15,6 +15,7 @@ from ttmbench._util.images import Colors, open_image
 from ttmbench.data.paths import PathOrMapping, below, inside
 from ttmbench.data.row_files import joined, rows_of_files
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
+from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
 
@@ -42,6 +43,7 @@ class FileOptions(BaseModel):
     join: dict[str, JoinedFile] = {}  # name -> file with as many rows as ``file``; its cells are ``name.column``
     images: str | list[str] = "."  # folder that image names start from, or several, searched in this order
     strip: str = ""  # prefix to remove from image names
+    basename: bool = False  # of the path of an image only the last part is its name
     fields: tuple[str, ...] = ()  # names of the cells, where rows are JSON lists
     nested: bool = False  # rows lie in lists, and these in objects of any depth, whose keys become parts of ids
     literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
@@ -49,6 +51,7 @@ class FileOptions(BaseModel):
     exif: Exif = "apply"  # whether images are turned upright by their EXIF data
     npy: Colors = "rgb"  # order of the colours in images that are ``.npy`` arrays
     missing: Literal["refuse", "leave_out"] = "refuse"  # refuse, or skip and count, groups without images
+    video: Video | None = None  # the files are videos, and which of their frames are read
     addresses: tuple[str, ...] = ()  # columns of image addresses, in the order of ``group.images``; for ``listed``
 
     @model_validator(mode="after")
@@ -75,6 +78,11 @@ class FileOptions(BaseModel):
     def folders(self) -> list[str]:
         """Folders in which images are looked for."""
         return [self.images] if isinstance(self.images, str) else self.images
+
+    def name_of(self, cell: ImageCell) -> str:
+        """The path of an image below its folder."""
+        name = cell.name.removeprefix(self.strip)
+        return name.replace("\\", "/").rpartition("/")[2] if self.basename else name
 
     def moved(self, paths: Mapping[str, str]) -> Self:
         """The same options with other paths: path -> new path."""
@@ -110,7 +118,7 @@ def read_files(
     leave_out = options.missing == "leave_out"
 
     def image(cell: ImageCell) -> ImageRef:
-        name = cell.name.removeprefix(options.strip)
+        name = options.name_of(cell)
         if name not in present:
             path = _path(cell, name, folders, roots)
             if not path.is_file():
@@ -120,7 +128,7 @@ def read_files(
                     f"{cell.row.where}: image {name} of group {cell.group_id} is not in {where}{hint(name)}"
                 )
             present[name] = path
-        return stored_image(name, present[name], options.exif, options.npy)
+        return stored_image(name, present[name], options.exif, options.npy, options.video)
 
     # The coverage is that of all rows, whatever the limit.
     groups = list(_groups(base, options, replace(request, limit=None) if leave_out else request, image))
@@ -148,7 +156,7 @@ def missing_images(
     checked: set[str] = set()
 
     def image(cell: ImageCell) -> ImageRef:
-        name = cell.name.removeprefix(options.strip)
+        name = options.name_of(cell)
         if name not in checked:
             checked.add(name)
             if not _path(cell, name, folders, roots).is_file():

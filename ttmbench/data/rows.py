@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from ttmbench._util.images import Colors, as_rgb, check_size, open_array, open_image
 from ttmbench.data.cells import Picks, Row, check_picked, kept_rows, picked
+from ttmbench.data.video import Video, stored_video
 from ttmbench.errors import DataError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, SourceRequest
 
@@ -54,8 +55,10 @@ class ImageCell:
         return value
 
 
-def stored_image(name: str, path: Path, exif: Exif, npy: Colors) -> ImageRef:
-    """An image in its own file; ``npy`` is the order of the colours in a ``.npy`` array."""
+def stored_image(name: str, path: Path, exif: Exif, npy: Colors, video: Video | None = None) -> ImageRef:
+    """An image in its own file, or a video where a task has these; ``npy``: order of colours in a ``.npy`` array."""
+    if video is not None:
+        return stored_video(name, path, video)
     if path.suffix.lower() != ".npy":
         return ImageRef(name, partial(open_image, path), path, path.read_bytes, exif)
     return ImageRef(name, partial(open_array, path, npy), None, path.read_bytes, exif, f"npy {npy};")

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench._arrays.scores import count_matchings
 from ttmbench._util.limits import limit
+from ttmbench._util.option_values import nested
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import Condition, PathPart, Pick, Picks, Where
 from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
+from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
 from ttmbench.results.tag_means import TagMean
@@ -37,6 +39,14 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 """Kind of task -> scopes of the metrics that are defined for it."""
 
+
+def _has_place(template: str) -> str:
+    if template.count("{}") != 1:
+        raise ValueError(f"{template!r:.80} should have {{}} once, where the caption goes, as in 'a photo of {{}}'")
+    return template
+
+
+Template = Annotated[str, AfterValidator(_has_place)]
 PACKAGED = re.compile(r"open_clip:[A-Z][A-Z0-9_]*")
 
 
@@ -116,6 +126,7 @@ class GroupSpec(Columns):
         n_groups: number of groups; for other kinds, of images.
         n_captions: of a retrieval task, all captions together.
         wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
+        suspects: text in a caption -> why a human should look at such a group; ``validate`` lists them.
         known_defects: defects that the data are known to have: ``validate`` counts them instead of refusing the task.
         constant_tags: tags that are the same for all groups.
         tag_files: tag -> JSON file in the data folder, group id -> tag or tags; and where it comes from.
@@ -126,6 +137,7 @@ class GroupSpec(Columns):
     n_groups: int | None = Field(None, ge=1)
     n_captions: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
+    suspects: dict[str, str] = {}
     known_defects: list[Defect] = []
     constant_tags: dict[str, str] = {}
     tag_files: dict[str, TagFile] = {}
@@ -166,6 +178,7 @@ class TaskSpec(BaseModel):
         means: name -> a mean of means over values of tags, beside the mean over all groups.
         ttm: TTM settings: ``defaults`` for every model, and presets by model name.
         noise_images: from how many noise images a generative model's P(t) is taken, unless the model says.
+        caption_template: what models are given in place of a caption, which goes where ``{}`` stands.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -194,6 +207,7 @@ class TaskSpec(BaseModel):
     means: dict[str, TagMean] = {}
     ttm: dict[str, dict[str, Any]] = {}
     noise_images: int | None = Field(None, ge=1)
+    caption_template: Template | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
@@ -209,6 +223,11 @@ class TaskSpec(BaseModel):
                 )
         if not isinstance(self.source.get("kind"), str):
             raise ValueError("'source' needs a 'kind'")
+        try:
+            if self.video is not None and self.group.crop is not None:
+                raise ValueError("group.crop: boxes are for images, and source.video says that the files are videos")
+        except ValidationError as error:
+            raise ValueError(f"source.video: {describe(error, Video)}") from None
         for name, settings in self.ttm.items():
             unknown = sorted(key for key in settings if not TTMConfig.takes(key))
             if unknown:
@@ -227,6 +246,12 @@ class TaskSpec(BaseModel):
         return GroupShape(*self.group.shape, self.group.true_captions)
 
     @property
+    def video(self) -> Video | None:
+        """How the videos of the task are read; None for images. Where several sources are listed, that of the first."""
+        parts = [part for part in (self.source, *_inner(self.source)) if part.get("video") is not None]
+        return Video.model_validate(parts[0]["video"]) if parts else None
+
+    @property
     def extent(self) -> str:
         """The shape as text: of a group, or number of images x number of captions or classes."""
         if self.kind == "groups":
@@ -238,6 +263,11 @@ class TaskSpec(BaseModel):
     def is_global(self) -> bool:
         """Whether TTM matches over all images and captions at once."""
         return self.matching == "global"
+
+
+def _inner(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The sources that a source lists."""
+    return [part for part in source.get("of", ()) if isinstance(part, Mapping)]
 
 
 def _check_kind(spec: TaskSpec) -> None:
@@ -256,6 +286,7 @@ def _check_kind(spec: TaskSpec) -> None:
         ("rerank_k", spec.rerank_k is not None, "retrieval"),
         ("group.label", group.label is not None, "classification"),
         ("ttm", bool(spec.ttm), "groups"),
+        ("caption_template", spec.caption_template is not None and kind == "classification", "groups or retrieval"),
         ("matching: global", spec.matching == "global", "groups"),
     ):
         if stated and kind != its_kind:
@@ -273,7 +304,7 @@ class TaskFile:
     groups: tuple[Group, ...] | None = field(default=None, repr=False)
 
     def with_source(self, changes: Mapping[str, object]) -> TaskFile:
-        """The task with changes to its source (``--task_args``); UsageError for another kind.
+        """The task with changes to its source and ``caption_template`` (``--task_args``); UsageError for another kind.
 
         Where it lists several sources, ``revision`` and ``exif`` change those of them that have one.
         """
@@ -281,8 +312,16 @@ class TaskFile:
             return self
         if "kind" in changes:
             raise UsageError("--task_args cannot change the kind of a source")
-        source, changed = dict(self.spec.source), dict(changes)
-        inner = [part for part in source.get("of", ()) if isinstance(part, dict)]
+        try:
+            source, changed = dict(self.spec.source), nested(changes, ["video"])
+        except ValueError as error:
+            raise UsageError(f"--task_args: {error}") from None
+        spec = self._templated(changed.pop("caption_template")) if "caption_template" in changed else self.spec
+        inner = [dict(part) for part in _inner(source)]
+        if "video" in changed:
+            video = self._changed_video(changed.pop("video"))
+            for part in (source, *inner):
+                part |= {"video": video} if "video" in part else {}
         for key in OF_EACH_SOURCE:
             if any(key in part for part in inner) and key in changed:
                 value = changed.pop(key)
@@ -291,7 +330,24 @@ class TaskFile:
             changed["path"] = local_path(path, Path())  # of the command line, so of the working directory
         if inner:
             source["of"] = inner
-        return TaskFile(self.spec.model_copy(update={"source": {**source, **changed}}), self.folder)
+        return TaskFile(spec.model_copy(update={"source": {**source, **changed}}), self.folder)
+
+    def _templated(self, template: object) -> TaskSpec:
+        """The task with another caption template; UsageError for a wrong one."""
+        stated = self.spec.model_dump(exclude_unset=True, by_alias=True)
+        try:
+            return TaskSpec.model_validate({**stated, "caption_template": template})
+        except ValidationError as error:
+            raise UsageError(f"--task_args for task '{self.spec.task}': {describe_error(error)}") from None
+
+    def _changed_video(self, changes: object) -> dict[str, Any]:
+        """The settings of the task's videos with the user's; UsageError if it has none, or for a wrong one."""
+        if self.spec.video is None or not isinstance(changes, Mapping):
+            raise UsageError(f"--task_args video.frames=N: task '{self.spec.task}' has no videos")
+        try:
+            return Video(**{**self.spec.video.model_dump(), **changes}).model_dump()
+        except ValidationError as error:
+            raise UsageError(f"--task_args video: {describe(error, Video)}") from None
 
 
 def describe_error(error: ValidationError) -> str:

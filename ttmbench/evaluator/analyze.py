@@ -12,12 +12,12 @@ from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
+from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.plan import Run, plan_task
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.score_task import score_task
-from ttmbench.evaluator.settings import cache_of, check_config, model_settings, task_settings, tasks_of
+from ttmbench.evaluator.settings import cache_of, check_config, task_settings, tasks_of
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry, metric_for
 from ttmbench.results.document import ResultsDocument
@@ -78,7 +78,7 @@ def _analysis(analysis: str, run: Run, task: TaskFile, grids: Record) -> Record:
             f"task '{spec.task}' has several true captions for each image, for which no adaptation is "
             f"defined, so '{analysis}' does not apply to it"
         )
-    settings = task_settings(registry, config, spec)
+    settings, run = task_settings(registry, config, spec), run.on(spec)
     plan = plan_task(
         run,
         task,

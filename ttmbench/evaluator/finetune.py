@@ -31,6 +31,7 @@ from ttmbench.evaluator.adapters import (
     make_adapter,
     model_info,
     model_notes,
+    model_settings,
     read_record,
     trained_on,
     write_record,
@@ -38,7 +39,7 @@ from ttmbench.evaluator.adapters import (
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.run_key import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.evaluator.settings import cache_of, check_config, model_settings, read_samples, tasks_of
+from ttmbench.evaluator.settings import cache_of, check_config, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.protocols import Savable
 from ttmbench.results.files import SCHEMA_VERSION
@@ -264,6 +265,8 @@ def _check_tasks(tasks: Mapping[str, TaskFile]) -> None:
     shapes = {name: task.spec.shape for name, task in tasks.items()}
     first = next(iter(shapes))
     for name, shape in shapes.items():
+        if tasks[name].spec.video is not None:
+            raise UsageError(f"the items of task '{name}' are videos; finetune on a task with images")
         if tasks[name].spec.is_global:
             raise UsageError(f"task '{name}' is matched globally; finetune on a task with groups")
         if shape != shapes[first]:

@@ -15,6 +15,7 @@ from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run, check_training
 from ttmbench.evaluator.reference_sets import is_its_own_reference, reference_set, reference_tasks
+from ttmbench.evaluator.reward_models import check_reward, reward_model
 from ttmbench.evaluator.task_result import Scored
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
@@ -47,6 +48,7 @@ def check_methods(
     for name in config.methods:
         spec = registry.method(name)
         settings = checked_settings(spec, settings_for(config, name))
+        check_reward(registry, spec, settings)
         if spec.is_ttm:
             _check_ttm(registry, config, name, TTMConfig.model_validate(settings), tasks, adapter)
         elif adapter is not None:
@@ -128,6 +130,8 @@ def refusal(
         return f"{task.shape.true_captions} captions are true for each image, and it is defined for one"
     if "views" in spec.needs and task.shape.captions == 1:
         return f"it chooses views by their answers among captions, and a {task.shape} group has one caption"
+    if "views" in spec.needs and task.video is not None:
+        return "it needs views of images, and the items are videos"
     if "references" in spec.needs and is_its_own_reference(settings or {}, task.task):
         return "its references are the task itself; name another task, or give references=task"
     if adapter is None:
@@ -206,6 +210,7 @@ def columns(
         None if scored.data.clusters is None else scored.data.clusters.groups,
         config.seed,
         partial(reference_set, run),
+        partial(reward_model, run, scored),
     )
     for name in config.methods:
         spec, plugin = registry.methods[name]

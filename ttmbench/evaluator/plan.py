@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ttmbench.cache.scores import ScoreCache
@@ -60,6 +60,20 @@ class Run:
         return [*first, *(name for name in config.methods if self.registry.method(name).leaves_model)]
 
     @property
+    def loaded(self) -> Model:
+        """The model as it was loaded, where a task gives it videos."""
+        return getattr(self.adapter, "on_images", self.adapter)
+
+    def on(self, spec: TaskSpec) -> Run:
+        """The run with the model as it takes a task's images or videos; UsageError if it takes no videos."""
+        can = self.capabilities if self.loaded is self.adapter else Capabilities(self.loaded)
+        if spec.video is not None:
+            from ttmbench.scoring.videos import on_videos
+
+            can = on_videos(can, spec.task, spec.video.frames, spec.video.pooling)
+        return self if can is self.capabilities else replace(self, capabilities=can)
+
+    @property
     def resampling(self) -> Resampling:
         """How intervals are made."""
         return self.config.bootstrap_iters, self.config.seed, self.config.interval
@@ -89,6 +103,11 @@ class TaskPlan:
         """The task."""
         return self.task.spec
 
+    @property
+    def frames(self) -> int:
+        """How many frames of each video a model sees; 1 for images."""
+        return 1 if self.spec.video is None else self.spec.video.frames
+
 
 def plan_task(
     run: Run,
@@ -115,6 +134,11 @@ def plan_task(
         )
     if adapts and settings is not None:
         check_training(can, config, settings)
+        if spec.video is not None and not isinstance(can.adapter, TrainableInParts):
+            raise UsageError(
+                f"task '{spec.task}' has videos, whose pooled features model {config.model} cannot be trained on (it "
+                "has no train_images and train_captions); leave the test-time stage out"
+            )
     way = way_of(can, adapts)
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(

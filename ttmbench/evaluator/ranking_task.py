@@ -16,10 +16,9 @@ from ttmbench.cache.scores import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError, phase
-from ttmbench.evaluator.adapters import make_adapter, model_info, remarks
+from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.score_task import feature_limit, load_data
-from ttmbench.evaluator.settings import model_settings
 from ttmbench.evaluator.stored_ranks import pool_ranks, stored_pool
 from ttmbench.evaluator.task_result import Data, Ranked
 from ttmbench.protocols import Debiasable, DualEncoder
@@ -286,6 +285,7 @@ def first_stage(run: Run, spec: TaskSpec, pool: RetrievalPool) -> FirstStage | N
         raise UsageError(f"task '{spec.task}' does not say how many candidates are ranked again; give --rerank k=N")
     arguments = {key: value for key, value in config.rerank.items() if key not in ("model", "k")}
     can = Capabilities(make_adapter(run.registry, name, arguments, model_settings(config)))
+    can = replace(run, capabilities=can).on(spec).capabilities
     if can.dual_encoder is None or can.stored_features is not None:
         raise UsageError(f"--rerank: model {name} cannot rank all candidates, since it does not encode them")
     for remark in remarks(can.adapter):

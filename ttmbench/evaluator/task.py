@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,7 @@ def run_task(
     ``state`` is the folder of checkpoints; ``methods`` is None where an adapted model is only measured. The failure
     of a test-time stage becomes part of the result; errors before it are those of `score_task`.
     """
+    run = run.on(task.spec)
     _take_notes(run)  # those of a task that failed are not this one's
     _take_undecided(run)
     result: TaskResult
@@ -60,6 +62,7 @@ def run_task(
         truncated = count_truncated(run.capabilities.truncating, result.data.groups)
         result = replace(result, truncated=truncated, notes=[*result.notes, *truncated_notes(truncated)])
         if methods is not None:
+            methods = methods.of(run)
             methods.notify(result, result.columns[0])
             result = methods.applied_to(result, plan, settings, state)
         by_tag = breakdowns(result.data.groups, result.scores, result.metrics, result.subsets, result.spec.means)
@@ -86,6 +89,12 @@ class Methods:
         self._others = TransferTasks(others, self._score_elsewhere, run.config, run.key) if others else None
         cache = run.cache
         self._images = None if cache is None else ScoreCache(cache.folder, cache.exact, images_alone=True)
+
+    def of(self, run: Run) -> Methods:
+        """The same with the model as a task takes it."""
+        same = copy(self)
+        same._run = run
+        return same
 
     def applied_to(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None) -> Scored:
         """The task with the columns of all methods; if one fails, with those before it and the failure."""

@@ -18,14 +18,14 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
-from ttmbench.evaluator.adapters import make_adapter
+from ttmbench.evaluator.adapters import make_adapter, model_settings
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_output
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
-from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
+from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
 from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
@@ -151,7 +151,7 @@ def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None
     name, config = unit.cell.task, part.config
     _move_other_run_aside(config, chosen.key(config))
     folders = adapted_folders(config, list(chosen.tasks), new=False)
-    part = one_seed(part, unit.part)
+    part = one_seed(part, unit.part).on(chosen.tasks[name].spec)
     plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
     if plan.adapts or part.registry.trained(config.methods):
         methods = Methods(part, folders, chosen.also)
@@ -160,9 +160,11 @@ def _run_seed(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None
 
 def _run_scores(unit: Unit, part: Run, chosen: Chosen, memory: TaskMemory) -> None:
     """Scores a part of the pairs, or asks a server about a part of the groups, into the cache; else does nothing."""
-    name, number, of, can = unit.cell.task, unit.part, unit.cell.shards, part.capabilities
+    name, number, of = unit.cell.task, unit.part, unit.cell.shards
     if chosen.tasks[name].spec.kind != "groups":
         return
+    part = part.on(chosen.tasks[name].spec)
+    can = part.capabilities
     plan = plan_task(part, chosen.tasks[name], chosen.settings[name])
     if can.reporting is not None:
         _ask(plan, part, number, of)
@@ -184,7 +186,7 @@ def _ask(plan: TaskPlan, part: Run, number: int, of: int) -> None:
         groups = load_data(part.registry, part.config, plan.task, part.samples).groups[number::of]
     with phase("score"):
         if groups and can.choice_scorer is not None and plan.way == "choices":
-            ask_choices(can, groups, sizer, part.config.seed)
+            ask_choices(can, groups, sizer, part.config.seed, plan.frames)
         elif groups and can.pair_scorer is not None:
             score_task_pairs(can, groups, sizer, False)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,9 @@ import numpy as np
 
 from ttmbench._util.console import warn
 from ttmbench._util.digests import modules_of
+from ttmbench._util.text import read_yaml
 from ttmbench._util.third_party_errors import error_with_place, place_of
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
 from ttmbench.types import (
     AdapterSpec,
@@ -113,7 +115,9 @@ class Registry:
         return [*modules_of(self.plugins.manager.get_plugin(plugin)), *functions, *targets]
 
     def unknown(self, what: str, name: str, known: Iterable[str]) -> str:
-        """The message for an unknown name: near names or all, and broken plugins."""
+        """The message for an unknown name: why it is not here, else near names or all, and broken plugins."""
+        if what.startswith("task") and (why := _why_not_here(name)) is not None:
+            return f"there is no task '{name}': {why}"
         names = sorted(set(known))
         near = " or ".join(map(repr, get_close_matches(name, names, n=2, cutoff=0.6)))
         hint = f"did you mean {near}?" if near else f"known: {', '.join(names)}"
@@ -167,6 +171,13 @@ def _key_of(spec: MethodSpec | MethodPart) -> str:
 def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:
     entries = [entry for entry in folder.iterdir() if entry.name.endswith(ENDINGS) and not entry.name.startswith("_")]
     return [(entry.name.rsplit(".", 1)[0], entry) for entry in entries]
+
+
+def _why_not_here(name: str) -> str | None:
+    """Why a known dataset has no task; None for other names."""
+    entries = read_yaml(files("ttmbench.tasks") / "_not_here.yaml")
+    spelled = re.sub(r"[\W_]+", "_", name.lower())
+    return next((entry["why"] for entry in entries if spelled in entry["names"]), None)
 
 
 def load_target(target: str, needs: Sequence[str] = ()) -> Any:
@@ -233,6 +244,8 @@ def _of_hub_id(name: str) -> str:
 def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a model: the user's override its defaults; other weights also drop the default revision.
 
+    DataError for a model that cannot be loaded, or whose file of weights the user has to download and to name.
+
     >>> spec = AdapterSpec("x", "m:load", model_args={"pretrained": "a/b", "revision": "c0ffee"})
     >>> arguments_of(spec, {"pretrained": "./mine"})
     {'pretrained': './mine'}
@@ -240,6 +253,11 @@ def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, 
     fixed = dict(spec.model_args)
     if any(model_args.get(name, fixed.get(name)) != fixed.get(name) for name in WEIGHTS_ARE_NAMED_BY):
         fixed.pop("revision", None)
+    card = spec.card
+    if card is not None and card.refused:
+        raise DataError(f"{spec.name} cannot be loaded: {card.refused}")
+    if card is not None and card.page and "pretrained" not in model_args:
+        raise DataError(f"{spec.name}: download {card.weights} from {card.page} and give --model_args pretrained=FILE")
     return {**fixed, **model_args}
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ttmbench._arrays.scores import given_captions
 from ttmbench._util.option_values import groups_of
-from ttmbench._util.text import read_json_lines
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import DataError, TtmbenchError
@@ -18,6 +17,7 @@ from ttmbench.plugins.registry import metric_for
 from ttmbench.report.charts import HEADLINE
 from ttmbench.report.load import ReportedRun
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM, name_of
+from ttmbench.results.sample_logs import sample_lines
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import metric_values
 from ttmbench.types import GroupShape
@@ -74,7 +74,7 @@ class GroupSet:
 
 def read_groups(run: ReportedRun, task: str, path: Path) -> GroupSet:
     """The groups in a samples file; DataError with its number for a line that is not a samples line."""
-    return _group_set(run, task, read_json_lines(path), path)
+    return _group_set(run, task, sample_lines(path), path)
 
 
 def _group_set(run: ReportedRun, task: str, lines: Iterable[tuple[int, Line]], path: Path) -> GroupSet:
@@ -218,7 +218,7 @@ def _lines_of_scores(
 def load_again(
     run: ReportedRun, task: str, data_dir: str | None, include_path: Sequence[str]
 ) -> tuple[TaskSpec, dict[str, Group]]:
-    """The task as its file is now, and its groups by id, with the run's numeric source options and limit.
+    """The task as its file is now, and its groups by id, with the run's numeric source options, template and limit.
 
     A results document may come from anyone, so none of its paths is followed: the task must be registered or in
     ``include_path``, and its files in ``data_dir``.
@@ -240,7 +240,9 @@ def load_again(
             raise DataError(f"'{task}' is a file; give its folder as --include_path")
         registry = build_registry(list({Path(path).resolve(): path for path in include_path}.values()))
         numbers = {
-            name: value for name, value in (config.get("task_args") or {}).items() if isinstance(value, int | float)
+            name: value
+            for name, value in (config.get("task_args") or {}).items()
+            if isinstance(value, int | float) or name == "caption_template"
         }
         source = find_task(registry, task).with_source(numbers)
         limit = config.get("limit") if config.get("samples") is None else None

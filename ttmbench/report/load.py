@@ -12,6 +12,7 @@ from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import names_of_runs
 from ttmbench.results.numbers import Number, means_of, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
+from ttmbench.results.sample_logs import walk_sample_logs
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def gather(given: Path) -> Gathered:
         raise UsageError(f"{given} does not exist; give a results file, or a directory with some (--output_path)")
     folder = given if given.is_dir() else given.parent
     files = dict(walk_documents(given)) if given.is_dir() else {given: _read(given)}
+    files |= {path: _read(path) for path in walk_sample_logs(given)} if given.is_dir() else {}
     if not files:
         raise UsageError(f"{given} has no results document; runs write them with --output_path {given}")
     skipped = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
+from ttmbench._util.images import frames_of, side_by_side
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.report.groups import GroupSet, load_again
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Images = Literal["thumbnails", "links", "none"]
 _WHERE = "; --include_path and --data_dir say where task files and data lie"
 SIDE, QUALITY = 160, 78  # pixels of the longer side, and of JPEG
+_FRAMES = 4  # times the longer side, for a video of as many frames or more
 # Matched in full: "MIT (captions); ..." is about captions alone.
 COPIES_ALLOWED = frozenset(
     {
@@ -149,12 +151,17 @@ def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], o
 
 
 def thumbnail(image: Image, exif: Exif) -> str:
-    """A small JPEG as a data URI, oriented as the run read it, without metadata, transparent pixels in white."""
+    """A small JPEG as a data URI, oriented as the run read it, without metadata, transparent pixels in white.
+
+    The frames of a video are beside one another.
+    """
     from PIL import Image as Pillow
     from PIL import ImageOps
 
+    frames = frames_of(image)
+    image = side_by_side(frames) if len(frames) > 1 else image
     small = (ImageOps.exif_transpose(image) if exif == "apply" else image).convert("RGBA")
-    small.thumbnail((SIDE, SIDE), Pillow.Resampling.LANCZOS)
+    small.thumbnail((SIDE * min(len(frames), _FRAMES), SIDE), Pillow.Resampling.LANCZOS)
     paper = Pillow.new("RGBA", small.size, "white")
     paper.alpha_composite(small)
     content = io.BytesIO()

@@ -13,10 +13,11 @@ from ttmbench.errors import DataError
 from ttmbench.plugins.methods import METHODS
 from ttmbench.reproduce.agreement import Measured
 from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE_COLUMN, PUBLISHED, RAW, RAW_COLUMN, Column, PublishedTrack
-from ttmbench.results.numbers import Number
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+    from ttmbench.results.numbers import Number
 
 TRACKS: tuple[PublishedTrack, ...] = get_args(PublishedTrack)
 COLUMNS = ("source", "table", "task", "model", "method", "metric")
@@ -83,6 +84,8 @@ class PublishedNumber:
 
     def as_number(self) -> Number:
         """The number as it stands beside those of runs, marked as published; its names are fit for a cell."""
+        from ttmbench.results.numbers import Number  # with scipy, which no look into a table should wait for
+
         return Number(
             task=one_line(self.task, CELL),
             metric=one_line(self.metric, CELL),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -10,6 +10,7 @@ from statistics import fmean
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, correct, tolerance
+from ttmbench.reproduce.identity import is_known_model, model_identity
 from ttmbench.reproduce.published_numbers import PublishedNumber
 from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedTable, TaskEntry
 from ttmbench.results.coverage import Extent, together
@@ -121,7 +122,7 @@ def compare(
         _Run(
             document,
             stated_model(document).fingerprint,
-            _identity(document.config, registry),
+            model_identity(document.config, registry),
             numbers_of(document, str(path)),
         )
         for path, document in documents
@@ -170,7 +171,7 @@ def _why_not(entry: ModelEntry, tasks: Sequence[str], metric: str, registry: Reg
         return f"there is no metric '{metric}' here"
     if entry.model is None:
         return str(entry.why)
-    return "" if _known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
+    return "" if is_known_model(entry.model, registry) else f"there is no model '{entry.model}' here"
 
 
 def _candidates(table: PublishedTable, task: str, key: str, mean: str, model: ModelEntry, run: _Run) -> Iterator[Ours]:
@@ -300,36 +301,10 @@ def _is_model(entry: ModelEntry, called: str, run: _Run, registry: Registry) -> 
         is_older = "model_args" not in base and base.get("model_name") != base.get("model")
         if is_older or (tasks, record.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
             return False
-        identity = _identity(base, registry)
-    return identity == _identity(entry.model_dump(), registry)
+        identity = model_identity(base, registry)
+    return identity == model_identity(entry.model_dump(), registry)
 
 
 def _bare(name: object) -> str:
     """A name as ``albef-4m`` and ``ALBEF_4M`` have it in common."""
     return "".join(filter(str.isalnum, str(name))).casefold()
-
-
-# Arguments of a model behind a server that change no answer.
-_HOW_ASKED = frozenset(
-    ("api_key_env", "backoff", "cache", "concurrency", "max_cost", "price_in", "price_out", "retries", "timeout")
-)
-
-
-def _identity(config: Mapping[str, object], registry: Registry) -> tuple[str, dict[str, object]] | None:
-    """What loads a model, and with which arguments: the same for a name, an alias, and the weights' own name."""
-    name = config.get("model")
-    if not isinstance(name, str):
-        return None
-    arguments = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
-    if not _known_model(name, registry):
-        return name, arguments
-    spec = registry.adapter(name)
-    return spec.target, {**spec.model_args, **arguments}
-
-
-def _known_model(name: str, registry: Registry) -> bool:
-    try:
-        registry.adapter(name)
-    except UsageError:
-        return False
-    return True

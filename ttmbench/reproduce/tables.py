@@ -18,10 +18,11 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.reproduce.agreement import Rule
 from ttmbench.reproduce.published_numbers import TRACKS, PublishedNumber, column_of, read_published
 from ttmbench.results.labels import PUBLISHED, PublishedTrack
-from ttmbench.results.numbers import Number
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+    from ttmbench.results.numbers import Number
 
 ENDINGS = (".yaml", ".yml")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is libyaml

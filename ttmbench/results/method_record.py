@@ -233,6 +233,14 @@ class MethodReferences(Part):
     data_sha256: Recorded[Digest] = Field(description="Of the pixels of its images and of its captions.")
 
 
+class MethodReward(Part):
+    """The model whose scores were a method's rewards."""
+
+    model: Recorded[str] = Field(description="Its name; the setting `reward` has its arguments.")
+    fingerprint: Recorded[dict[str, Any]] = Field(description="What it states of itself.")
+    is_student: Recorded[bool] = Field(description="Whether it is the model that was trained, as it came.")
+
+
 class MethodRecord(Part):
     """How a test-time method went on a task. Its declarations are those of its registration."""
 
@@ -261,6 +269,9 @@ class MethodRecord(Part):
     audit_labels: Recorded[MethodAudit | Absent] = Field(None, description="With `--audit_labels`.")
     references: Recorded[MethodReferences | Absent] = Field(
         None, description="Of methods whose setting `references` names another task."
+    )
+    reward_model: Recorded[MethodReward | Absent] = Field(
+        None, description="Of methods whose setting `reward` names another model."
     )
     holdout: Recorded[MethodHoldout | Absent] = Field(
         None, description="With `--ttm_holdout`, of methods that leave a trained model."

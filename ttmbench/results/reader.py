@@ -14,6 +14,7 @@ from ttmbench.errors import DataError
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.records import Artifact
+from ttmbench.results.sample_logs import is_sample_log, read_sample_log
 
 _KINDS = {
     **dict.fromkeys(("dict_type", "model_type"), "object"),
@@ -31,8 +32,11 @@ MIGRATIONS: Mapping[str, tuple[str, Migration]] = {}
 def read_document(path: Path) -> ResultsDocument:
     """A results document of this schema or one that can be migrated, as `parse_document`.
 
-    DataError, naming the file and the key, if it cannot be read, is incomplete or is of another major version.
+    A sample log of another harness is read as by `read_sample_log`. DataError, naming the file and the key, if it
+    cannot be read, is incomplete or is of another major version.
     """
+    if is_sample_log(path):
+        return read_sample_log(path)
     try:
         return parse_document(_parse(path))
     except _RefusedError as refused:

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ttmbench._util.text import read_json_lines
 from ttmbench._util.third_party_errors import error_line
 from ttmbench.errors import DataError
 from ttmbench.results.document import ResultsDocument, mapping
 from ttmbench.results.labels import AT, sample_value
 from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
+from ttmbench.results.sample_logs import sample_lines, walk_sample_logs
 from ttmbench.results.tag_means import TagMean
 
 NO_SAMPLES = "its run wrote no samples, so there are no groups to compare; use --log_samples"
@@ -88,7 +88,10 @@ def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGrou
 
 
 def runs_in(folder: Path) -> tuple[list[StoredRun], dict[Path, str]]:
-    """The runs with samples below a folder in the order of their paths, and why other JSON files are skipped."""
+    """The runs with samples below a folder in the order of their paths, and why other JSON files are skipped.
+
+    Sample logs of other harnesses follow, a run each.
+    """
     runs, skipped = [], dict[Path, str]()
     for path, document in walk_documents(folder):
         if isinstance(document, str):
@@ -103,6 +106,11 @@ def runs_in(folder: Path) -> tuple[list[StoredRun], dict[Path, str]]:
             runs.append(StoredRun(path, document, groups))
         else:
             skipped[path] = NO_SAMPLES
+    for path in walk_sample_logs(folder):
+        try:
+            runs.append(read_run(path))
+        except DataError as error:
+            skipped[path] = str(error)
     return runs, skipped
 
 
@@ -119,7 +127,7 @@ def stated_means(document: ResultsDocument, task: str) -> dict[str, TagMean]:
 def _groups(path: Path) -> TaskGroups:
     lines, clusters, tags = [], dict[str, str](), dict[str, Mapping[str, str]]()
     seen: set[str] = set()
-    for number, line in read_json_lines(path):
+    for number, line in sample_lines(path):
         group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
         if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
             raise DataError(f"{path}: line {number} is no samples line of ttmbench, or one of its metrics no fraction")

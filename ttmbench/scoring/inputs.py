@@ -157,8 +157,9 @@ class ImageRows:
     @contextmanager
     def made_of(self, wanted: Sequence[np.ndarray], make: Callable[[Opened], T]) -> Iterator[Iterator[list[T]]]:
         """As `parts`, with what ``make`` makes of opened images: a list for each list of rows, an item a few images."""
-        threads = min(threads_beside_the_model(), max(1, self.decoded // 2))
-        size = max(1, min(_TOGETHER, self.decoded // (2 * threads)))
+        decoded = max(1, self.decoded // getattr(self.adapter, "frames", 1))  # of videos, as many frames
+        threads = min(threads_beside_the_model(), max(1, decoded // 2))
+        size = max(1, min(_TOGETHER, decoded // (2 * threads)))
         pieces = [[rows[start : start + size] for start in range(0, len(rows), size)] for rows in wanted]
         jobs = [[self.images[row] for row in piece] for listed in pieces for piece in listed]
         inside = bool(getattr(type(self.adapter), "prepares_in_threads", False))
@@ -173,7 +174,7 @@ class ImageRows:
         def has_bytes(some: Sequence[tuple[str, ImageRef]]) -> bool:
             return all(image.read is not None for _, image in some)
 
-        with ahead(jobs, work, threads, max(1, self.decoded // size), has_bytes) as results:
+        with ahead(jobs, work, threads, max(1, decoded // size), has_bytes) as results:
             yield (self._timed(results, len(listed)) for listed in pieces)
 
     def _timed(self, results: Iterator[Callable[[], T]], count: int) -> list[T]:

@@ -37,6 +37,7 @@ from ttmbench.data.paths import (
 )
 from ttmbench.data.row_files import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
+from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError, TtmbenchError, UsageError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
 
@@ -51,6 +52,7 @@ class FolderOptions(BaseModel):
     images: str = "."
     exif: Exif = "apply"
     npy: Colors = "rgb"
+    video: Video | None = None
 
 
 def read_folder(request: SourceRequest) -> Iterable[Group]:
@@ -62,7 +64,7 @@ def read_folder(request: SourceRequest) -> Iterable[Group]:
 
     def image(cell: ImageCell) -> ImageRef:
         path = inside(images, cell.name, cell.where)
-        return stored_image(cell.name, path, options.exif, options.npy)
+        return stored_image(cell.name, path, options.exif, options.npy, options.video)
 
     yield from groups_from_rows(read_rows(file), request, image)
 

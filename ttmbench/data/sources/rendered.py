@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
 from ttmbench._util.limits import limit
 from ttmbench.data.availability import DataLocation
 from ttmbench.data.paths import read_options
+from ttmbench.data.video import Video, open_clip
 from ttmbench.errors import UsageError
 from ttmbench.types import Group, ImageRef, SourceRequest
+
+if TYPE_CHECKING:
+    from ttmbench.data.rendered.clips import ClipGroup
 
 
 class RenderedOptions(BaseModel):
@@ -21,11 +26,12 @@ class RenderedOptions(BaseModel):
     scene: str
     seed: int = 0
     style: str = "hue"
+    video: Video | None = None
 
 
 def read_rendered(request: SourceRequest) -> Iterable[Group]:
     """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`), the same on every machine."""
-    from ttmbench.data.rendered import scenes
+    from ttmbench.data.rendered import clips, scenes
 
     options = read_options(RenderedOptions, request)
     if request.n_groups is None:
@@ -33,6 +39,11 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
     if request.n_groups > limit("rendered_groups"):
         raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
     wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
+    if (options.video is None) == (options.scene == clips.KIND):
+        raise UsageError(f"source.video: scene {clips.KIND} needs it, and other scenes are images")
+    if options.video is not None:
+        yield from _videos(clips.make_clips(wanted, options.seed, options.style), options.video)
+        return
     try:
         groups = scenes.make_groups(options.scene, wanted, options.seed, options.style)
     except ValueError as error:
@@ -42,6 +53,17 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
             ImageRef(f"{group.group_id}/{index}", partial(scenes.render, scene))
             for index, scene in enumerate(group.scenes)
         )
+        yield Group(group.group_id, tuple(images), group.captions, group.tags)
+
+
+def _videos(groups: Iterable[ClipGroup], video: Video) -> Iterator[Group]:
+    from ttmbench.data.rendered.scenes import render
+
+    for group in groups:
+        images = []
+        for index, clip in enumerate(group.clips):
+            draw = partial(lambda clip, position: render(clip[position]), clip)
+            images.append(ImageRef(f"{group.group_id}/{index}", partial(open_clip, len(clip), draw, video)))
         yield Group(group.group_id, tuple(images), group.captions, group.tags)
 
 

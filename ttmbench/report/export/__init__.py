@@ -28,6 +28,7 @@ EXPORTERS = (
     Exporter("lm-eval", "ttmbench.report.export.lm_eval:export_lm_eval_file"),
     Exporter("model-index", "ttmbench.report.export.hub:export_model_index", takes_source_url=True),
     Exporter("evaluation-results", "ttmbench.report.export.hub:export_evaluation_results", takes_source_url=True),
+    Exporter("mteb", "ttmbench.report.export.mteb:export_mteb"),
     Exporter("csv", "ttmbench.report.export.tables:export_csv"),
     Exporter("latex", "ttmbench.report.export.tables:export_latex", takes_choices=True),
 )

@@ -65,7 +65,7 @@ def export_evaluation_results(
             )
         )
     if not files:
-        raise _nothing(left_out)
+        raise nothing_to_export(left_out)
     if target is None or target.suffix in (".yaml", ".yml"):
         every = [entry for entries in files.values() for entry in eval_result_entries_to_yaml(entries)]
         return {target: to_yaml(every)}, left_out
@@ -153,11 +153,12 @@ def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, st
         else:
             results.append(row)
     if not results:
-        raise _nothing(left_out)
+        raise nothing_to_export(left_out)
     return results, left_out
 
 
-def _nothing(left_out: Mapping[str, str]) -> UsageError:
+def nothing_to_export(left_out: Mapping[str, str]) -> UsageError:
+    """The error of an export that has nothing to write, with the reasons."""
     reasons = "; ".join(f"{task}: {why}" for task, why in left_out.items())
     return UsageError(f"nothing to export: {reasons or 'the runs have no results'}")
 

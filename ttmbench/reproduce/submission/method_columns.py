@@ -145,7 +145,7 @@ class _Known:
             self.shared.positions(spec, scores.groups, seed) for scores, seed in zip(self.arrays, seeds, strict=True)
         ]
         trained = self.record.trained
-        absent = {name for name in ("references",) if getattr(self.record, name) is None}
+        absent = {name for name in ("references", "reward_model") if getattr(self.record, name) is None}
         chance = {"distribution": DISTRIBUTIONS[kind], "draws": DRAWS[kind]}
         record = {
             **self.record.model_dump(mode="json", exclude={"audit_labels", "holdout", "differences", *absent}),

@@ -1,0 +1,191 @@
+"""Published checkpoints: what is merged, interpolated and skipped, and what a wrong file or setting says."""
+
+from __future__ import annotations
+
+import json
+
+import open_clip
+import pytest
+import torch
+from safetensors.torch import save_file
+from support import family_copies, tiny_models
+from support.adapter_inputs import CAPTIONS, random_images
+from support.adapter_inputs import logits_of as scores
+from support.family_copies import QUICK, RANK
+
+from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters import open_clip as open_clip_models
+from ttmbench.model_adapters._shared import open_clip_weights
+from ttmbench.model_adapters._shared.checkpoint_tensors import interpolated, merged, unwrapped
+from ttmbench.model_adapters._shared.pickled_weights import read_pickle
+
+NAME = "tiny-named-32-quickgelu"
+LONGER = {**QUICK, "text_cfg": {**QUICK["text_cfg"], "context_length": 16}}
+
+
+@pytest.fixture
+def base(monkeypatch, tmp_path):
+    """A tag of an architecture that open_clip knows as long as the test runs: its weights, which are in a cache."""
+    tiny_models.know_architectures(monkeypatch, tmp_path / "configs", {NAME: QUICK})
+    tag = open_clip.pretrained._pcfg(hf_hub="tiny/openai/")
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, {"openai": tag})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    tensors = family_copies.weights(1)
+    (tmp_path / "base").mkdir()
+    save_file(tensors, tmp_path / "base" / "open_clip_model.safetensors")
+    tiny_models.into_cache(tmp_path / "cache", "tiny/openai", tmp_path / "base")
+    return tensors
+
+
+def load(content, folder, file="x.pt", **arguments):
+    torch.save(content, folder / file)
+    how = {"model": NAME, "pretrained": str(folder / file), "device": "cpu", "offline": True, **arguments}
+    return open_clip_models.load(**how)
+
+
+def expected(tensors, shape=QUICK):
+    """Logits of open_clip's own model with these tensors."""
+    model = open_clip.CLIP(**shape).eval()
+    model.load_state_dict(tensors)
+    transform = open_clip.image_transform(tiny_models.SIDE, is_train=False)
+    words = open_clip_weights._own_tokenizer('{"context_length": 77}')(CAPTIONS, shape["text_cfg"]["context_length"])
+    with torch.no_grad():
+        return model.get_logits(torch.stack([transform(image) for image in random_images()]), words)[0]
+
+
+def near(found, wanted):
+    return torch.allclose(found, wanted, atol=1e-4, rtol=1e-4)
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["linear", "attention", "convolution", "embedding"])
+def test_factors_are_added_with_the_scale_of_their_training(kind):
+    """loralib's layers compute W x + alpha / r B A x; of a convolution by the view of B A, of an embedding by words."""
+    torch.manual_seed(0)
+    r, alpha = 4, 1.0
+    if kind == "convolution":
+        weight, a, b = torch.randn(6, 3, 2, 2), torch.randn(2 * r, 6), torch.randn(12, 2 * r)
+        change = (b @ a).view(6, 3, 2, 2)
+    elif kind == "embedding":
+        weight, a, b = torch.randn(9, 5), torch.randn(r, 9), torch.randn(5, r)
+        change = torch.nn.functional.embedding(torch.arange(9), a.T) @ b.T
+    else:
+        weight, a, b = torch.randn(6, 5), torch.randn(r, 5), torch.randn(6, r)
+        change = torch.nn.functional.linear(torch.nn.functional.linear(torch.eye(5), a), b).T
+    stem, name = ("layer.", "layer.weight") if kind != "attention" else ("attn.in_proj_weight_", "attn.in_proj_weight")
+    tensors = {name: weight, f"{stem}lora_A": a, f"{stem}lora_B": b, "bias": torch.ones(2)}
+    result = merged(tensors, alpha, "x.pt")
+    assert result.keys() == {name, "bias"}
+    assert torch.allclose(result[name], weight + 0.25 * change, atol=1e-5)
+    assert not torch.allclose(result[name], weight + change, atol=1e-2)
+
+
+def test_factors_that_do_not_fit_are_named():
+    tensors = {"a.weight": torch.ones(3, 4), "a.lora_A": torch.ones(4, 7), "a.lora_B": torch.ones(3, 4)}
+    with pytest.raises(DataError, match=r"x.pt: the LoRA factors of a.weight do not fit"):
+        merged(tensors, 1.0, "x.pt")
+    with pytest.raises(DataError, match=r"of b.weight do not fit \(KeyError"):
+        merged({"b.lora_A": torch.ones(4, 7)}, 1.0, "x.pt")
+
+
+def test_the_scale_must_be_given_where_there_are_factors_and_nowhere_else(base, tmp_path):
+    with pytest.raises(UsageError, match=r"x.pt has LoRA factors; give lora_alpha=..., as in their training \(DAC"):
+        load(family_copies.training_checkpoint(family_copies.with_factors(base)), tmp_path)
+    with pytest.raises(UsageError, match=r"x.pt has no LoRA factors; leave lora_alpha out"):
+        load(base, tmp_path, lora_alpha=1)
+
+
+def test_interpolation_is_linear_and_cuts_the_positions_of_the_base():
+    one = {"w": torch.zeros(2), "positional_embedding": torch.arange(10.0)[:, None], "logit_scale": torch.zeros(())}
+    two = {"w": torch.ones(2), "positional_embedding": torch.ones(4, 1), "logit_scale": torch.ones(1)}
+    result = interpolated(one, two, 0.6)
+    assert torch.allclose(result["w"], torch.full((2,), 0.6)) and result["logit_scale"].shape == (1,)
+    assert torch.allclose(result["positional_embedding"][:, 0], 0.4 * torch.arange(4.0) + 0.6)
+    with pytest.raises(DataError, match="different tensors, the first is w"):
+        interpolated(one, {"positional_embedding": torch.ones(4, 1), "logit_scale": torch.ones(1)}, 0.6)
+    with pytest.raises(DataError, match=r"w is \[3\], but \[2\]"):
+        interpolated(one, {**two, "w": torch.ones(3)}, 0.6)
+
+
+def test_what_surrounds_tensors_is_dropped():
+    tensors = {"visual.proj": torch.ones(1), "logit_scale": torch.ones(())}
+    for content in (
+        tensors,
+        {"state_dict": {f"module.{name}": one for name, one in tensors.items()}, "epoch": 3},
+        {"model": {**tensors, "input_resolution": torch.tensor(224), "vocab_size": torch.tensor(9)}},
+        {"model_state_dict": {f"module.model.{name}": one for name, one in tensors.items()}},
+    ):
+        assert unwrapped(content) == tensors
+    assert unwrapped([1, 2]) == unwrapped({"epoch": 3}) == {}
+
+
+def test_the_settings_of_a_training_are_skipped(tmp_path):
+    torch.save(family_copies.openai_checkpoint({"visual.proj": torch.ones(1)}), tmp_path / "x.pt")
+    found = read_pickle(tmp_path / "x.pt")
+    assert vars(found["args"]) == {} and torch.equal(found["model"]["visual.proj"], torch.ones(1))
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_published_formats_score_as_their_tensors(base, tmp_path):
+    plain = expected(base)
+    assert near(scores(load(family_copies.openai_checkpoint(base), tmp_path)), plain)
+    assert near(scores(load({f"model.{name}": one for name, one in base.items()}, tmp_path)), plain)
+    factors = family_copies.with_factors(base)
+    adapter = load(family_copies.training_checkpoint(factors), tmp_path, lora_alpha=1)
+    whole = merged(factors, float(RANK), "x")  # scale 1: what a merge without the scale gives
+    quarter = {name: base[name] + 0.25 * (one - base[name]) for name, one in whole.items()}
+    assert near(scores(adapter), expected(quarter)) and not near(scores(adapter), expected(whole))
+    assert not adapter.model_notes
+
+
+def test_interpolated_weights_have_the_positions_of_the_file(base, tmp_path):
+    other = family_copies.weights(2)
+    cut = {**other, "positional_embedding": other["positional_embedding"][:16].clone()}
+    start = {**base, "positional_embedding": base["positional_embedding"][:16]}
+    adapter = load(family_copies.training_checkpoint(cut), tmp_path, interpolate=0.6)
+    assert near(scores(adapter), expected({name: 0.4 * start[name] + 0.6 * one for name, one in cut.items()}, LONGER))
+    assert adapter.fingerprint()["context_length"] == 16
+    assert [other.name for other in adapter.files.beside] == ["tiny/openai"]
+    alone = load(family_copies.training_checkpoint(cut), tmp_path, interpolate=1)
+    assert near(scores(alone), expected(cut, LONGER))
+
+
+def test_an_architecture_of_ones_own_is_read_from_a_file(base, tmp_path):
+    named = load(base, tmp_path)
+    for name, content in {"mine.json": QUICK, "open_clip_config.json": {"model_cfg": QUICK}}.items():
+        (tmp_path / name).write_text(json.dumps(content), encoding="utf-8")
+        adapter = load(base, tmp_path, model=None, model_config=str(tmp_path / name))
+        assert torch.equal(scores(adapter), scores(named))
+        assert adapter.fingerprint() == {**named.fingerprint(), "model": name}
+
+
+def test_wrong_architectures_are_one_line_that_points_to_the_file(base, tmp_path):
+    (tmp_path / "wide.json").write_text(json.dumps({**QUICK, "embed_dim": 12}), encoding="utf-8")
+    for error, match, arguments in (
+        (UsageError, r"open_clip has no model 'tiny-mine'.*model_config=FILE.json$", {"model": "tiny-mine"}),
+        (DataError, r"does not fit wide.json .*model_config=FILE.json$", {"model_config": str(tmp_path / "wide.json")}),
+        (DataError, r"model_config=.*none.json: there is no such file", {"model_config": str(tmp_path / "none.json")}),
+        (UsageError, r"give model=NAME .* or model_config=FILE", {}),
+        (UsageError, r"give either model=NAME .* not both", {"model": NAME, "model_config": "x.json"}),
+    ):
+        with pytest.raises(error, match=match):
+            load(base, tmp_path, **{"model": None, **arguments})
+
+
+def test_a_file_of_a_repository_is_named_where_there_are_several(base, tmp_path):
+    folder = tmp_path / "several"
+    folder.mkdir()
+    for name, factor in (("a.pt", 1.0), ("b.pt", 2.0)):
+        torch.save({key: factor * one for key, one in base.items()}, folder / name)
+    tiny_models.into_cache(tmp_path / "cache", "tiny/several", folder)
+    how = {"model": NAME, "device": "cpu", "offline": True}
+    adapter = open_clip_models.load(pretrained="hf-hub:tiny/several/b.pt", **how)
+    assert adapter.files.weights == ("b.pt",) and not adapter.model_notes
+    with pytest.raises(UsageError, match=r"tiny/several has 2 files of weights; name one, hf-hub:ID/FILE: a.pt, b.pt"):
+        open_clip_models.load(pretrained="hf-hub:tiny/several", **how)
+    with pytest.raises(DataError, match=r"tiny/several has no weights c.pt; it has: a.pt, b.pt"):
+        open_clip_models.load(pretrained="hf-hub:tiny/several/c.pt", **how)

@@ -1,0 +1,109 @@
+"""What `ttmbench show` says of published numbers: all can be found, and a few are in the JSON of a task or model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ttmbench.cli import main
+from ttmbench.reproduce.lookup import most_measured, of_method, of_model, of_task, published_rows
+from ttmbench.reproduce.tables import load_table, shipped_tables
+
+
+@pytest.fixture(scope="module")
+def every(registry):
+    return published_rows(registry)
+
+
+@pytest.fixture(autouse=True)
+def _read_once(every, monkeypatch):
+    monkeypatch.setattr("ttmbench.reproduce.lookup.published_rows", lambda _: every)
+
+
+def printed(capsys, *words):
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def test_every_published_row_is_found_by_its_task_and_by_its_model(every, registry):
+    tables = [table for table in map(load_table, shipped_tables()) if not table.spec.own]
+    rows = {(table.name, number.where) for table in tables for number in table.numbers}
+    assert len(rows) == sum(len(table.numbers) for table in tables) == len(every)
+
+    def found(search, names):
+        return {(row.table, row.number.where) for name in names for row in search(every, name)}
+
+    assert found(of_task, {number.task for table in tables for number in table.numbers}) == rows
+    assert found(of_model, {number.model for table in tables for number in table.numbers}) == rows
+    by_task_here = found(of_task, registry.task_files)
+    known = {(row.table, row.number.where) for row in every if row.tasks & set(registry.task_files)}
+    assert by_task_here == known and len(known) > 0.8 * len(rows)
+
+
+def test_a_model_has_the_numbers_of_all_its_names(every):
+    names = {row.number.model for row in of_model(every, "clip-b32")}
+    assert {"openai/clip-vit-base-patch32", "clip ViT-B/32 openai", "clip-b32 (itc)", "clip (itc)"} <= names
+    assert not any("finetuned" in name for name in names), "other weights"
+    by_hub = {row.number.where for row in of_model(every, "openai/clip-vit-base-patch32")}
+    assert by_hub == {row.number.where for row in of_model(every, "clip-b32")}
+    large = {row.number.source for row in of_model(every, "openai/clip-vit-large-patch14")}
+    assert {"mteb", "open_clip"} <= large, "a repository without a name of its own"
+    assert {row.number.column.filter for row in of_method(every, "ttm")} == {"ttm"}
+
+
+def test_the_models_that_most_sources_measured_come_first(every):
+    rows = most_measured(of_task(every, "winoground"), lambda row: row.model, one_metric=True)
+    spread = [(round(100 * row.number.measured.value, 2), row.number.source) for row in rows if row.model == "clip-b32"]
+    assert [row.model for row in rows[: len(spread)]] == ["clip-b32"] * len(spread)
+    assert {row.label for row in rows} == {"group_score"}
+    assert spread[0] == (8.0, "arXiv:2204.03162") and (8.75, "arXiv:2406.09388") in spread and (9.0, "mteb") in spread
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("winoground", "9.00   16.67  group_score  clip-b32      mteb"),
+        ("clip-b32", "9.00   16.67  group_score      winoground           mteb"),
+        ("siglip-b16", "10.25   16.67  group_score      winoground           mteb"),
+    ],
+)
+def test_a_task_and_a_model_say_what_is_published(name, line, capsys):
+    text = printed(capsys, "show", name)
+    published = json.loads(text)["published"]
+    assert any(line in shown for shown in published["lines"])
+    assert 2 < len(published["lines"]) <= 13 and published["all"] == f"ttmbench show {name} --published"
+    assert published["about"].startswith(f"{published['numbers']} numbers of ")
+    assert all(len(shown) <= 80 for shown in text[text.index('"lines"') :].splitlines())
+
+
+def test_what_is_of_several_tasks_is_no_number_of_one(capsys):
+    lines = json.loads(printed(capsys, "show", "sugarcrepe_swap_att"))["published"]["lines"]
+    assert any("63.96" in line for line in lines) and not any("mteb" in line for line in lines)
+    assert "mteb, SugarCrepe" in " ".join(printed(capsys, "show", "sugarcrepe_swap_att", "--published").split())
+    assert json.loads(printed(capsys, "show", "shapes_color"))["published"] == {"numbers": 0}
+
+
+def test_all_numbers_as_a_table_and_as_json(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = printed(capsys, "show", "winoground", "--published")
+    assert max(map(len, text.splitlines())) <= 80 and "69.75 ± 0.56" in text
+    rows = json.loads(printed(capsys, "show", "winoground", "--published", "--json"))
+    assert len(rows) == json.loads(printed(capsys, "show", "winoground"))["published"]["numbers"]
+    (row,) = (
+        row for row in rows if (row["source"], row["model_here"], row["metric"]) == ("mteb", "clip-b32", "group_score")
+    )
+    assert (row["value"], row["of"], row["reproduce"]) == (0.09, 400, "mteb_winoground")
+    assert row["chance"] == pytest.approx(1 / 6)
+    chosen = json.loads(printed(capsys, "show", "gpt-4v (choice)", "--json"))
+    assert {row["chance"] for row in chosen if row["metric"] == "group_score"} == {0.0625}, "choices, not scores"
+
+
+def test_names_that_only_sources_have(capsys):
+    assert "mteb" in printed(capsys, "show", "voyageai/voyage-multimodal-3")
+    assert "arXiv:2406.09388" in printed(capsys, "show", "negclip")
+    assert "nothing is published about shapes_color here" in printed(capsys, "show", "shapes_color", "--published")
+    assert printed(capsys, "show", "shapes_color", "--published", "--json") == "[]\n"
+    assert "TTM" in printed(capsys, "show", "ttm", "--published")
+    assert main(["show", "negclp"]) == 2
+    assert "did you mean 'negclip'" in capsys.readouterr().err

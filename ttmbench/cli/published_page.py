@@ -1,0 +1,103 @@
+"""What ``ttmbench show`` says of published numbers: a few lines in a JSON document, or all of them as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from ttmbench._util.console import echo, one_line
+from ttmbench.cli.task_chance import chance_of
+from ttmbench.data.catalog import find_task
+from ttmbench.plugins.registry import Registry, metric_for
+from ttmbench.reproduce.lookup import PublishedRow, most_measured
+from ttmbench.results.labels import CHOICE
+from ttmbench.types import Record
+
+LINES = 12
+_WIDTH = 72  # of a line in a JSON document, which adds 8 characters
+
+
+def in_brief(rows: Sequence[PublishedRow], name: str, registry: Registry, *, is_task: bool) -> Record:
+    """How many numbers are published, the most measured ones as lines of text, and the command that lists all."""
+    if not rows:
+        return {"numbers": 0}
+    other: Callable[[PublishedRow], str] = (lambda row: row.model) if is_task else (lambda row: row.task)
+    exactly = [row for row in rows if row.task == name] if is_task else rows
+    chosen = most_measured(exactly or rows, other, one_metric=is_task)[:LINES]
+    cells = [
+        ("percent", "chance", "metric", "model" if is_task else "task", "source"),
+        *(
+            (_percent(row.number.measured.value), _percent(chance(row, registry)), row.label, other(row), source(row))
+            for row in chosen
+        ),
+    ]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
+    widths[3] = max(12, min(widths[3], _WIDTH - sum(widths) + widths[3] - 8))
+    lines = []
+    for value, by_chance, metric, about, where in cells:
+        text = about if len(about) <= widths[3] else f"{about[: widths[3] - 2]}.."
+        line = f"{value:>{widths[0]}}  {by_chance:>{widths[1]}}  {metric:{widths[2]}}  {text:{widths[3]}}  {where}"
+        lines.append(line.rstrip())
+    sources = len({row.number.source for row in rows})
+    about = f"{len(rows)} numbers of {sources} source{'s' * (sources > 1)}"
+    shown = f"; those of the {'models' if is_task else 'tasks'} that most sources measured" * (len(chosen) < len(rows))
+    return {"numbers": len(rows), "about": about + shown, "lines": lines, "all": f"ttmbench show {name} --published"}
+
+
+def print_all(rows: Sequence[PublishedRow], registry: Registry, *, as_json: bool) -> None:
+    """Every number as a table, by task, model and metric; or as JSON."""
+    rows = sorted(rows, key=lambda row: (row.task, row.model, row.label, row.number.source, row.number.table))
+    if as_json:
+        echo(json.dumps([_as_json(row, registry) for row in rows], indent=2, ensure_ascii=False))
+        return
+    from ttmbench.report.table import TableColumn, percent, print_table, spread  # rich is not needed for JSON
+
+    columns = [TableColumn("task", "heading"), TableColumn("model", "key"), TableColumn("metric", "key")]
+    columns += [TableColumn("percent", "number"), TableColumn("chance", "number"), TableColumn("source")]
+    cells, above = [], ""
+    for row in rows:
+        task, measured = one_line(row.task, 200), row.number.measured
+        numbers = (spread(measured.value, measured.std), percent(chance(row, registry)))
+        cells.append(["" if task == above else task, row.model, row.label, *numbers, row.number.as_number().file])
+        above = task
+    print_table(columns, cells)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def source(row: PublishedRow) -> str:
+    """Where a number was published, without its table."""
+    return one_line(row.number.source.partition(",")[0], 40)
+
+
+def chance(row: PublishedRow, registry: Registry) -> float | None:
+    """The value of random scores, or of random choices; None where it is unknown."""
+    if row.here not in registry.task_files or row.metric not in registry.metrics:
+        return None
+    spec = find_task(registry, row.here).spec
+    if row.number.column.filter == CHOICE:
+        from ttmbench.scoring.forced_choice.arrays import choice_chance  # with scipy
+
+        return choice_chance(spec.shape.images, spec.shape.captions).get(row.metric) if spec.kind == "groups" else None
+    metric = registry.metric(row.metric)
+    return chance_of(metric_for(metric, spec.shape) if spec.kind == "groups" else metric, spec)
+
+
+def _as_json(row: PublishedRow, registry: Registry) -> Record:
+    number = row.number
+    return {
+        "source": number.source,
+        "table": number.table,
+        "reproduce": row.table,
+        "task": number.task,
+        "model": number.model,
+        "model_here": row.model if row.model != number.model else None,
+        "method": number.column.name,
+        "metric": row.label.partition(" (")[0],
+        "value": number.measured.value,
+        "std": number.measured.std,
+        "of": number.of,
+        "chance": chance(row, registry),
+    }

@@ -1,0 +1,174 @@
+"""Videos: which frames of a file are read, and how a model's features of them become one vector.
+
+A video is opened as one image, its frames below one another (`ttmbench._util.images.stacked`), so everything that
+reads, checks, caches or shows images takes it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from ttmbench._util.images import BadImage, as_rgb, check_size, quiet_decoding, stacked
+from ttmbench._util.limits import limit, raised_by
+from ttmbench.errors import DataError, UsageError
+from ttmbench.types import ImageRef
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MOST_FRAMES = 256
+CONTAINERS = {
+    ".avi": "avi",
+    ".m4v": "mp4",
+    ".mkv": "matroska",
+    ".mov": "mov",
+    ".mp4": "mp4",
+    ".webm": "matroska",
+}
+"""Endings of files that PyAV decodes, with the one format that each is read as: no playlist that names other files."""
+ANIMATIONS = {".gif": "GIF", ".png": "PNG", ".webp": "WEBP"}
+"""Endings of animated images, which Pillow reads."""
+
+
+class Video(BaseModel):
+    """How videos are read and pooled: ``video`` of a task's source.
+
+    Attributes:
+        frames: how many frames of each video a model sees.
+        rule: which ones (`sampled`).
+        pooling: of the frames' features in a dual encoder: their mean after or before each is normalised. The mean is
+            normalised in both.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    frames: int = Field(8, ge=1, le=MOST_FRAMES)
+    rule: Literal["linspace", "middles", "stride"] = "middles"
+    pooling: Literal["after_normalization", "before_normalization"] = "after_normalization"
+
+
+def sampled(total: int, frames: int, rule: str) -> list[int]:
+    """Positions of the frames that are read, of ``total``.
+
+    ``linspace``: evenly spaced from the first to the last frame, rounded down. ``middles``: the middle of each of equal
+    parts. ``stride``: the first ones of every (total // frames)-th frame.
+
+    >>> [sampled(11, 4, rule) for rule in ("linspace", "middles", "stride")]
+    [[0, 3, 6, 10], [1, 4, 6, 9], [0, 2, 4, 6]]
+    """
+    if rule == "linspace":
+        return [int(position) for position in np.linspace(0, total - 1, frames, dtype=int)]
+    if rule == "stride":
+        return list(range(0, total, max(1, total // frames)))[:frames]
+    return [(2 * part + 1) * total // (2 * frames) for part in range(frames)]
+
+
+def stored_video(name: str, path: Path, video: Video) -> ImageRef:
+    """A video in a file; UsageError if it needs a package that is not installed, DataError for another kind of file."""
+    suffix, decoder = path.suffix.lower(), "pillow"
+    if suffix in CONTAINERS:
+        try:
+            decoder = f"av {version('av')}"
+        except PackageNotFoundError:
+            raise UsageError(f"reading {name} needs the package av; pip install 'ttmbench[video]'") from None
+    elif suffix not in ANIMATIONS:
+        known = ", ".join(sorted({*CONTAINERS, *ANIMATIONS}))
+        raise DataError(f"{name} is not a video: its name must end in one of {known}")
+    how = f"video {video.frames} {video.rule} {decoder};"
+    return ImageRef(name, partial(open_video, path, video), None, path.read_bytes, variant=how)
+
+
+def open_video(path: Path, video: Video) -> Image:
+    """The sampled frames of a file as one image, below one another; BadImage if it is damaged or too short."""
+    suffix = path.suffix.lower()
+    if suffix in CONTAINERS:
+        return stacked(_of_container(path, CONTAINERS[suffix], video))
+    return stacked(_of_animation(path, ANIMATIONS[suffix], video))
+
+
+def open_clip(total: int, draw: Callable[[int], Image], video: Video) -> Image:
+    """The sampled frames of a video whose frames are drawn one by one."""
+    return stacked([draw(position) for position in _chosen(total, video)])
+
+
+def _chosen(total: int, video: Video) -> list[int]:
+    if total < video.frames:
+        frames = "1 frame" if total == 1 else f"{total} frames"
+        raise BadImage(f"it has {frames}, fewer than the {video.frames} that are wanted (--task_args video.frames=N)")
+    if total > limit("video_frames"):
+        raise BadImage(f"it has {total} frames, more than {limit('video_frames')}; {raised_by('video_frames')}")
+    return sampled(total, video.frames, video.rule)
+
+
+def _of_animation(path: Path, kind: str, video: Video) -> list[Image]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with quiet_decoding(), Image.open(path, formats=[kind]) as image:
+            check_size(image.size)
+            frames = []
+            for position in _chosen(getattr(image, "n_frames", 1), video):
+                image.seek(position)
+                frames.append(as_rgb(image))
+            return frames
+    except UnidentifiedImageError:
+        raise BadImage(f"it is not a {kind} file") from None
+
+
+def _of_container(path: Path, kind: str, video: Video) -> list[Image]:
+    """Decodes from the first frame on, so that a frame's position is its place in the video and not a time stamp."""
+    import av
+
+    try:
+        total = _packets(path, kind)
+        while True:
+            positions = _chosen(total, video)
+            images, count = _decoded(path, kind, set(positions))
+            if count == total:  # else there are packets without a frame of their own, and the file is read again
+                return [images[position] for position in positions]
+            total = count
+    except (av.error.FFmpegError, OSError) as error:
+        raise BadImage(f"it cannot be decoded: {error.strerror or error}") from None
+
+
+def _packets(path: Path, kind: str) -> int:
+    """About how many frames there are; BadImage if the file ends before a frame that its index lists."""
+    with _opened(path, kind) as (container, stream):
+        size = path.stat().st_size
+        if any(entry.pos + entry.size > size for entry in stream.index_entries):
+            raise BadImage("it is damaged: the file ends before its last frame")
+        return sum(packet.size > 0 for packet in container.demux(stream))
+
+
+def _decoded(path: Path, kind: str, wanted: set[int]) -> tuple[dict[int, Image], int]:
+    """The wanted frames by position, and how many frames there are."""
+    images: dict[int, Image] = {}
+    count = 0
+    with _opened(path, kind) as (container, stream):
+        for position, frame in enumerate(container.decode(stream)):
+            count = position + 1
+            if frame.is_corrupt:
+                raise BadImage(f"it is damaged: frame {position} cannot be decoded")
+            if position in wanted:
+                check_size((frame.width, frame.height))
+                images[position] = frame.to_image()
+    return images, count
+
+
+@contextmanager
+def _opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
+    """The container and its video stream, both of PyAV."""
+    import av
+
+    with path.open("rb") as file, av.open(file, format=kind) as container:
+        if not container.streams.video:
+            raise BadImage("it has no video stream")
+        yield container, container.streams.video[0]

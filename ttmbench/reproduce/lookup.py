@@ -1,0 +1,138 @@
+"""What is published about a task, a model or a method: every number of the shipped tables by all its names."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ttmbench.plugins.registry import Registry
+from ttmbench.reproduce.identity import model_identity
+from ttmbench.reproduce.published_numbers import PublishedNumber
+from ttmbench.reproduce.tables import ModelEntry, PublishedTable, load_table, shipped_tables
+from ttmbench.results.labels import SLASH
+
+_WEIGHTS = "pretrained"
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A published number by the names that it has here.
+
+    Attributes:
+        table: the shipped table.
+        number: as published.
+        task: the source's name.
+        here: the task here whose groups it is over, or the first of several; the source's if there is none.
+        tasks: every name that the task has.
+        metric: the metric here, or the source's if there is none.
+        mean: which mean over tags; empty for the mean over groups.
+        model: the name here, or the source's if there is none.
+        models: every name that the model has.
+    """
+
+    table: str
+    number: PublishedNumber
+    task: str
+    here: str
+    tasks: frozenset[str]
+    metric: str
+    mean: str
+    model: str
+    models: frozenset[str]
+
+    @property
+    def label(self) -> str:
+        """The metric, and the method unless it is the raw model."""
+        metric = f"{self.metric}{SLASH}{self.mean}" if self.mean else self.metric
+        return metric if self.number.method == "raw" else f"{metric} ({self.number.column.name})"
+
+
+def published_rows(registry: Registry) -> list[PublishedRow]:
+    """Every number of the shipped tables that others published."""
+    names: dict[str, str] = {}  # first the name itself, then its aliases
+    for name, (spec, _) in registry.adapters.items():
+        names.setdefault(_weights_of(name, {}, registry), spec.name)
+    tables = [table for table in map(load_table, shipped_tables()) if not table.spec.own]
+    return [
+        _row(table, number, models[number.model])
+        for table in tables
+        for models in [{name: _models(name, entry, names, registry) for name, entry in table.spec.models.items()}]
+        for number in table.numbers
+    ]
+
+
+def of_task(every: Iterable[PublishedRow], name: str) -> list[PublishedRow]:
+    """The numbers on a task, by any of its names, also those over its groups and others'."""
+    return [row for row in every if name in row.tasks]
+
+
+def of_model(every: Iterable[PublishedRow], name: str) -> list[PublishedRow]:
+    """The numbers of a model, by any of its names."""
+    return [row for row in every if name in row.models]
+
+
+def of_method(every: Iterable[PublishedRow], name: str) -> list[PublishedRow]:
+    """The numbers of a test-time method."""
+    return [row for row in every if name in (row.number.method, row.number.column.filter)]
+
+
+def most_measured(
+    rows: Sequence[PublishedRow], subject: Callable[[PublishedRow], str], *, one_metric: bool
+) -> list[PublishedRow]:
+    """One metric of each subject: the subjects that most sources measured first, each number with its source.
+
+    Args:
+        rows: of a task, or of a model.
+        subject: the model of a row, or its task.
+        one_metric: the same metric for all, which most sources have of most subjects; else each subject's own.
+    """
+    together: dict[str, list[PublishedRow]] = {}
+    for row in rows:
+        together.setdefault(subject(row), []).append(row)
+    shared = _usual(rows, subject) if one_metric else None
+    chosen = []
+    for name, same in together.items():
+        metric = shared or _usual(same, subject)
+        kept = sorted((row for row in same if row.label == metric), key=lambda row: row.number.measured.value)
+        chosen.append((-len({row.number.source for row in kept}), name, kept))
+    return [row for _, _, kept in sorted(chosen, key=lambda choice: choice[:2]) for row in kept]
+
+
+def _usual(rows: Sequence[PublishedRow], subject: Callable[[PublishedRow], str]) -> str:
+    counts = Counter(label for label, _, _ in {(row.label, row.number.source, subject(row)) for row in rows})
+    order = {label: at for at, label in enumerate(("group_score", "text_score", "image_score"))}
+    return min(counts, key=lambda label: (-counts[label], order.get(label, len(order)), label))
+
+
+def _row(table: PublishedTable, number: PublishedNumber, models: Sequence[str]) -> PublishedRow:
+    entry, (metric, mean) = table.spec.entry(number.task), table.spec.metric(number.task, number.metric)
+    base = number.task.partition(" (")[0]
+    names = {number.task, base, *entry.parts, *([entry.row] if entry.row else [])}
+    return PublishedRow(
+        table=table.name,
+        number=number,
+        task=number.task,
+        here=entry.parts[0] if entry.parts else base,
+        tasks=frozenset(names),
+        metric=metric,
+        mean=mean,
+        model=models[0],
+        models=frozenset(models),
+    )
+
+
+def _models(published: str, entry: ModelEntry, names: dict[str, str], registry: Registry) -> list[str]:
+    """The names of a published model, that of the registry first; a finetuned one has its published name alone."""
+    if entry.model is None or entry.finetuned is not None:
+        return [published]
+    weights = _weights_of(entry.model, entry.model_args, registry)
+    _, arguments = json.loads(weights)
+    return [*([names[weights]] if weights in names else []), published, *filter(None, [arguments.get(_WEIGHTS)])]
+
+
+def _weights_of(model: str, arguments: dict[str, object], registry: Registry) -> str:
+    """What loads a model and its arguments, whichever commit of the repository is read."""
+    target, given = model_identity({"model": model, "model_args": arguments}, registry) or (model, arguments)
+    return json.dumps([target, {key: given[key] for key in sorted(given) if key != "revision"}], default=str)

@@ -1,0 +1,164 @@
+"""Dual encoders on videos: each frame is encoded as an image, and a video's features are the mean over its frames.
+
+A model with pooled features is the same model: it has all other methods of its class, and shares its weights, so what
+trains, saves or restores them needs to know nothing of frames. A prepared video is one row, [frames, ...].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ttmbench._util.images import frames_of
+from ttmbench.errors import UsageError
+from ttmbench.protocols import (
+    Adapter,
+    Augmentable,
+    Batch,
+    BeforeNormalization,
+    ShowsFrames,
+    TrainableInParts,
+)
+from ttmbench.scoring.capabilities import Capabilities
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+AFTER, BEFORE = "after_normalization", "before_normalization"
+
+
+def on_videos(model: Capabilities, name: str, frames: int, pooling: str) -> Capabilities:
+    """A model as it takes videos of so many frames; UsageError if it cannot.
+
+    A dual encoder pools features. A model that chooses answers, or that says so (`ShowsFrames`), is shown the frames as
+    the images of one turn. What ignores images or reads stored features is taken as it is.
+    """
+    adapter: Any = model.adapter
+    if model.scores == "choices":
+        if model.choice_scorer is not None and model.choice_scorer.choice_style.side_by_side:
+            raise UsageError(f"side_by_side joins images, and the items of task '{name}' are videos; leave it out")
+        return model
+    if model.stored_features is not None or model.blind is not None:
+        return model
+    if model.dual_encoder is not None:
+        if pooling == BEFORE and not isinstance(adapter, BeforeNormalization):
+            raise UsageError(
+                f"video.pooling={BEFORE}: the model gives no features before they are normalised; use {AFTER}"
+            )
+        return Capabilities(_pooled_over_frames(adapter, frames, pooling))
+    if isinstance(adapter, ShowsFrames):
+        shown = copy(adapter)
+        shown.frames = frames
+        return Capabilities(shown)
+    raise UsageError(
+        f"the items of task '{name}' are videos, and this model scores a caption with one image; use a dual encoder or "
+        "a chat model (`ttmbench ls models`)"
+    )
+
+
+def _pooled_over_frames(adapter: Any, frames: int, pooling: str) -> object:
+    parts: list[type] = [_TrainedOverFrames] if isinstance(adapter, TrainableInParts) else []
+    parts += [_CroppedOverFrames] if isinstance(adapter, Augmentable) else []
+    parts.append(_OverFrames)
+    kind = type(adapter)
+    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    over_frames: Any = type(kind.__name__, (*parts, kind), named)
+    pooled = over_frames.__new__(over_frames)
+    vars(pooled).update(vars(adapter))
+    pooled.on_images, pooled.frames, pooled.pooling = adapter, frames, pooling
+    return pooled
+
+
+class _OverFrames:
+    """Methods in place of a dual encoder's own; ``on_images`` is the model as it was."""
+
+    on_images: Any
+    frames: int
+    pooling: str
+
+    def fingerprint(self) -> Mapping[str, Any] | str:
+        """The model's own, and how frames are pooled: which they are is known from the pixels."""
+        own = self.on_images.fingerprint() if isinstance(self.on_images, Adapter) else ""
+        return {**own, "pooling": self.pooling} if own and isinstance(own, Mapping) else own and f"{own} {self.pooling}"
+
+    def prepare_images(self, images: Sequence[Image]) -> Batch:
+        """One row a video, [frames, ...]."""
+        return self._rows(self.on_images.prepare_images(self._frames(images)))
+
+    def encode_images(self, prepared: Batch) -> torch.Tensor:
+        """Features of videos, as long as those of frames."""
+        return self._pooled(prepared, self.on_images.encode_images, training=False)
+
+    def _pooled(self, prepared: Batch, encode: Callable[[Batch], torch.Tensor], training: bool) -> torch.Tensor:
+        """Frames are encoded position by position, so that a batch has as many rows as of images."""
+        if self.pooling == BEFORE:
+
+            def before(batch: Batch) -> torch.Tensor:
+                features: torch.Tensor = self.on_images.features_before_normalization(batch, training)
+                return features
+
+            features = self._each(prepared, before).mean(dim=1)
+            return features / features.norm(dim=-1, keepdim=True)
+        features = self._each(prepared, encode)
+        mean = features.mean(dim=1)
+        return mean * (features.norm(dim=-1, keepdim=True).mean(dim=1) / mean.norm(dim=-1, keepdim=True))
+
+    def _each(self, prepared: Batch, encode: Callable[[Batch], torch.Tensor]) -> torch.Tensor:
+        """Features of every frame, [videos, frames, ...]."""
+        return torch.stack([encode(_at(prepared, position)) for position in range(self.frames)], dim=1)
+
+    def _frames(self, videos: Sequence[Image]) -> list[Image]:
+        frames = [frame for video in videos for frame in frames_of(video)]
+        assert len(frames) == len(videos) * self.frames, "the source reads as many frames as the task says"
+        return frames
+
+    def _rows(self, frames: Batch) -> Batch:
+        """Prepared frames as rows of videos."""
+        if isinstance(frames, list):
+            return [frames[start : start + self.frames] for start in range(0, len(frames), self.frames)]
+        if isinstance(frames, Mapping):
+            return {name: tensor.reshape(-1, self.frames, *tensor.shape[1:]) for name, tensor in frames.items()}
+        return frames.reshape(-1, self.frames, *frames.shape[1:])
+
+
+class _TrainedOverFrames(_OverFrames):
+    """A `TrainableInParts`: gradients reach every frame."""
+
+    def train_images(self, prepared: Batch) -> torch.Tensor:
+        """As `encode_images`, with gradients."""
+        return self._pooled(prepared, self.on_images.train_images, training=True)
+
+    def matching_loss(self, images: Batch, captions: Batch) -> torch.Tensor:
+        """The model's own loss of pooled features."""
+        model: TrainableInParts = self.on_images
+        return model.loss_of(self.train_images(images), model.train_captions(captions))
+
+
+class _CroppedOverFrames(_OverFrames):
+    """An `Augmentable`: all frames of a video are cropped alike."""
+
+    def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Batch:
+        """One row a video, [frames, ...]."""
+        return self._rows(self.on_images.prepare_enlarged(self._frames(images), scale))
+
+    def crop(self, enlarged: Batch, corners: np.ndarray) -> Batch:
+        """The same window of every frame of a video."""
+        cropped = [self.on_images.crop(_at(enlarged, position), corners) for position in range(self.frames)]
+        if isinstance(cropped[0], Mapping):
+            return {name: torch.stack([part[name] for part in cropped], dim=1) for name in cropped[0]}
+        if isinstance(cropped[0], list):
+            return [list(frames) for frames in zip(*cropped, strict=True)]
+        return torch.stack(cropped, dim=1)
+
+
+def _at(prepared: Batch, position: int) -> Batch:
+    """One frame of each prepared video."""
+    if isinstance(prepared, list):
+        return [frames[position] for frames in prepared]
+    if isinstance(prepared, Mapping):
+        return {name: tensor[:, position] for name, tensor in prepared.items()}
+    return prepared[:, position]
