@@ -174,3 +174,48 @@ def test_a_caption_template_of_a_task_file_and_of_none_that_fits(tmp_path):
             find("shapes_color").with_source({"caption_template": wrong})
     with pytest.raises(UsageError, match="caption_template: only a task of kind groups or retrieval has it"):
         find("shapes_naming").with_source(PHOTO)
+
+
+CHOICES = "correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer_template,image_path\n"
+
+
+def test_negbench_counts_ties_both_ways_and_reads_paths_of_others(tmp_path, capsys):
+    rows = [
+        "0,a dog and no cat,a cat and no dog,a cat,no dog,hybrid,/work/of/others/data/coco/images/val2017/{:012d}.jpg",
+        "0,a red bus,a red bus,a red bus,a red bus,positive,data/coco/images/val2017/{:012d}.jpg",  # can only tie
+        "2,no car,no bus,a bus,a blue bus,positive,data/coco/images/val2017/{:012d}.jpg",
+    ]
+    table = CHOICES + "".join(f"{row.format(139 + at % 2)}\n" for at, row in enumerate(rows))
+    write(tmp_path / "negbench" / "images" / "COCO_val_mcq_llama3.1_rephrased.csv", table)
+    for number in (139, 140):
+        write(tmp_path / "coco" / "val2017" / f"{number:012d}.jpg", encoded((number, 0, 0), form="JPEG"))
+    path = rewritten(tmp_path, "negbench_mcq_coco", lambda spec: spec["group"].update(n_groups=3))
+    groups = load(path, tmp_path).groups
+    assert [group.captions[0] for group in groups] == ["a dog and no cat", "a red bus", "a bus"]
+    assert groups[2].captions[1:] == ("no car", "no bus", "a blue bus") and groups[0].images[0] == groups[2].images[0]
+    code, said, _ = run(capsys, "validate", path, "--data_dir", tmp_path)
+    assert code == 4 and "group 1 has the same caption twice, so it can only tie" in said
+    out = tmp_path / "r.json"
+    asked = ("--model", "tiny-clip", "--tasks", path, "--bootstrap_iters", 0, "--use_cache", "off", "-o", out)
+    assert run(capsys, *asked, "--data_dir", tmp_path)[0] == 0
+    strict, lenient = (
+        json.loads(out.read_text(encoding="utf-8"))["results"]["mine"][f"{metric},none"]
+        for metric in ("text_score", "text_score_ties_right")
+    )
+    assert lenient - strict == pytest.approx(1 / 3)
+
+
+def test_negbench_retrieval_has_lists_of_captions_as_texts(tmp_path, capsys):
+    name = "COCO_val_negated_retrieval_llama3.1_rephrased_affneg_true.csv"
+    table = "filepath,captions\n"
+    for number, caption in enumerate(("a dog", 'it\'s a "cat", here')):
+        image = f"{number:012d}.jpg"
+        write(tmp_path / "coco" / "val2017" / image, encoded((90 * number, 0, 0), form="JPEG"))
+        cell = str([f"{caption}. No bus {again}." for again in range(5)]).replace('"', '""')
+        table += f'data/coco/images/val2017/{image},"{cell}"\n'
+    write(tmp_path / "negbench" / "images" / name, table)
+    path = rewritten(tmp_path, "negbench_retrieval_coco_negated", lambda spec: spec["group"].update(n_groups=2))
+    code, said, _ = run(capsys, "validate", path, "--data_dir", tmp_path)
+    assert code == 0 and "2 images with 10 captions, all images decode" in said
+    code, said, _ = run(capsys, "download", "negbench", "--data_dir", tmp_path / "empty", "--dry_run")
+    assert code == 0 and "1kSEq0mkV1t1T8GuOAM65iz_iAA7e5gxB" in said and f"images/{name}" in said

@@ -43,6 +43,7 @@ class FileOptions(BaseModel):
     join: dict[str, JoinedFile] = {}  # name -> file with as many rows as ``file``; its cells are ``name.column``
     images: str | list[str] = "."  # folder that image names start from, or several, searched in this order
     strip: str = ""  # prefix to remove from image names
+    basename: bool = False  # of the path of an image only the last part is its name
     fields: tuple[str, ...] = ()  # names of the cells, where rows are JSON lists
     nested: bool = False  # rows lie in lists, and these in objects of any depth, whose keys become parts of ids
     literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
@@ -78,6 +79,11 @@ class FileOptions(BaseModel):
         """Folders in which images are looked for."""
         return [self.images] if isinstance(self.images, str) else self.images
 
+    def name_of(self, cell: ImageCell) -> str:
+        """The path of an image below its folder."""
+        name = cell.name.removeprefix(self.strip)
+        return name.replace("\\", "/").rpartition("/")[2] if self.basename else name
+
     def moved(self, paths: Mapping[str, str]) -> Self:
         """The same options with other paths: path -> new path."""
         files = {name: part.model_copy(update={"file": paths[part.file]}) for name, part in self.files.items()}
@@ -112,7 +118,7 @@ def read_files(
     leave_out = options.missing == "leave_out"
 
     def image(cell: ImageCell) -> ImageRef:
-        name = cell.name.removeprefix(options.strip)
+        name = options.name_of(cell)
         if name not in present:
             path = _path(cell, name, folders, roots)
             if not path.is_file():
@@ -150,7 +156,7 @@ def missing_images(
     checked: set[str] = set()
 
     def image(cell: ImageCell) -> ImageRef:
-        name = cell.name.removeprefix(options.strip)
+        name = options.name_of(cell)
         if name not in checked:
             checked.add(name)
             if not _path(cell, name, folders, roots).is_file():
