@@ -1,4 +1,4 @@
-"""Writes the tables of all named models (docs/models.md), tasks (docs/tasks.md) and methods (docs/methods.md).
+"""Writes the tables of all named models, tasks and methods, and those of published results, into their pages.
 
 python scripts/docs/tables.py write    # after the catalogue, a task file or a method changed
 python scripts/docs/tables.py check    # fails if a table is not what these say
@@ -178,11 +178,15 @@ def _paper(reference: str) -> str:
 
 def main() -> None:
     """Puts each table between ``<!-- name -->`` and ``<!-- /name -->`` of its page, or checks that it is there."""
+    import published_tables as published  # which lies beside this file
+
     if sys.argv[1:] not in (["write"], ["check"]):
         sys.exit(__doc__)
     pages = {"models": "models.md", "finetuned": "models.md", "tasks": "tasks.md", "methods": "methods.md"}
-    for name, table in (("models", models), ("finetuned", finetuned), ("tasks", tasks), ("methods", methods)):
-        page = DOCS / pages[name]
+    of_published = [(f"published {table.__name__}", table) for table in published.TABLES]
+    named = (("models", models), ("finetuned", finetuned), ("tasks", tasks), ("methods", methods), *of_published)
+    for name, table in named:
+        page = DOCS / pages.get(name, "published.md")
         text = page.read_text(encoding="utf-8")
         before, start, rest = text.partition(f"<!-- {name} -->\n")
         end = rest[rest.index(f"\n<!-- /{name} -->") :]
