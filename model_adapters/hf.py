@@ -44,7 +44,7 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PretrainedConfig, ProcessorMixin
+    from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 __all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
 UNSCALED = {"do_rescale": False, "do_normalize": False}
@@ -77,6 +77,19 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
     parts = load_part(AutoTokenizer, parts_of), load_part(AutoImageProcessor, parts_of)
     adapter = TransformersModel(LoadedModel(model, files, *parts), asked)
     adapter.model_notes = () if note is None or quick is not None else (note,)
+    return adapter
+
+
+def wrap(
+    model: PreTrainedModel, processor: ProcessorMixin, *, device: str, dtype: str, compile: bool
+) -> TransformersModel:
+    """An adapter for a dual encoder that a program has loaded, with its tokenizer and image processor."""
+    name = model.name_or_path or type(model).__name__
+    how = {"pretrained": name, "device": device, "dtype": dtype, "compile": compile}
+    note = note_on_activation(model.config, name)
+    loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
+    adapter = TransformersModel(loaded, ContrastiveOptions.read(how))
+    adapter.model_notes = () if note is None else (note,)
     return adapter
 
 

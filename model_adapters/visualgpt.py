@@ -286,7 +286,7 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
     def fingerprint(self) -> Mapping[str, object]:
         """As for every model that writes captions, and the frames of noise where a model takes films."""
         extra = {} if self._frames == 1 else {"noise_frames": f"{self._frames}, equal"}
-        return {**super().fingerprint(), **extra}
+        return {**super().fingerprint(), **self.chat.declared, **extra}
 
     def declared_prompt(self) -> str:
         """The whole prompt, as the template makes it."""
@@ -314,16 +314,14 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
         return [replace(image, features={**image.features, PIXELS: pixels})]
 
     def _next_tokens(self, images: list[SeenImage], captions: Sequence[str]) -> Tokens:
-        rows, masks = [], []
-        for (image, _), caption in zip(images, captions, strict=True):
-            row, start = self._row(image, caption)
-            rows.append(row)
-            masks.append(torch.arange(len(row["input_ids"])) >= start)
+        begun = [self._row(image, caption) for (image, _), caption in zip(images, captions, strict=True)]
+        rows = [row for row, _ in begun]
+        own = [row["input_ids"][start:] for row, start in begun]  # a caption's tokens
         # A token is predicted by the logits at the position before it.
-        before = [torch.cat([mask[1:], mask.new_zeros(1)]) for mask in masks]
+        before = [torch.arange(start - 1, len(row["input_ids"]) - 1) for row, start in begun]
         logits = self.chat.logits([seen for _, seen in images], rows, before)
-        targets = torch.cat([row["input_ids"][mask] for row, mask in zip(rows, masks, strict=True)])
-        pairs = torch.cat([torch.full((int(mask.sum()),), pair) for pair, mask in enumerate(masks)])
+        targets = torch.cat(own)
+        pairs = torch.repeat_interleave(torch.tensor([len(tokens) for tokens in own]))
         return logits, targets.to(self.device), pairs.to(self.device)
 
     def _row(self, image: PreparedImage, caption: str) -> tuple[Row, int]:

@@ -1,7 +1,7 @@
 """Generative models that see an image in their prompt, through transformers' processors and chat templates.
 
-An image is preprocessed once, and encoded once a pass. Rows of a batch are padded on the right and masked: no token
-attends to a later one, so positions and answers are those of a row alone.
+An image is preprocessed once, and encoded once a pass, with the tokens that all its prompts begin with. Rows of a batch
+are padded on the right and masked: no token attends to a later one, so positions and answers are those of a row alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -17,20 +17,19 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from ttmbench._util.images import frames_of
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import pick_device, placement_of, settle, with_weights
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, Pretrained, load_config, load_part, load_weights
+from ttmbench.model_adapters._shared.prompt_batches import REUSES_PREFIX, Parts, Row, by_prefix, padded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import BatchFeature
     from transformers.image_processing_utils import BaseImageProcessor
     from transformers.modeling_outputs import BaseModelOutputWithPooling
-
-Row = dict[str, torch.Tensor]
-"""Tokens of one prompt, each tensor [tokens]."""
 
 # Models without a chat template: the text before a question, and the request for a caption.
 PREFIXES = {"paligemma": ("answer en ", "caption en")}
@@ -133,6 +132,11 @@ class ImageTextModel(PromptedModel):
         if not self.processor.chat_template and self.kind not in PREFIXES:
             raise UsageError(f"{name} has no chat template, so it is not known how to ask it")
 
+    @property
+    def declared(self) -> dict[str, object]:
+        """Whether an image's tokens are computed once, which changes scores by rounding."""
+        return {"image_prefix": "computed once"} if self.kind in REUSES_PREFIX else {}
+
     def ask(self, question: str, images: int = 1) -> str:
         """The prompt that shows the images and asks: the model's next token begins its answer."""
         if not self.processor.chat_template:
@@ -163,12 +167,13 @@ class ImageTextModel(PromptedModel):
         return {name: torch.cat([value, more[name]]) for name, value in row.items()}
 
     def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
-        """Preprocesses each image once."""
+        """Preprocesses each image once, of a video its frames."""
         prepared = []
-        probe = self.ask("?")  # every template takes an image with a question
         for image in images:
+            frames = frames_of(image)
+            probe = self.ask("?", len(frames))  # every template takes an image with a question
             with self._remembering(None) as memory:
-                inputs = self.process(probe, [image])
+                inputs = self.process(probe, frames)
             length = inputs["input_ids"].shape
             features = {name: value for name, value in inputs.items() if value.shape != length and name != "labels"}
             prepared.append(PreparedImage(image, memory.answer, features))
@@ -178,7 +183,7 @@ class ImageTextModel(PromptedModel):
         """A prompt's tokens for an image, with as many placeholders as the image has features."""
         if prompt not in image.rows:
             with self._remembering(image.answer):
-                inputs = self.process(prompt, [image.image])
+                inputs = self.process(prompt, frames_of(image.image))
             length = inputs["input_ids"].shape
             image.rows[prompt] = {
                 name: value[0]
@@ -210,32 +215,86 @@ class ImageTextModel(PromptedModel):
         return EncodedImage(type(output)(**known), beside)
 
     def logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Next-token logits.
+        """Next-token logits. Without gradients, what several prompts of an image begin with is computed once.
 
         Args:
             seen: encoded images.
             rows: as many prompts.
-            keep: after which tokens of each prompt the next one is asked for, bool [tokens].
+            keep: after which tokens of each prompt the next one is asked for, ascending int [kept], on the CPU.
 
         Returns:
             float32 [all kept, vocabulary], row by row.
         """
-        pad = self.tokenizer.pad_token_id or 0
-        batch = padded(rows, lambda name: pad if name == "input_ids" else 0)
-        inputs = {name: value.to(self.device) for name, value in batch.items()}
-        mask = torch.nn.utils.rnn.pad_sequence(list(keep), batch_first=True).to(self.device)
-        for name in self._forward.intersection(seen[0].beside):
-            inputs[name] = torch.cat([image.beside[name] for image in seen])
-        if "logits_to_keep" in self._forward:
-            inputs["logits_to_keep"] = mask
-        output = self.model(**inputs, mm_encoder_outputs={"image": _together(seen)}, use_cache=False)
-        logits: torch.Tensor = output.logits if "logits_to_keep" in inputs else output.logits[mask]
-        return logits.float()
+        answers: dict[int, torch.Tensor] = {}
+        parts: Parts = [(range(len(rows)), 0)]
+        if self.kind in REUSES_PREFIX and not torch.is_grad_enabled():
+            ids = [row["input_ids"] for row in rows]
+            parts = by_prefix([id(image) for image in seen], ids, keep, self.model.config.image_token_id)
+        for members, length in parts:
+            images, prompts = [seen[at] for at in members], [rows[at] for at in members]
+            kept = [keep[at] for at in members]
+            found = self._after_prefix(images, prompts, kept, length) if length else self._whole(images, prompts, kept)
+            answers.update(zip(members, found, strict=True))
+        return torch.cat([answers[at] for at in range(len(rows))])
 
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
         """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
-        keep = [torch.arange(len(row["input_ids"])) >= len(row["input_ids"]) - count for row in rows]
+        lengths = [len(row["input_ids"]) for row in rows]
+        keep = [torch.arange(length - count, length) for length in lengths]
         return self.logits(seen, rows, keep).reshape(len(rows), count, -1)
+
+    def _whole(
+        self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """`logits` of each row, all of it computed."""
+        return self._kept(keep, **self._padded(rows), **self._shown(seen), use_cache=False)
+
+    def _after_prefix(
+        self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor], length: int
+    ) -> Sequence[torch.Tensor]:
+        """`logits` of each row; the first ``length`` tokens, equal but for what is in the image, once an image."""
+        first = {id(image): at for at, image in reversed(list(enumerate(seen)))}  # an image's first row
+        number = {image: at for at, image in enumerate(first)}
+        which = torch.tensor([number[id(image)] for image in seen])
+        prefixes = [{name: value[:length] for name, value in rows[at].items()} for at in first.values()]
+        last = {"logits_to_keep": 1} if "logits_to_keep" in self._forward else {}
+        shown = self._shown([seen[at] for at in first.values()])
+        begun = self.model(**self._padded(prefixes), **shown, **last, use_cache=True)
+        if not getattr(self.model, "hf_device_map", None):  # else the layers' states lie on several devices
+            which = which.to(self.device, non_blocking=True)
+        begun.past_key_values.batch_select_indices(which)
+        rest = self._padded([{name: row[name][length:] for name in ("input_ids", "attention_mask")} for row in rows])
+        seen_before = torch.ones(len(rows), length, dtype=rest["attention_mask"].dtype, device=self.device)
+        positions = torch.arange(length, length + rest["input_ids"].shape[1], device=self.device).expand(len(rows), -1)
+        shift = getattr(self._core, "rope_deltas", None)  # where images' tokens have positions in two dimensions
+        return self._kept(
+            [kept - length for kept in keep],
+            input_ids=rest["input_ids"],
+            attention_mask=torch.cat([seen_before, rest["attention_mask"]], dim=1),
+            position_ids=positions if shift is None else positions + shift[which],
+            past_key_values=begun.past_key_values,
+            use_cache=True,
+        )
+
+    def _padded(self, rows: Sequence[Row]) -> Row:
+        pad = self.tokenizer.pad_token_id or 0
+        batch = padded(rows, lambda name: pad if name == "input_ids" else 0)
+        return {name: value.to(self.device, non_blocking=True) for name, value in batch.items()}
+
+    def _shown(self, seen: Sequence[EncodedImage]) -> dict[str, object]:
+        """Inputs of the model for encoded images."""
+        beside = self._forward.intersection(seen[0].beside)
+        about = {name: torch.cat([image.beside[name] for image in seen]) for name in beside}
+        return {**about, "mm_encoder_outputs": {"image": _together(seen)}}
+
+    def _kept(self, keep: Sequence[torch.Tensor], **inputs: object) -> Sequence[torch.Tensor]:
+        """Logits after some tokens of each row, float32 [kept, vocabulary] each. Indices: a mask has the host wait."""
+        places = torch.nn.utils.rnn.pad_sequence(list(keep), batch_first=True).to(self.device, non_blocking=True)
+        if "logits_to_keep" in self._forward:
+            logits = self.model(**inputs, logits_to_keep=places).logits
+        else:
+            logits = torch.take_along_dim(self.model(**inputs).logits, places[..., None], dim=1)
+        return [row[: len(kept)].float() for row, kept in zip(logits, keep, strict=True)]
 
     def _render(self, question: str, answer: str | None = None, images: int = 1) -> str:
         content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
@@ -323,14 +382,6 @@ def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -
     for name in ("image_processor_type", "processor_class", "do_pad"):
         settings.pop(name, None)
     return LlavaImageProcessor(**settings, do_pad=pad)
-
-
-def padded(rows: Sequence[Row], pad: Callable[[str], int]) -> Row:
-    """Rows of several lengths as one tensor per name, [rows, tokens], padded on the right by ``pad(name)``."""
-    return {
-        name: torch.nn.utils.rnn.pad_sequence([row[name] for row in rows], batch_first=True, padding_value=pad(name))
-        for name in rows[0]
-    }
 
 
 def _together(seen: Sequence[EncodedImage]) -> BaseModelOutputWithPooling:

@@ -253,7 +253,7 @@ def test_task_args_reach_the_sources_of_a_list():
 def test_validate_and_doctor_take_what_run_takes(capsys, tmp_path):
     assert main(["validate", "shapes_*", "--schema_only"]) == 0
     out = capsys.readouterr().out
-    kinds = ("color", "color_global", "naming", "place", "replace", "retrieval", "spatial")
+    kinds = ("color", "color_global", "naming", "order", "place", "replace", "retrieval", "spatial")
     assert [line.partition(":")[0] for line in out.splitlines()] == [f"shapes_{kind}" for kind in kinds]
     assert main(["validate", "shapes_place,whatsup", "shapes_place", "--schema_only"]) == 0
     names = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]

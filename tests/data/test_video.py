@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.task_data import find, load, task_file, write
+from support.task_data import find, load, rewritten, task_file, write
 
 from ttmbench._util.images import frames_of
+from ttmbench.cli import main
 from ttmbench.data.rendered.clips import FRAMES, make_clips
 from ttmbench.data.rendered.drawing import SIZE as SIDE
 from ttmbench.data.rendered.drawing import UNIT
@@ -21,13 +24,13 @@ from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.scoring.fingerprint import open_upright
 from ttmbench.types import Group
 
-SIZE, TOTAL = 32, 12  # of the videos here, in which frame n is grey of level 20 n
+SIZE, TOTAL = 32, 12  # of the videos here, in which frame n is grey of level 7 n
 END = SIDE * UNIT  # right edge of a drawn frame
 GROUP = {"shape": [2, 2], "id": "id", "images": ["first", "second"], "captions": ["one", "other"]}
 
 
 def frame(number: int) -> Image.Image:
-    return Image.new("RGB", (SIZE, SIZE), (20 * number,) * 3)
+    return Image.new("RGB", (SIZE, SIZE), (min(255, 7 * number),) * 3)
 
 
 def video_file(path: Path, total: int = TOTAL) -> Path:
@@ -64,7 +67,7 @@ def levels(group: Group, item: int = 0) -> list[int]:
     """Which frames were read."""
     opened = open_upright(group.images[item], group.group_id)
     assert all(image.size == (SIZE, SIZE) for image in frames_of(opened))
-    return [round(float(np.asarray(image).mean()) / 20) for image in frames_of(opened)]
+    return [round(float(np.asarray(image).mean()) / 7) for image in frames_of(opened)]
 
 
 @pytest.mark.parametrize("ending", [".gif", ".webp", ".png", ".mp4", ".webm", ".avi"])
@@ -147,3 +150,40 @@ def test_clips_of_a_group_are_each_other_backwards_and_have_pinned_bytes():
     drawn = [render(scene).tobytes() for group in groups[:2] for clip in group.clips for scene in clip[::5]]
     digest = "345d379436ebc60680df39f834bc133dfa747b9e49e5f0dbb957c38cb946f64f"
     assert hashlib.sha256(b"".join(drawn)).hexdigest() == digest
+
+
+def test_vinoground_is_fetched_and_scored(site, tmp_path, capsys):
+    """Rows without an id: the n-th row has the videos n_pos.mp4 and n_neg.mp4."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as packed:
+        for number in range(2):
+            for side, total in (("pos", 34 + number), ("neg", 32)):
+                name = f"{number}_{side}.mp4"
+                packed.write(video_file(tmp_path / name, total), f"vinoground_videos/{name}")
+    rows = (
+        "index,major,minor,pos_cap,neg_cap\n7,action,interaction;cyclical,a man sits and then stands,a man stands and "
+    )
+    rows += 'then sits\n9,object,,"the dog, then the cat, enters","the cat, then the dog, enters"\n'
+    address = "/datasets/HanSolo9682/Vinoground/resolve/main"
+    site.put(f"{address}/vinoground.csv", rows.encode())
+    site.put(f"{address}/vinoground_videos.zip", archive.getvalue())
+
+    def from_here(spec: dict) -> None:
+        spec["group"]["n_groups"] = 2
+        for origin in spec["source"]["get"].values():
+            origin["url"] = origin["url"].replace("https://huggingface.co", site.url)
+
+    path, data = rewritten(tmp_path, "vinoground", from_here), str(tmp_path / "data")
+    assert main(["download", str(path), "--data_dir", data]) == 0
+    assert main(["validate", str(path), "--data_dir", data, "--offline"]) == 0
+    assert (
+        "2 groups, all videos decode" in (said := capsys.readouterr().out)
+        and "(32x32, 32x32 px, 32 frames each)" in said
+    )
+    group = load(path, Path(data)).groups[0]
+    assert (group.group_id, [image.name for image in group.images]) == ("0", ["0_pos.mp4", "0_neg.mp4"])
+    assert group.tags == {"major": "action", "minor": "interaction;cyclical"}
+    assert levels(group)[:3] == [0, 1, 2] and levels(group)[-1] == 33
+    options = ["--data_dir", data, "--offline", "--device", "cpu", "--task_args", "video.frames=2,video.rule=middles"]
+    assert main(["--model", "tiny-clip", "--tasks", str(path), "--bootstrap_iters", "0", *options]) == 0
+    assert "group_score" in capsys.readouterr().out

@@ -216,9 +216,7 @@ def test_every_option_changes_the_scores(adapter, change, positive):
 
 
 def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter):
-    with pytest.raises(
-        UsageError, match=r"^reward=openai/clip: other reward models are not supported yet; use reward=self$"
-    ):
+    with pytest.raises(UsageError, match=r"^reward=openai/clip must be self or the name of a model .* has loaded$"):
         next(rlcf(training_task(adapter), reward="openai/clip"))
     with pytest.raises(UsageError, match=r"direction=t2i needs groups of at least two images .* not 1x2"):
         next(rlcf(training_task(adapter, m=1), direction="t2i"))

@@ -235,6 +235,25 @@ def frames_of(image: Image) -> list[Image]:
     return [image.crop((0, height * at, image.width, height * (at + 1))) for at in range(frames)]
 
 
+def about_frames(frames: int) -> str:
+    """What a question says first where its images are frames of a video; empty for one image.
+
+    >>> about_frames(8)
+    'The 8 images are frames of a video, in order. '
+    """
+    return f"The {frames} images are frames of a video, in order. " if frames > 1 else ""
+
+
+def frames_of_videos(names: Sequence[str], open_video: Callable[[str], Image], frames: int) -> LazyImages:
+    """The frames of several videos, one video after the other, each opened when a frame of it is used."""
+
+    def open_frame(name: str) -> Image:
+        position, _, video = name.partition(" ")
+        return frames_of(open_video(video))[int(position)]
+
+    return LazyImages([f"{position} {name}" for name in names for position in range(frames)], open_frame)
+
+
 def side_by_side(images: Sequence[Image]) -> Image:
     """Joins RGB images from left to right, scaled to the height of the highest."""
     import numpy as np

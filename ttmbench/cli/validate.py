@@ -18,7 +18,7 @@ from ttmbench.cli.options import OFFLINE, add_data_files, count
 from ttmbench.cli.task_chance import chance_of
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.classes import labels_of, load_classes
-from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data
+from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data, suspects_in
 from ttmbench.data.paths import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def validate(options: argparse.Namespace) -> int:
-    """Print one line per task, and one per finding of a submission; returns the highest exit code."""
+    """Print one line per task, with places to look at below, and one per finding; returns the highest exit code."""
     registry = build_registry(options.include_path or [])
     given_data_folder(options.data_dir)
     results = [word for word in options.tasks if _is_submission(registry, word)]
@@ -130,6 +130,7 @@ def _check_data(registry: Registry, task: TaskFile, options: argparse.Namespace)
     return (
         f"{_size(task, loaded)}, all {items} decode{notes}; {report.images} {items} from {source}; "
         f"first: {first.group_id} ({sizes} px{frames}) {' | '.join(first.captions)}"
+        + "".join(f"\n  {line}" for line in suspects_in(task.spec, loaded.groups))
     )
 
 

@@ -28,6 +28,7 @@ from pydantic import (
 from ttmbench.errors import DataError, UsageError
 
 _FORMAT = re.compile(r"0?\d{0,2}d?")
+NUMBER = "_row"  # in place of a column: the number of the row
 _MISSING = object()
 Plain = StrictBool | StrictInt | StrictFloat | str
 
@@ -45,12 +46,13 @@ class Row:
     def cell(self, column: str) -> Any:
         """A cell; ``a.b`` is item b of the mapping in column a, ``a.0`` the first item of the list in it.
 
+        ``_row`` is the row's number from 0, unless there is a column of that name.
         Where some rows have a list and others a single text, ``a.0`` is the text itself. DataError with the columns
         that exist if there is no such column.
         """
         value = self.cells.get(column, _MISSING)
         if value is _MISSING:
-            value = _inner(self.cells, column.split("."))
+            value = self.index if column == NUMBER else _inner(self.cells, column.split("."))
         if value is _MISSING:
             known = ", ".join(map(str, self.cells))
             raise DataError(f"{self.where}: row {self.index} has no column '{column}'; it has {known}")
@@ -132,11 +134,11 @@ class Row:
         path = PathPart.model_validate(column)
         value = self.value(path.column)
         if path.part is None:
-            return path.names.get(str(value), value)
+            return path.tag_of(value)
         parts = value.split("/") if isinstance(value, str) else []
         if path.part >= len(parts):
             raise DataError(f"{self.named(path.column)} is {value!r:.80}, which has no part {path.part}")
-        return path.names.get(parts[path.part], parts[path.part])
+        return path.tag_of(parts[path.part])
 
     def named(self, column: str) -> str:
         """A cell of the row, for messages."""
@@ -178,12 +180,23 @@ class PathPart(BaseModel):
         column: column of the path, or a template of columns.
         part: which part of it, counted from 0; without it the whole cell.
         names: part -> tag; a part that is not listed is its own tag.
+        containing: text in the part -> tag, of the parts that ``names`` does not list; the first text counts.
+        otherwise: tag of all other parts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     column: str
     part: int | None = Field(None, ge=0)
     names: dict[str, str] = {}
+    containing: dict[str, str] = {}
+    otherwise: str | None = None
+
+    def tag_of(self, part: object) -> object:
+        """The tag that stands for a part; the part itself where none does."""
+        text = str(part)
+        named = [tag for words, tag in self.containing.items() if words in text]
+        found = self.names.get(text, named[0] if named else self.otherwise)
+        return part if found is None else found
 
 
 class Condition(BaseModel):

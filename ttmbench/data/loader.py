@@ -45,19 +45,21 @@ def load_task_data(
     """
     spec = task.spec
     if task.groups is not None:
-        return Loaded(list(task.groups[:limit]), {"kind": spec.source["kind"]})
+        return fill_template(Loaded(list(task.groups[:limit]), {"kind": spec.source["kind"]}), spec.caption_template)
     folder = given_data_folder(data_dir)
     request = replace(_request(registry, task, folder), limit=limit, offline=offline)
     try:
         loaded = _read_source(registry, spec.source, request)
     except OutOfReachError as error:
-        page = f"https://huggingface.co/datasets/{spec.source.get('path')}"
+        kind = "" if spec.source.get("repo_type") == "model" else "datasets/"
+        page = f"https://huggingface.co/{kind}{spec.source.get('path')}"
         text = str(error)
         if not ("gated" in text or "ttmbench download" in text or is_local(str(spec.source.get("path")))):
             text += f"; `ttmbench download {spec.task}` fetches what it can"
         if spec.gated and "path" in spec.source and page not in text:
             text += f". It is gated: before the first run accept its terms at {page} and set HF_TOKEN"
         raise OutOfReachError(text) from error
+    loaded = fill_template(loaded, spec.caption_template)
     loaded = add_tags(loaded, spec.group.constant_tags, spec.group.tag_files, folder)
     if spec.video is not None:  # with its defaults
         loaded = replace(loaded, source={**loaded.source, "video": spec.video.model_dump()})
@@ -140,6 +142,17 @@ def _read_source(registry: Registry, source: Mapping[str, object], request: Sour
         ]
     # The record of a reader that names its kind is complete; others get the options.
     return Loaded(groups, loaded.source if "kind" in loaded.source else {**source, **loaded.source})
+
+
+def fill_template(loaded: Loaded, template: str | None) -> Loaded:
+    """Every caption in its place in a template such as ``a photo of {}``, which the record then states."""
+    if template is None:
+        return loaded
+    groups = [
+        replace(group, captions=tuple(template.replace("{}", caption) for caption in group.captions))
+        for group in loaded.groups
+    ]
+    return Loaded(groups, {**loaded.source, "caption_template": template})
 
 
 def add_tags(loaded: Loaded, constant: Mapping[str, str], tag_files: Mapping[str, TagFile], data_dir: Path) -> Loaded:
@@ -292,6 +305,19 @@ def audit_groups(spec: TaskSpec, groups: Sequence[Group], digest_of: Callable[[I
         report.notes += [f"{repeated} captions repeat an earlier one and can only tie"] if repeated else []
     report.notes += [f"{count} groups {_KNOWN[defect]}, as is known" for defect, count in known.items()]
     return report
+
+
+def suspects_in(spec: TaskSpec, groups: Sequence[Group]) -> list[str]:
+    """One line for each suspicious text of the task file: the groups whose captions contain it, and the reason."""
+    lines = []
+    for text, why in spec.group.suspects.items():
+        found = [group for group in groups if any(text.casefold() in caption.casefold() for caption in group.captions)]
+        shown = [f"{group.group_id} ({', '.join(image.name for image in group.images)})" for group in found]
+        where = (
+            f"look at {', '.join(shown)}, which has '{text}'" if found else f"look for '{text}', which no caption has"
+        )
+        lines.append(f"{where}: {why}")
+    return lines
 
 
 def _repeated(values: Iterable[str | None]) -> int:

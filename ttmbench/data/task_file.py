@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ttmbench._arrays.scores import count_matchings
 from ttmbench._util.limits import limit
@@ -39,6 +39,14 @@ SCOPES: dict[str, tuple[str, ...]] = {
 }
 """Kind of task -> scopes of the metrics that are defined for it."""
 
+
+def _has_place(template: str) -> str:
+    if template.count("{}") != 1:
+        raise ValueError(f"{template!r:.80} should have {{}} once, where the caption goes, as in 'a photo of {{}}'")
+    return template
+
+
+Template = Annotated[str, AfterValidator(_has_place)]
 PACKAGED = re.compile(r"open_clip:[A-Z][A-Z0-9_]*")
 
 
@@ -118,6 +126,7 @@ class GroupSpec(Columns):
         n_groups: number of groups; for other kinds, of images.
         n_captions: of a retrieval task, all captions together.
         wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
+        suspects: text in a caption -> why a human should look at such a group; ``validate`` lists them.
         known_defects: defects that the data are known to have: ``validate`` counts them instead of refusing the task.
         constant_tags: tags that are the same for all groups.
         tag_files: tag -> JSON file in the data folder, group id -> tag or tags; and where it comes from.
@@ -128,6 +137,7 @@ class GroupSpec(Columns):
     n_groups: int | None = Field(None, ge=1)
     n_captions: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
+    suspects: dict[str, str] = {}
     known_defects: list[Defect] = []
     constant_tags: dict[str, str] = {}
     tag_files: dict[str, TagFile] = {}
@@ -168,6 +178,7 @@ class TaskSpec(BaseModel):
         means: name -> a mean of means over values of tags, beside the mean over all groups.
         ttm: TTM settings: ``defaults`` for every model, and presets by model name.
         noise_images: from how many noise images a generative model's P(t) is taken, unless the model says.
+        caption_template: what models are given in place of a caption, which goes where ``{}`` stands.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -196,6 +207,7 @@ class TaskSpec(BaseModel):
     means: dict[str, TagMean] = {}
     ttm: dict[str, dict[str, Any]] = {}
     noise_images: int | None = Field(None, ge=1)
+    caption_template: Template | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:
@@ -274,6 +286,7 @@ def _check_kind(spec: TaskSpec) -> None:
         ("rerank_k", spec.rerank_k is not None, "retrieval"),
         ("group.label", group.label is not None, "classification"),
         ("ttm", bool(spec.ttm), "groups"),
+        ("caption_template", spec.caption_template is not None and kind == "classification", "groups or retrieval"),
         ("matching: global", spec.matching == "global", "groups"),
     ):
         if stated and kind != its_kind:
@@ -291,7 +304,7 @@ class TaskFile:
     groups: tuple[Group, ...] | None = field(default=None, repr=False)
 
     def with_source(self, changes: Mapping[str, object]) -> TaskFile:
-        """The task with changes to its source (``--task_args``); UsageError for another kind.
+        """The task with changes to its source and ``caption_template`` (``--task_args``); UsageError for another kind.
 
         Where it lists several sources, ``revision`` and ``exif`` change those of them that have one.
         """
@@ -303,6 +316,7 @@ class TaskFile:
             source, changed = dict(self.spec.source), nested(changes, ["video"])
         except ValueError as error:
             raise UsageError(f"--task_args: {error}") from None
+        spec = self._templated(changed.pop("caption_template")) if "caption_template" in changed else self.spec
         inner = [dict(part) for part in _inner(source)]
         if "video" in changed:
             video = self._changed_video(changed.pop("video"))
@@ -316,7 +330,15 @@ class TaskFile:
             changed["path"] = local_path(path, Path())  # of the command line, so of the working directory
         if inner:
             source["of"] = inner
-        return TaskFile(self.spec.model_copy(update={"source": {**source, **changed}}), self.folder)
+        return TaskFile(spec.model_copy(update={"source": {**source, **changed}}), self.folder)
+
+    def _templated(self, template: object) -> TaskSpec:
+        """The task with another caption template; UsageError for a wrong one."""
+        stated = self.spec.model_dump(exclude_unset=True, by_alias=True)
+        try:
+            return TaskSpec.model_validate({**stated, "caption_template": template})
+        except ValidationError as error:
+            raise UsageError(f"--task_args for task '{self.spec.task}': {describe_error(error)}") from None
 
     def _changed_video(self, changes: object) -> dict[str, Any]:
         """The settings of the task's videos with the user's; UsageError if it has none, or for a wrong one."""

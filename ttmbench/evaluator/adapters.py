@@ -26,6 +26,13 @@ RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
 
 
+def model_settings(config: RunConfig, first_device: bool = False) -> Record:
+    """Settings for adapters that take them: ``compile`` only if asked for; only the first device if asked for."""
+    names = ["device", "dtype", "offline", "trust_remote_code"]
+    settings = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
+    return settings | ({"device": config.device.partition(",")[0]} if first_device else {})
+
+
 def make_adapter(
     registry: Registry, name: str, model_args: Mapping[str, object], settings: Mapping[str, object]
 ) -> Model:
@@ -89,14 +96,16 @@ def _instead_of(model: object) -> str | None:
     if library == "transformers" and hasattr(model, "save_pretrained") and hasattr(model, "state_dict"):
         path = getattr(model, "name_or_path", "") or "FOLDER"
         kind = "hf" if hasattr(model, "get_image_features") else "vqascore"
+        with_it = f"simple_evaluate(model, ..., processor=AutoProcessor.from_pretrained('{path}')), or "
         return (
             f"{name} is a model of transformers and no adapter, since it comes without its preprocessing; give "
-            f"simple_evaluate('{kind}', ..., model_args={{'pretrained': '{path}'}}), and where you changed its weights "
-            "save_pretrained it and its processor to a folder first"
+            f"{with_it if kind == 'hf' else ''}simple_evaluate('{kind}', ..., model_args={{'pretrained': '{path}'}}), "
+            "and where you changed its weights save_pretrained it and its processor to a folder first"
         )
     if library == "open_clip":
         return (
             f"{name} is a model of open_clip and no adapter, since it comes without its preprocessing; give "
+            "simple_evaluate((model, preprocess, tokenizer), ...), or "
             "simple_evaluate('open_clip', ..., model_args={'model': NAME, 'pretrained': TAG_OR_FILE})"
         )
     if library == "sentence_transformers":

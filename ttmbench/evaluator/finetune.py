@@ -31,6 +31,7 @@ from ttmbench.evaluator.adapters import (
     make_adapter,
     model_info,
     model_notes,
+    model_settings,
     read_record,
     trained_on,
     write_record,
@@ -38,7 +39,7 @@ from ttmbench.evaluator.adapters import (
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.run_key import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.evaluator.settings import cache_of, check_config, model_settings, read_samples, tasks_of
+from ttmbench.evaluator.settings import cache_of, check_config, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.protocols import Savable
 from ttmbench.results.files import SCHEMA_VERSION

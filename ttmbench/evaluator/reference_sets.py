@@ -61,9 +61,12 @@ def reference_set(run: Run, name: str) -> ReferenceSet:
 
 
 def _encoded(run: Run, name: str) -> ReferenceSet:
-    asked, adapter = read_references(name), run.capabilities.dual_encoder
-    assert asked is not None and isinstance(adapter, DualEncoder), "checked before anything is scored"
+    asked = read_references(name)
+    assert asked is not None, "checked before anything is scored"
     task, config = find_task(run.registry, asked[0]), run.config
+    run = run.on(task.spec)
+    adapter = run.capabilities.dual_encoder
+    assert isinstance(adapter, DualEncoder), "checked before anything is scored"
     groups = load_task_data(run.registry, task, asked[1], config.offline, config.data_dir).groups
     cache = FeatureCache(run.cache, run.capabilities, task.spec, groups, also="features")
     found = cache.look_up()

@@ -19,7 +19,7 @@ from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, phase
-from ttmbench.evaluator.adapters import check_model, make_adapter, remarks, trained_on
+from ttmbench.evaluator.adapters import check_model, make_adapter, model_settings, remarks, trained_on
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import deterministic as fixed_bits
 from ttmbench.evaluator.determinism import naming_what_cannot
@@ -37,7 +37,6 @@ from ttmbench.evaluator.settings import (
     datasets_of,
     filters_of,
     metrics_by_task,
-    model_settings,
     read_samples,
 )
 from ttmbench.evaluator.task import Methods, run_task

@@ -156,6 +156,8 @@ def code_of(
         names += [(registry.sources, kind) for kind in kinds_of(task.spec.source)]
         names += [(registry.metrics, metric) for metric in task.spec.metrics]
     names += [(registry.methods, name) for name in config.methods]
+    rewards = [str(value).partition(":")[0] for key, value in config.method_args.items() if key.endswith(".reward")]
+    names += [(registry.adapters, model) for model in rewards if model in registry.adapters]
     if config.adapts:
         names += [(registry.schedules, ttm.schedule) for ttm in settings.values()]
         names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]

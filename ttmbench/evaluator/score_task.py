@@ -221,7 +221,7 @@ def ask_task(plan: TaskPlan, run: Run) -> Answered:
     assert adapter is not None, "the plan says so"
     loaded = load_data(run.registry, config, plan.task, run.samples)
     groups, started = loaded.groups, time.perf_counter()
-    answered = ask_choices(run.capabilities, groups, run.sizer, config.seed)
+    answered = ask_choices(run.capabilities, groups, run.sizer, config.seed, plan.frames)
     seconds = {"load": started - clock, "score": time.perf_counter() - started}
     orders = 1 if adapter.choice_style.order == "random" else 2
     record = {**_questions(plan, adapter.choice_style, orders, config.seed), "unread": []}
@@ -263,9 +263,9 @@ def ask_task(plan: TaskPlan, run: Run) -> Answered:
 def _questions(plan: TaskPlan, style: ChoiceStyle, orders: int, seed: int) -> Record:
     """The results document's record of the questions."""
     shape = plan.spec.shape
-    prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions)}
+    prompts = {} if shape.more_images else {"text": text_prompt(["{caption}"] * shape.captions, plan.frames)}
     if shape.images > 1:
-        prompts["image"] = image_prompt("{caption}", shape.images)
+        prompts["image"] = image_prompt("{caption}", shape.images, plan.frames)
     return {
         "asked": list(prompts),
         "orders": orders,

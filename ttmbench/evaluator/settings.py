@@ -138,13 +138,6 @@ def cache_of(config: RunConfig) -> ScoreCache | None:
     return None if folder is None else ScoreCache(folder, exact)
 
 
-def model_settings(config: RunConfig, first_device: bool = False) -> Record:
-    """Settings for adapters that take them: ``compile`` only if asked for; only the first device if asked for."""
-    names = ["device", "dtype", "offline", "trust_remote_code"]
-    settings = {name: getattr(config, name) for name in names} | ({"compile": True} if config.compile else {})
-    return settings | ({"device": config.device.partition(",")[0]} if first_device else {})
-
-
 def plan(config: RunConfig) -> Record:
     """What `run` would do, checked as far as names and settings go: for ``--dry_run``."""
     chosen = choose(config)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from ttmbench.cache.entry import cache_folder
 from ttmbench.config import RunConfig
-from ttmbench.evaluator.settings import model_settings
+from ttmbench.evaluator.adapters import model_settings
 
 Kind = Literal["load", "groups", "seed", "run"]
 State = Literal["done", "failed", "unfit", "stopped"]

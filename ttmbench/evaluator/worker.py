@@ -18,14 +18,14 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
-from ttmbench.evaluator.adapters import make_adapter
+from ttmbench.evaluator.adapters import make_adapter, model_settings
 from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_output
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.score_task import TaskMemory, load_data, score_share
-from ttmbench.evaluator.settings import Chosen, cache_of, choose, model_settings, read_samples
+from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
 from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
@@ -186,7 +186,7 @@ def _ask(plan: TaskPlan, part: Run, number: int, of: int) -> None:
         groups = load_data(part.registry, part.config, plan.task, part.samples).groups[number::of]
     with phase("score"):
         if groups and can.choice_scorer is not None and plan.way == "choices":
-            ask_choices(can, groups, sizer, part.config.seed)
+            ask_choices(can, groups, sizer, part.config.seed, plan.frames)
         elif groups and can.pair_scorer is not None:
             score_task_pairs(can, groups, sizer, False)
 

@@ -34,6 +34,25 @@ class ReferenceSet:
     record: Record
 
 
+@dataclass(frozen=True)
+class RewardModel:
+    """What another model says of the pairs of each group.
+
+    Attributes:
+        scores: [groups, images, captions], float32: cosines of a dual encoder, else the model's own scores.
+        are_cosines: which of these they are.
+        rows: images and captions that it encoded, or saw in pairs.
+        note: for readers of the method's numbers.
+        record: for results.
+    """
+
+    scores: torch.Tensor
+    are_cosines: bool
+    rows: int
+    note: str
+    record: Record
+
+
 class ScoreTask:
     """A task as a method sees it that needs its scores alone.
 
@@ -70,10 +89,11 @@ class FeatureTask(ScoreTask):
         views: ViewSource | None = None,
         cost: Cost | None = None,
         references: Mapping[str, ReferenceSet] | None = None,
+        rewards: Mapping[str, RewardModel] | None = None,
     ) -> None:
         super().__init__(scores.to(images.device), seed)
         self._logits, self._views, self.cost = model, views, cost or Cost()
-        self._references = references or {}
+        self._references, self._rewards = references or {}, rewards or {}
         self.all_images, self.all_captions = images, captions
         self.image_rows, self.caption_rows = image_rows.to(images.device), caption_rows.to(images.device)
 
@@ -112,6 +132,12 @@ class FeatureTask(ScoreTask):
         if name not in self._references:
             raise UsageError(f"references={name} must be task, others or the name of a task that the run has loaded")
         return self._references[name]
+
+    def reward_model(self, name: str) -> RewardModel:
+        """The scores of the model that a setting ``reward`` names; UsageError if it was not loaded."""
+        if name not in self._rewards:
+            raise UsageError(f"reward={name} must be self or the name of a model that the run has loaded")
+        return self._rewards[name]
 
     def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         """Features of so many views of each distinct image, [distinct images, count, d]; the first is the plain image.

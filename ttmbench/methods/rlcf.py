@@ -1,4 +1,4 @@
-"""RLCF: a tower tuned by the rewards of a CLIP for the captions, or images, that it thinks of."""
+"""RLCF: a tower tuned by the rewards of another model for the captions, or images, that it scores highest."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 WEIGHT = 2.5  # of the cosine in CLIPScore (arXiv:2104.08718)
 EPSILON = 1e-6  # of AdamW, as published
+SELF = "reward=self: the reward model is the model itself as it came; compare with its raw scores"
+
+Reward = Annotated[str, Field(min_length=1, description="self, or a model: NAME or NAME:KEY=VALUE|KEY=VALUE")]
 
 
 def rlcf(
     task: TrainingTask,
     *,
-    reward: str = "self",
+    reward: Reward = "self",
     unit: Literal["image", "group"] = "image",
     direction: Direction = "both",
     k_captions: Annotated[int, Field(ge=2)] = 16,
@@ -39,11 +42,12 @@ def rlcf(
     r_k = max(2.5 cosine, 0) by the reward model, minus their mean; loss = mean_k r_k (-ln p(k)), p its softmax over
     the captions, with the K best chosen anew at each step. The image's row is scored by its copy. For each caption a
     copy of the caption tower is tuned and gives its column in the same way; the scores are the mean of the two.
-    Equal rewards give no step. With two captions, a step follows the sign of what the reward model prefers.
+    Equal rewards give no step. With two captions, a step follows the sign of what the reward model prefers. A reward
+    model without features, which scores pairs, gives its scores as r_k.
 
     Args:
-        task: with features of the model as it came, which are those of the reward model.
-        reward: the reward model; self: the model as it came.
+        task: with features of the model as it came, and scores of the reward model.
+        reward: the reward model, by the name of a model; self: the model as it came.
         unit: what a copy is for: an image or caption, as published, or the group, both towers and all losses at once.
         direction: of images to captions, of captions to images, or both.
         k_captions: that an image thinks of, at most.
@@ -53,15 +57,13 @@ def rlcf(
         lr: learning rate of AdamW.
         weight_decay: of AdamW.
     """
-    if reward != "self":
-        raise UsageError(f"reward={reward}: other reward models are not supported yet; use reward=self")
-    task.notes.append("reward=self: the reward model is the model itself as it came; compare with its raw scores")
+    task.notes.append(SELF if reward == "self" else task.reward_model(reward).note)
     parameters, sides = towers(task, train, direction)
     optimizer = task.optimizer(torch.optim.AdamW(parameters, lr=lr, eps=EPSILON, weight_decay=weight_decay))
     tune = partial(tuned, task, optimizer, k=(k_captions, k_images), steps=steps)
     for batch in task.stream(images=1):  # one group
         images, captions = task.all_images[batch.image_rows[0]], task.all_captions[batch.caption_rows[0]]
-        rewards = clip_score(images, captions)
+        rewards = clip_score(images, captions) if reward == "self" else rewards_by(task, reward, batch)
         if unit == "group":
             scores, losses = tune(partial(group_logits, batch, sides), rewards, sides)
         else:
@@ -155,6 +157,13 @@ def policy_loss(logits: torch.Tensor, rewards: torch.Tensor, k: int) -> torch.Te
 def clip_score(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
     """The reward of each image and caption, [m, n]: 2.5 times their cosine, at least 0."""
     return (WEIGHT * normalize(images, dim=-1) @ normalize(captions, dim=-1).T).clamp(min=0)
+
+
+def rewards_by(task: TrainingTask, reward: str, batch: Batch) -> torch.Tensor:
+    """The rewards of another model for a group, [m, n]: `clip_score` of a dual encoder, else its scores."""
+    model = task.reward_model(reward)
+    scores = model.scores[batch.groups[0]].to(task.scores)
+    return (WEIGHT * scores).clamp(min=0) if model.are_cosines else scores
 
 
 def image_logits(task: TrainingTask, row: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:

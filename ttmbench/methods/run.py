@@ -16,12 +16,21 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import read_references
 from ttmbench.methods.audit import audit_labels
 from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
 from ttmbench.methods.chance import Chance, chance_of
-from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
-from ttmbench.methods.features import FeatureTask, Logits, ReferenceSet, ScoreTask, ViewSource, scale_and_bias
+from ttmbench.methods.checkpoint import AFTER_TRAINING, AfterTraining, MethodCheckpoint, MethodProgress
+from ttmbench.methods.features import (
+    FeatureTask,
+    Logits,
+    ReferenceSet,
+    RewardModel,
+    ScoreTask,
+    ViewSource,
+    scale_and_bias,
+)
 from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import MethodStep, TrainingTask
@@ -57,14 +66,24 @@ class MethodRun:
     clusters: np.ndarray | None = None  # of the groups, int [groups]; equal where they share an image
     seed: int = 0  # of what all seeds share: which groups are held out
     references: Callable[[str], ReferenceSet] | None = None  # another task by the name that a setting has of it
+    rewards: Callable[[str], RewardModel] | None = None  # another model, likewise
 
-    def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
+    def column(
+        self,
+        spec: MethodSpec,
+        given: Mapping[str, object],
+        plugin: str = "",
+        finished: Callable[[int, Record], object] | None = None,
+        complete: Callable[[int], bool] | None = None,
+    ) -> MethodScores:
         """The method's scores for every seed, with its chance levels and the record of the run.
 
         Args:
             spec: the method.
             given: the user's settings.
             plugin: that registered it, for messages.
+            finished: called with each seed that is trained, and what is recorded of it, before the model is restored.
+            complete: whether what ``finished`` does was done for a seed of a stopped run, which else starts again.
 
         Raises:
             UsageError: a wrong setting, or a task that the method is not defined for.
@@ -72,7 +91,10 @@ class MethodRun:
         """
         settings = checked_settings(spec, given)
         seeds = self.seeds_of(spec)
-        runs = [self.seed_run(spec, settings, seed, plugin) for seed in seeds]
+        runs = [
+            self.seed_run(spec, settings, seed, plugin, after=AfterTraining.of(seed, settings, finished, complete))
+            for seed in seeds
+        ]
         chance = None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
@@ -110,7 +132,7 @@ class MethodRun:
         seed: int,
         plugin: str = "",
         order: np.ndarray | None = None,
-        trained: Callable[[], object] = lambda: None,
+        after: AfterTraining = AFTER_TRAINING,
     ) -> SeedRun:
         """One seed of a method.
 
@@ -120,7 +142,7 @@ class MethodRun:
             seed: of the shuffle, the views and the stream.
             plugin: that registered it, for messages.
             order: of the shuffle (`order`), in place of that of the seed; such a run is not stored.
-            trained: called when training is over, before the model is restored.
+            after: what follows the training.
         """
         clock, is_turned = time.perf_counter(), self.shape.more_images
         folder = self.folder if order is None else None  # files are of the seed's own order
@@ -140,11 +162,13 @@ class MethodRun:
             references = self._references(spec, settings)
             for there in references.values():
                 cost.count(image_rows=len(there.images), caption_rows=len(there.captions))
-            task = self._feature_task(shuffled, seed, seen, cost, references)
+            rewards = self._rewards(spec, settings)
+            cost.count(reward_rows=sum(model.rows for model in rewards.values()))
+            task = self._feature_task(
+                shuffled, seed, seen, cost, references, _shuffled(rewards, order, 1 if is_turned else 2)
+            )
             if spec.trains:
-                result, progress, task = self._trained(
-                    spec, target, settings, seed, plugin, task, seen, folder, trained
-                )
+                result, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, folder, after)
             else:
                 result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         values = checked_scores(result, tuple(shuffled.shape), spec, plugin)
@@ -201,6 +225,13 @@ class MethodRun:
             return {}
         return {name: self.references(name)}
 
+    def _rewards(self, spec: MethodSpec, settings: Record) -> dict[str, RewardModel]:
+        """The reward model that the settings name, if it is not the model itself."""
+        name = settings.get("reward") if "reward_model" in spec.needs else None
+        if self.rewards is None or not isinstance(name, str) or name == "self":
+            return {}
+        return {name: self.rewards(name)}
+
     def _feature_task(
         self,
         scores: torch.Tensor,
@@ -208,6 +239,7 @@ class MethodRun:
         seen: tuple[SeenRows, SeenRows],
         cost: Cost,
         references: Mapping[str, ReferenceSet],
+        rewards: Mapping[str, RewardModel],
     ) -> FeatureTask:
         encoded, (images, captions) = self.encoded, seen
         views = None if self.views is None else self.views(seed, cost)
@@ -223,6 +255,7 @@ class MethodRun:
             views=None if views is None else lambda *settings: images.features(views(*settings)),
             cost=cost,
             references=references,
+            rewards=rewards,
         )
 
     def _trained(
@@ -235,12 +268,14 @@ class MethodRun:
         task: FeatureTask,
         seen: tuple[SeenRows, SeenRows],
         folder: Path | None,
-        trained: Callable[[], object],
+        after: AfterTraining,
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
-        checkpoint = MethodCheckpoint(folder, spec.name, seed, self.start)
-        progress = checkpoint.read(tuple(task.scores.shape))
+        rewards = {name: model.scores for name, model in task._rewards.items()}
+        start = f"{self.start}:{tensors_digest(rewards)}" if rewards else self.start
+        checkpoint = MethodCheckpoint(folder, spec.name, seed, start)
+        progress = checkpoint.read(tuple(task.scores.shape), after)
         if progress.is_finished:
             task.cost, task.notes = progress.cost, [*progress.notes]
             return progress.scores, progress, task
@@ -266,7 +301,7 @@ class MethodRun:
                 progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
                 progress.add(step)
                 checkpoint.keep(progress, training)
-            trained()
+            after.do()
         checkpoint.finish(progress, training)
         task.notes, task.cost = training.notes, training.cost
         return progress.scores, progress, training
@@ -281,6 +316,7 @@ class MethodRun:
         """What results say of the method and of each seed's run."""
         parameters = runs[0].progress.trained
         references = [there.record for there in self._references(spec, settings).values()]
+        rewards = [model.record for model in self._rewards(spec, settings).values()]
         return {
             "settings": settings,
             **spec.declared,
@@ -294,6 +330,7 @@ class MethodRun:
             "positions": np.mean([run.positions for run in runs], axis=0).tolist(),
             "notes": list(dict.fromkeys(note for run in runs for note in run.notes)),
             **({"references": references[0]} if references else {}),
+            **({"reward_model": rewards[0]} if rewards else {}),
         }
 
     def _checks(self, spec: MethodSpec, settings: Record, plugin: str, runs: Mapping[int, SeedRun]) -> Record:
@@ -305,7 +342,7 @@ class MethodRun:
                 {seed: run.scores for seed, run in runs.items()},
                 lambda seed: self.seed_run(spec, settings, seed, plugin, order=self.order(seed, 4)).scores,
             )
-        if self.holdout is not None and spec.reset == "never":
+        if self.holdout is not None and spec.leaves_model:
             checks["holdout"] = self._held_out(spec, settings, plugin, list(runs))
         return checks
 
@@ -320,9 +357,12 @@ class MethodRun:
         texts = [self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else ()
         together = None if self.clusters is None else self.clusters[used]
         part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, clusters=together)
+        if self.rewards is not None:
+            rewards = self.rewards
+            part = replace(part, rewards=lambda name: _of_groups(rewards(name), used))
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
-            part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))
+            part.seed_run(spec, settings, seed, plugin, after=AfterTraining(lambda: after.append(apart.score())))
         metrics = [metric for metric in self.metrics if metric.scope == "group"]
         values = {
             metric.name: {
@@ -332,6 +372,16 @@ class MethodRun:
             for metric in metrics
         }
         return {"share": self.holdout, "adapted": len(used), "scored": len(held), "metrics": values}
+
+
+def _shuffled(rewards: Mapping[str, RewardModel], order: np.ndarray, axis: int) -> dict[str, RewardModel]:
+    """Scores of reward models with the captions, or images, of each group in an order."""
+    there = torch.from_numpy(order)
+    return {name: replace(model, scores=model.scores.take_along_dim(there, axis)) for name, model in rewards.items()}
+
+
+def _of_groups(model: RewardModel, groups: np.ndarray) -> RewardModel:
+    return replace(model, scores=model.scores[torch.from_numpy(groups)])
 
 
 def trained_record(train: object, parameters: Mapping[str, int]) -> Record:

@@ -78,6 +78,7 @@ class TrainingTask(FeatureTask):
             views=features._views,
             cost=features.cost,
             references=features._references,
+            rewards=features._rewards,
         )
         self.adapter, self._prepared, self._resets = adapter, prepared, resets
         self._seed, self._resume, self._texts, self._clusters = seed, resume, texts, clusters

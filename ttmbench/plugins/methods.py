@@ -238,7 +238,7 @@ METHODS: tuple[MethodSpec, ...] = (
         "ttmbench.methods.rlcf:rlcf",
         summary="towers tuned by CLIP rewards for the captions, or images, that they score highest",
         reference="arXiv:2305.18010",
-        needs=("features", "gradients"),
+        needs=("features", "gradients", "reward_model"),
         reset="group",
         sources={
             "reward": "a larger CLIP in the paper; of the size of the model in arXiv:2506.24000",

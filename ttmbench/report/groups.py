@@ -218,7 +218,7 @@ def _lines_of_scores(
 def load_again(
     run: ReportedRun, task: str, data_dir: str | None, include_path: Sequence[str]
 ) -> tuple[TaskSpec, dict[str, Group]]:
-    """The task as its file is now, and its groups by id, with the run's numeric source options and limit.
+    """The task as its file is now, and its groups by id, with the run's numeric source options, template and limit.
 
     A results document may come from anyone, so none of its paths is followed: the task must be registered or in
     ``include_path``, and its files in ``data_dir``.
@@ -240,7 +240,9 @@ def load_again(
             raise DataError(f"'{task}' is a file; give its folder as --include_path")
         registry = build_registry(list({Path(path).resolve(): path for path in include_path}.values()))
         numbers = {
-            name: value for name, value in (config.get("task_args") or {}).items() if isinstance(value, int | float)
+            name: value
+            for name, value in (config.get("task_args") or {}).items()
+            if isinstance(value, int | float) or name == "caption_template"
         }
         source = find_task(registry, task).with_source(numbers)
         limit = config.get("limit") if config.get("samples") is None else None

@@ -111,15 +111,27 @@ class Gain(Part):
     seed_ci: Recomputed[Interval | None] = Field(description="Student's 95 % interval over seeds; null for one seed.")
 
 
+class AlsoMethod(Part):
+    """A method whose trained model was measured on another task."""
+
+    seeds: Recomputed[Seeds]
+    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> the method's minus none.")
+
+
 class AlsoRecord(Part):
     """Another task, measured with the model that was adapted to this one."""
 
     seeds: Recomputed[Seeds]
-    results: Recomputed[dict[Key, Real | None]] = Field(description="Filters: none (before), ttm (after).")
+    results: Recomputed[dict[Key, Real | None]] = Field(
+        description="Filters: none (before), ttm (after), and names of other methods (after each)."
+    )
     ci: Recomputed[dict[Key, Interval | None]]
     chance: Recomputed[dict[str, Real | None]]
     ties: Recomputed[dict[Key, Real | None]]
-    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> ttm minus none.")
+    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> ttm minus none; empty without TTM.")
+    methods: Recomputed[dict[str, AlsoMethod] | Absent] = Field(
+        None, description="Methods that leave a trained model, by name."
+    )
     version: Recomputed[int]
     matching: Recomputed[Literal["group", "global"]]
     n_samples: Recomputed[Samples] = Field(alias="n-samples")
@@ -221,6 +233,14 @@ class MethodReferences(Part):
     data_sha256: Recorded[Digest] = Field(description="Of the pixels of its images and of its captions.")
 
 
+class MethodReward(Part):
+    """The model whose scores were a method's rewards."""
+
+    model: Recorded[str] = Field(description="Its name; the setting `reward` has its arguments.")
+    fingerprint: Recorded[dict[str, Any]] = Field(description="What it states of itself.")
+    is_student: Recorded[bool] = Field(description="Whether it is the model that was trained, as it came.")
+
+
 class MethodRecord(Part):
     """How a test-time method went on a task. Its declarations are those of its registration."""
 
@@ -250,8 +270,14 @@ class MethodRecord(Part):
     references: Recorded[MethodReferences | Absent] = Field(
         None, description="Of methods whose setting `references` names another task."
     )
+    reward_model: Recorded[MethodReward | Absent] = Field(
+        None, description="Of methods whose setting `reward` names another model."
+    )
     holdout: Recorded[MethodHoldout | Absent] = Field(
         None, description="With `--ttm_holdout`, of methods that leave a trained model."
+    )
+    differences: Recomputed[dict[str, Gain] | Absent] = Field(
+        None, description="Metric -> the method's minus none, with --ttm_also; likewise."
     )
 
     @property

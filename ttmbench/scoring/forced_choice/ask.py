@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ttmbench._util.console import progress_bar
-from ttmbench._util.images import KEPT, LazyImages, side_by_side
+from ttmbench._util.images import KEPT, LazyImages, frames_of_videos, side_by_side
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 from ttmbench.results.clusters import Clusters, clusters_of
@@ -68,9 +68,9 @@ class AnsweredQuestions:
 
 
 def ask_choices(
-    model: Capabilities, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int
+    model: Capabilities, groups: Sequence[Group], batch_size: int | BatchSizer, seed: int, frames: int = 1
 ) -> AnsweredQuestions:
-    """Asks a `ChoiceScorer` every question of a task.
+    """Asks a `ChoiceScorer` every question of a task, whose items are images, or videos of so many frames.
 
     The seed draws the order of options in a group whatever the other groups are. DataError if an image cannot be read,
     TtmbenchError if the model did not return one answer a question, UsageError if there are more captions than letters.
@@ -83,14 +83,14 @@ def ask_choices(
             f"a forced choice has at most {len(LETTERS)} options, and these groups have {options} captions"
         )
     style, fingerprint = adapter.choice_style, Fingerprint(groups)
-    questions = list(_questions(groups, style, seed))
+    questions = list(_questions(groups, style, seed, frames))
     open_image = lru_cache(KEPT)(fingerprint.opener())
     batch_sizer = BatchSizer.of(batch_size if many is None else many.pairs_at_once)
     answered: list[Given] = []
 
     def ask(rows: slice) -> list[Given]:
         part = questions[rows]
-        answers = list(adapter.answer([_handed(question, groups, style, open_image) for question in part]))
+        answers = list(adapter.answer([_handed(question, groups, style, open_image, frames) for question in part]))
         if len(answers) != len(part):
             raise TtmbenchError(f"the model returned {len(answers)} answers to {len(part)} questions")
         return [
@@ -107,17 +107,18 @@ def ask_choices(
     return AnsweredQuestions(answered, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
 
 
-def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int) -> Iterator[Asked]:
+def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int, frames: int) -> Iterator[Asked]:
     for position, group in enumerate(groups):
         images = len(group.images)
         captions = len(group.captions)
         for subject in range(images if images <= captions else 0):  # else some images have no caption of their own
             for order in _orders(len(group.captions), style, f"{seed} {group.group_id} text {subject}"):
-                prompt = text_prompt([group.captions[option] for option in order])
+                prompt = text_prompt([group.captions[option] for option in order], frames)
                 yield Asked(position, "text", subject, order, prompt)
         for subject in range(min(images, captions) if images > 1 else 0):
             for order in _orders(images, style, f"{seed} {group.group_id} image {subject}"):
-                yield Asked(position, "image", subject, order, image_prompt(group.captions[subject], images))
+                prompt = image_prompt(group.captions[subject], images, frames)
+                yield Asked(position, "image", subject, order, prompt)
 
 
 def _orders(options: int, style: ChoiceStyle, key: str) -> list[tuple[int, ...]]:
@@ -129,12 +130,14 @@ def _orders(options: int, style: ChoiceStyle, key: str) -> list[tuple[int, ...]]
 
 
 def _handed(
-    asked: Asked, groups: Sequence[Group], style: ChoiceStyle, open_image: Callable[[str], Image]
+    asked: Asked, groups: Sequence[Group], style: ChoiceStyle, open_image: Callable[[str], Image], frames: int
 ) -> ChoiceQuestion:
-    """The question with its images, which are opened when the model takes them."""
+    """The question with its images, which are opened when the model takes them; of videos these are their frames."""
     group = groups[asked.group]
     shown = [asked.subject] if asked.side == "text" else asked.order
     names = [group.images[index].name for index in shown]
+    if frames > 1:
+        return ChoiceQuestion(asked.prompt, frames_of_videos(names, open_image, frames))
     if asked.side == "text" or not style.side_by_side:
         return ChoiceQuestion(asked.prompt, LazyImages(names, open_image))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ttmbench._util.images import about_frames
+
 LETTERS = "ABCDEFGHIJ"
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -18,33 +20,41 @@ _LETTER = re.compile(
 )
 _LEADING = re.compile(r"\W*([A-J])[).:,*]")
 _BARE = re.compile(r"\W*([A-Ja-j])\W*")
-_NAMED_IMAGE = re.compile(r"\b(?i:image|image|option) ?\(?(\d+|[A-J])\b|\b(\d+)(?:st|nd|rd|th)\b|\((\d+|[A-Ja-j])\)")
-_DENIED = r"(?: image| image| one)? (?:does not|doesn't|is not|isn't|cannot|can't)\b"
+_NAMED_IMAGE = re.compile(r"\b(?i:image|video|option) ?\(?(\d+|[A-J])\b|\b(\d+)(?:st|nd|rd|th)\b|\((\d+|[A-Ja-j])\)")
+_DENIED = r"(?: image| video| one)? (?:does not|doesn't|is not|isn't|cannot|can't)\b"
 _FUNCTION_WORDS = frozenset({"a", "an", "the", "with", "and"})
 _NONE = re.compile(r"\W*(?:neither|none|both)\b")
 
 
-def text_prompt(captions: Sequence[str]) -> str:
-    """Asks which caption an image shows.
+def text_prompt(captions: Sequence[str], frames: int = 1) -> str:
+    """Asks which caption an image shows, or a video of so many frames, which are the images of the question.
 
     >>> text_prompt(["a red cat", "a blue cat"])
     'Does this image present (A) a red cat, or (B) a blue cat? Note, you must choose one of the two options.'
+    >>> text_prompt(["a red cat", "a blue cat"], frames=8).partition(" (A)")[0]
+    'The 8 images are frames of a video, in order. Does this video present'
     """
     options = [f"({letter}) {caption.strip()}" for letter, caption in zip(LETTERS, captions, strict=False)]
     listed = ", ".join(options[:-1]) + f", or {options[-1]}"
-    return f"Does this image present {listed}? Note, you must choose one of the {_NUMBERS[len(options)]} options."
+    asked = f"{about_frames(frames)}Does this {'image' if frames == 1 else 'video'} present {listed}?"
+    return f"{asked} Note, you must choose one of the {_NUMBERS[len(options)]} options."
 
 
-def image_prompt(caption: str, images: int) -> str:
-    """Asks which of several images shows a caption.
+def image_prompt(caption: str, images: int, frames: int = 1) -> str:
+    """Asks which of several images, or videos of so many frames, shows a caption.
 
     >>> image_prompt("a red cat", 2).partition("? ")[2]
     'The first image or the second image? Note you must choose one of two options.'
+    >>> image_prompt("a red cat", 2, frames=8).partition(". ")[0]
+    'The images are frames in order: 8 of the first video, then 8 of the second video'
     """
-    options = [f"the {ordinal} image" for ordinal in ORDINALS[:images]]
+    item = "image" if frames == 1 else "video"
+    options = [f"the {ordinal} {item}" for ordinal in ORDINALS[:images]]
     listed = ", ".join(options[:-1]) + f" or {options[-1]}"
+    shown = ", then ".join(f"{frames} of {option}" for option in options)
     return (
-        f"Which image better aligns with the description {caption.strip()}? {listed[0].upper()}{listed[1:]}? "
+        f"{f'The images are frames in order: {shown}. ' if frames > 1 else ''}"
+        f"Which {item} better aligns with the description {caption.strip()}? {listed[0].upper()}{listed[1:]}? "
         f"Note you must choose one of {_NUMBERS[images]} options."
     )
 
