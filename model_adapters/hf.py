@@ -33,6 +33,7 @@ from ttmbench.model_adapters._shared.options import (
 )
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
+    fetch_weights,
     find,
     load_config,
     load_part,
@@ -43,7 +44,7 @@ from ttmbench.types import ModelFiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from transformers import PretrainedConfig, ProcessorMixin
+    from transformers import PretrainedConfig, PreTrainedModel, ProcessorMixin
 
 __all__ = ["TransformersModel", "load", "locate", "pixel_scale"]
 UNSCALED = {"do_rescale": False, "do_normalize": False}
@@ -70,10 +71,25 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
     parts_of = processor_of(pretrained, asked)
-    files = pretrained.files if parts_of is pretrained else replace(pretrained.files, beside=(parts_of.files,))
+    files = pretrained.files
+    if parts_of is not pretrained:
+        files = replace(files, beside=(*files.beside, parts_of.files))
     parts = load_part(AutoTokenizer, parts_of), load_part(AutoImageProcessor, parts_of)
     adapter = TransformersModel(LoadedModel(model, files, *parts), asked)
     adapter.model_notes = () if note is None or quick is not None else (note,)
+    return adapter
+
+
+def wrap(
+    model: PreTrainedModel, processor: ProcessorMixin, *, device: str, dtype: str, compile: bool
+) -> TransformersModel:
+    """An adapter for a dual encoder that a program has loaded, with its tokenizer and image processor."""
+    name = model.name_or_path or type(model).__name__
+    how = {"pretrained": name, "device": device, "dtype": dtype, "compile": compile}
+    note = note_on_activation(model.config, name)
+    loaded = LoadedModel(model, None, processor.tokenizer, processor.image_processor)
+    adapter = TransformersModel(loaded, ContrastiveOptions.read(how))
+    adapter.model_notes = () if note is None else (note,)
     return adapter
 
 
@@ -81,9 +97,9 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
 def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
     """The files that a dual encoder is loaded from, fetched unless ``offline``; errors as for `load`."""
     pretrained = find(asked)
-    pretrained.repository.get(pretrained.files.weights)
-    parts_of = processor_of(pretrained, asked)
-    return [pretrained.files, *([] if parts_of is pretrained else [parts_of.files])]
+    fetch_weights(pretrained)
+    parts_of, files = processor_of(pretrained, asked), pretrained.files
+    return [files, *files.beside, *([] if parts_of is pretrained else [parts_of.files])]
 
 
 class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):

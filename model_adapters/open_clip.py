@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import open_clip
@@ -29,7 +30,9 @@ from safetensors.torch import save_file
 from torch.func import functional_call
 from torchvision.transforms.functional import pil_to_tensor
 
+from ttmbench._util.digests import tensors_digest
 from ttmbench._util.images import resized
+from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared import open_clip_weights as sources
 from ttmbench.model_adapters._shared.caption_tokens import CaptionTokens
 from ttmbench.model_adapters._shared.contrastive import (
@@ -48,6 +51,9 @@ from ttmbench.types import ModelFiles
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Tokenizer: TypeAlias = HFTokenizer | open_clip.SimpleTokenizer
+Transform: TypeAlias = Callable[[Any], torch.Tensor]
+
 
 @takes(OpenClipOptions)
 def load(asked: OpenClipOptions) -> OpenClipModel:
@@ -61,7 +67,23 @@ def load(asked: OpenClipOptions) -> OpenClipModel:
         source = sources.find(asked, asked.quick_gelu)
         with quiet_hub(offline=True):
             tokenizer, built = sources.tokenizer_of(source), sources.build(source)
-    return OpenClipModel(built, tokenizer, source, asked)
+    return OpenClipModel(built, tokenizer, asked, source.model, source.config, files=source.files, notes=source.notes)
+
+
+def wrap(
+    model: open_clip.CLIP, preprocess: Transform, tokenizer: Tokenizer, *, device: str, dtype: str, compile: bool
+) -> OpenClipModel:
+    """An adapter for a model that a program has loaded, with its transform for validation and its tokenizer."""
+    name = type(model).__name__
+    asked = OpenClipOptions.read({"model": name, "device": device, "dtype": dtype, "compile": compile})
+    quick = any(type(module).__name__ == "QuickGELU" for module in model.modules())
+    heads = [module.num_heads for module in model.modules() if hasattr(module, "num_heads")]
+    modules = repr(model).replace("PatchProduct(", "Conv2d(")  # what an adapter before this one may have put in
+    masks = tensors_digest({key: buffer for key, buffer in model.named_buffers() if buffer is not None})
+    config = {"model_cfg": {QUICK: quick, "modules": modules, "heads": heads, "buffers_sha256": masks}}
+    usual = getattr(model.visual, "preprocess_cfg", None)
+    known = usual and repr(image_transform_v2(PreprocessCfg(**usual), is_train=False)) == repr(preprocess)
+    return LoadedOpenClip(model, tokenizer, asked, name, config, transform=None if known else preprocess)
 
 
 @takes(OpenClipFiles)
@@ -78,28 +100,36 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
     def __init__(
         self,
         model: open_clip.CLIP,
-        tokenizer: HFTokenizer | open_clip.SimpleTokenizer,
-        source: sources.Source,
+        tokenizer: Tokenizer,
         asked: OpenClipOptions,
+        name: str,
+        config: sources.Config,
+        *,
+        files: ModelFiles | None = None,
+        notes: tuple[str, ...] = (),
+        transform: Transform | None = None,
     ) -> None:
         super().__init__(model, device=asked.device, dtype=asked.dtype)
-        self.tokenizer, self.config = tokenizer, source.config
-        self.model_notes, self.files = source.notes, source.files
-        self.preprocessing = PreprocessCfg(**model.visual.preprocess_cfg)
-        self._scale = _pixel_scale(image_transform_v2(self.preprocessing, is_train=False).transforms)
+        self.tokenizer, self.config, self._transform = tokenizer, config, transform
+        self.model_notes, self.files = notes, files
+        self.preprocessing = PreprocessCfg(**getattr(model.visual, "preprocess_cfg", {}))
+        usual = image_transform_v2(self.preprocessing, is_train=False).transforms
+        self._scale = _pixel_scale(usual) if transform is None else None
         text = _TextTower(model)
         self.reads_prefix, self._tokens_of = text.reads_prefix, text.token_embedding
         self.is_compiled = asked.compile
         self._set_towers((model.encode_image, text.encode), asked.compile)
-        model_config, inner = source.config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
-        self._is_quick = bool(source.config["model_cfg"].get(QUICK))
+        model_config, inner = config["model_cfg"].items(), getattr(tokenizer, "tokenizer", tokenizer)
+        self._is_quick = bool(config["model_cfg"].get(QUICK))
+        # Without the addresses of functions, which differ from process to process.
+        prepared = asdict(self.preprocessing) if transform is None else re.sub(" at 0x[0-9a-f]+", "", repr(transform))
         self._declared = {
-            "model": _declared_model(source.model),
+            "model": _declared_model(name),
             "pretrained": declared_name(asked.pretrained) if asked.pretrained else None,
             "architecture": type(self.model).__name__,
             QUICK: self._is_quick,
             "weights_sha256": self.weights_sha256,
-            "preprocessing": json.loads(json.dumps(asdict(self.preprocessing))),
+            "preprocessing": json.loads(json.dumps(prepared)),
             "tokenizer": type(inner).__name__,
             "dtype": str(self.dtype).removeprefix("torch."),
             "compiled": asked.compile,
@@ -126,6 +156,8 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
 
     def prepare_images(self, images: Sequence[Image]) -> torch.Tensor:
         """open_clip's transform for validation: uint8 pixels still to be normalised, if that is its end."""
+        if self._transform is not None:
+            return torch.stack([self._transform(image) for image in images])
         return torch.stack(self._transformed(images, self.preprocessing))
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> torch.Tensor | list[torch.Tensor]:
@@ -134,6 +166,10 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
         Where the short side is resized (CLIP), the middle is not cut out: images are a list of pixels of different
         sizes, each [channels, height, width].
         """
+        if self._transform is not None:
+            raise UsageError(
+                f"the transform of {type(self.model).__name__} is not open_clip's, so it cannot be enlarged"
+            )
         height, width = self._size()
         larger = replace(self.preprocessing, size=(int(height * scale), int(width * scale)))
         if self.preprocessing.resize_mode != "shortest":
@@ -188,6 +224,12 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
 
     def _caption_features(self, inputs: torch.Tensor) -> torch.Tensor:
         return self._text_tower(inputs)
+
+
+class LoadedOpenClip(OpenClipModel):
+    """A model that a program has loaded, whose architecture is not known by a configuration: it cannot be saved."""
+
+    save_pretrained = None  # type: ignore[assignment]
 
 
 class _TextTower(torch.nn.Module):

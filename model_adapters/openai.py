@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import httpx2
 import numpy as np
 
+from ttmbench._util.images import about_frames, frames_of_videos
 from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
@@ -110,6 +111,8 @@ class VqaScoreModel(_ServedModel):
         refusals_are_wrong: see `ttmbench.protocols.MayRefuse`.
     """
 
+    frames = 1  # of each video (`ttmbench.protocols.ShowsFrames`)
+
     def __init__(self, chat: ChatModel, score_as: str, refusals_are_wrong: bool) -> None:
         super().__init__(chat)
         self._score_as, self.refusals_are_wrong = score_as, refusals_are_wrong
@@ -126,15 +129,23 @@ class VqaScoreModel(_ServedModel):
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
         """Scores image i with caption i: float32 [pairs]; NaN where the answer says neither yes nor no."""
         prompts = [
-            Prompt(QUESTION.format(caption=caption), images[index : index + 1])
+            Prompt(about_frames(self.frames) + QUESTION.format(caption=caption), self._shown(images, index))
             for index, caption in enumerate(captions)
         ]
         return np.array([self._score(p, a) for p, a in zip(prompts, self._ask(prompts), strict=True)], dtype=np.float32)
 
+    def _shown(self, images: Sequence[Image], index: int) -> Sequence[Image]:
+        if self.frames == 1:
+            return images[index : index + 1]
+        return frames_of_videos([""], lambda _: images[index], self.frames)
+
     def fingerprint(self) -> dict[str, object]:
         """Everything that changes a score."""
-        missing = "least probable listed token, or what the listed ones leave, whichever is less"
-        return self._declared("vqascore", prompt=QUESTION, score=self._score_as, side_without_token=missing)
+        prompt, missing = (
+            about_frames(self.frames) + QUESTION,
+            "least probable listed token, or what the listed ones leave, whichever is less",
+        )
+        return self._declared("vqascore", prompt=prompt, score=self._score_as, side_without_token=missing)
 
     def take_notes(self) -> list[str]:
         """As for every served model; also how many scores are bounds, and which pairs have none."""

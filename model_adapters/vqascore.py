@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ttmbench._util.images import about_frames
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.image_text import (
     ImageTextModel,
@@ -48,10 +49,16 @@ class VQAScore(TrainablePairModel):
     def __init__(self, chat: ImageTextModel | QFormerModel, asked: VqaScoreOptions) -> None:
         super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
+        if isinstance(chat, ImageTextModel) and chat.processor.chat_template:
+            self.frames = 1  # `ttmbench.protocols.ShowsFrames`
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
         self._answer = self._answer_alone() if asked.score in ("yes_token", "yes_and_end") else []
         self.lora = None if asked.lora is None else (asked.lora, asked.lora_targets)
         if self.lora is not None:
+            if asked.peft is not None and not asked.merge:
+                raise UsageError(
+                    "lora trains factors of its own; with peft it needs merge=true, or train=adapter instead"
+                )
             add_lora(self.model, *self.lora)
 
     def fingerprint(self) -> Mapping[str, object]:
@@ -62,7 +69,7 @@ class VQAScore(TrainablePairModel):
         return {
             **super().fingerprint(),
             "score": self.score,
-            "prompt": self.chat.ask(self.template),
+            "prompt": self._prompt(self.template),
             "yes_tokens": self.yes,
             "no_tokens": self.no,
             "image_processor": type(self.chat.processor.image_processor).__name__,
@@ -80,7 +87,7 @@ class VQAScore(TrainablePairModel):
 
     def prepare_captions(self, captions: Sequence[str]) -> list[str]:
         """The prompts that ask for each caption; the image decides how many tokens it takes in them."""
-        return [self.chat.ask(self.template.replace("{caption}", caption)) for caption in captions]
+        return [self._prompt(self.template.replace("{caption}", caption)) for caption in captions]
 
     def encode_images(self, prepared: Sequence[PreparedImage]) -> list[SeenImage]:
         """Each image with the vision encoder's output."""
@@ -123,6 +130,11 @@ class VQAScore(TrainablePairModel):
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state."""
         self.model.load_state_dict(state, strict=self.lora is None)
+
+    def _prompt(self, question: str) -> str:
+        """The prompt that shows an image, or the frames of a video, and asks."""
+        frames = getattr(self, "frames", 1)
+        return self.chat.ask(about_frames(frames) + question, frames)
 
     def _answer_alone(self) -> list[int]:
         """The token "Yes" after the prompt ("yes" of BLIP-2), and the one that ends it if that counts too."""

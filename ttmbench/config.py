@@ -216,7 +216,7 @@ class RunConfig(BaseModel):
         ttm_holdout: also hold out this fraction of groups from adaptation and score it.
         ttm_also: other tasks on which each adapted model is evaluated too, compared with the original model.
         audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
-        save_adapted: a new folder for the adapted model.
+        save_adapted: a new folder for adapted models.
         rerank: in retrieval, for models that score pairs: ``model`` ranks all candidates, and the best ``k`` of each
             query are ranked again; all else are that model's arguments.
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
@@ -349,17 +349,18 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
     test_time = config.adapts, "is for test-time training, so it needs ttm, simple_match or oracle"
-    any_method = config.adapts or bool(config.methods), f"{test_time[1]}, or methods"
+    named, left = bool(config.methods), config.ttm or config.simple_match or bool(config.methods)
+    any_method = config.adapts or named, f"{test_time[1]}, or methods"
     ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
     needs = {
         **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
         "seeds": any_method,
-        "method_args": (bool(config.methods), "is for methods, so it needs methods"),
-        **dict.fromkeys(("ttm_controls", "ttm_also"), ttm),
-        **dict.fromkeys(("ttm_holdout", "audit_labels"), (ttm[0] or bool(config.methods), f"{ttm[1]}, or methods")),
+        "method_args": (named, "is for methods, so it needs methods"),
+        "ttm_controls": ttm,
+        **dict.fromkeys(("ttm_holdout", "ttm_also", "audit_labels"), (ttm[0] or named, f"{ttm[1]}, or methods")),
         **dict.fromkeys(("log_samples", "save_scores"), file),
-        "save_adapted": (config.ttm or config.simple_match, "saves an adapted model, so it needs ttm or simple_match"),
+        "save_adapted": (left, "saves an adapted model, so it needs ttm, simple_match or methods"),
     }
     for name, (is_met, why) in needs.items():
         if not is_met and getattr(config, name) not in (RunConfig.model_fields[name].default, ""):

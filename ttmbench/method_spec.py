@@ -86,6 +86,11 @@ class MethodSpec:
         return "gradients" in self.needs
 
     @property
+    def leaves_model(self) -> bool:
+        """Whether a trained model is left, which can be saved, and measured on other tasks."""
+        return self.trains and self.reset == "never"
+
+    @property
     def is_random(self) -> bool:
         """Whether seeds give different scores."""
         return self.trains or "views" in self.needs

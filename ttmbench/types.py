@@ -204,10 +204,8 @@ class ModelCard:
         trained_on: image collections that it was trained on, as its authors state them (``coco``, ...); None if they
             state nothing.
         quick_gelu: whether a CLIP uses QuickGELU (else GELU); None for other models or if unknown.
-        page: where the user downloads the file of weights, which ``pretrained=FILE`` then names; None for weights that
-            are fetched, or part of the package.
-        note: what is uncertain about these facts, and what is unusual about its loading.
-        refused: why it cannot be loaded, and what to do instead; None if it can.
+        page: where users download the file of weights, which ``pretrained=FILE`` names; None if it is fetched.
+        note: what is uncertain or unusual. ``refused``: why it cannot be loaded, and what to do instead.
     """
 
     weights: str

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from ttmbench._util.images import frames_of
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
@@ -166,12 +167,13 @@ class ImageTextModel(PromptedModel):
         return {name: torch.cat([value, more[name]]) for name, value in row.items()}
 
     def prepare(self, images: Sequence[Image]) -> list[PreparedImage]:
-        """Preprocesses each image once."""
+        """Preprocesses each image once, of a video its frames."""
         prepared = []
-        probe = self.ask("?")  # every template takes an image with a question
         for image in images:
+            frames = frames_of(image)
+            probe = self.ask("?", len(frames))  # every template takes an image with a question
             with self._remembering(None) as memory:
-                inputs = self.process(probe, [image])
+                inputs = self.process(probe, frames)
             length = inputs["input_ids"].shape
             features = {name: value for name, value in inputs.items() if value.shape != length and name != "labels"}
             prepared.append(PreparedImage(image, memory.answer, features))
@@ -181,7 +183,7 @@ class ImageTextModel(PromptedModel):
         """A prompt's tokens for an image, with as many placeholders as the image has features."""
         if prompt not in image.rows:
             with self._remembering(image.answer):
-                inputs = self.process(prompt, [image.image])
+                inputs = self.process(prompt, frames_of(image.image))
             length = inputs["input_ids"].shape
             image.rows[prompt] = {
                 name: value[0]

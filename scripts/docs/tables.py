@@ -1,4 +1,4 @@
-"""Writes the tables of all named models (docs/models.md), tasks (docs/tasks.md) and methods (docs/methods.md).
+"""Writes the tables of all named models, tasks and methods, and those of published results, into their pages.
 
 python scripts/docs/tables.py write    # after the catalogue, a task file or a method changed
 python scripts/docs/tables.py check    # fails if a table is not what these say
@@ -134,7 +134,8 @@ def _places(source: Mapping) -> Iterator[str]:
     elif source["kind"] in ("huggingface", "hub_files", "webdataset"):
         path, revision = source["path"], source.get("revision")
         pinned = f"at `{revision[:7]}`" if revision else "not pinned"
-        yield f"[{path}](https://huggingface.co/datasets/{path}) ({pinned})"
+        kind = "" if source.get("repo_type") == "model" else "datasets/"
+        yield f"[{path}](https://huggingface.co/{kind}{path}) ({pinned})"
     elif source["kind"] == "rendered":
         yield "[rendered](builtin.md)"
     else:
@@ -177,11 +178,15 @@ def _paper(reference: str) -> str:
 
 def main() -> None:
     """Puts each table between ``<!-- name -->`` and ``<!-- /name -->`` of its page, or checks that it is there."""
+    import published_tables as published  # which lies beside this file
+
     if sys.argv[1:] not in (["write"], ["check"]):
         sys.exit(__doc__)
     pages = {"models": "models.md", "finetuned": "models.md", "tasks": "tasks.md", "methods": "methods.md"}
-    for name, table in (("models", models), ("finetuned", finetuned), ("tasks", tasks), ("methods", methods)):
-        page = DOCS / pages[name]
+    of_published = [(f"published {table.__name__}", table) for table in published.TABLES]
+    named = (("models", models), ("finetuned", finetuned), ("tasks", tasks), ("methods", methods), *of_published)
+    for name, table in named:
+        page = DOCS / pages.get(name, "published.md")
         text = page.read_text(encoding="utf-8")
         before, start, rest = text.partition(f"<!-- {name} -->\n")
         end = rest[rest.index(f"\n<!-- /{name} -->") :]

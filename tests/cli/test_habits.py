@@ -229,7 +229,8 @@ def test_a_bare_model_of_transformers_gets_the_call_that_works():
         ttmbench.simple_evaluate(model, "shapes_color")
     assert str(caught.value).startswith(
         "model CLIPModel: CLIPModel is a model of transformers and no adapter, since it comes without its "
-        "preprocessing; give simple_evaluate('hf', ..., model_args={'pretrained': 'FOLDER'})"
+        "preprocessing; give simple_evaluate(model, ..., processor=AutoProcessor.from_pretrained('FOLDER')), or "
+        "simple_evaluate('hf', ..., model_args={'pretrained': 'FOLDER'})"
     )
 
 
@@ -241,5 +242,8 @@ def test_another_object_is_sent_to_the_page_on_adapters(given):
 
 def test_a_part_of_open_clip_gets_the_call_that_works():
     kind = type("CLIP", (torch.nn.Module,), {"__module__": "open_clip.model"})
-    with pytest.raises(UsageError, match=r"CLIP is a model of open_clip and no adapter.*simple_evaluate\('open_clip'"):
+    with pytest.raises(
+        UsageError,
+        match=r"CLIP is a model of open_clip and no adapter.*simple_evaluate\(\(model, preprocess, tokenizer\)",
+    ):
         ttmbench.simple_evaluate(kind(), "shapes_color")

@@ -233,6 +233,97 @@ def test_a_damaged_measurement_is_made_again(stop_at, tmp_path, monkeypatch, cap
     assert without_times(again["ttm_also"]) == without_times(expected["ttm_also"])
 
 
+def by_methods(path=None, **changes):
+    args = {"tent": {"lr": 0.05, "images": 4}, "selftrain": SHORT}
+    names = changes.pop("methods", ["selftrain", "tent", "dn"])
+    given = {name: args[name] for name in names if name in args}
+    return evaluate(path, ttm=False, methods=names, method_args=given, **changes)
+
+
+def test_models_of_other_methods_are_measured_and_saved_too(tmp_path):
+    saved, more = tmp_path / "saved", {"log_samples": True, "save_scores": True, "ttm_also": "shapes_place"}
+    document = by_methods(tmp_path / "x.json", save_adapted=str(saved), **more).document
+    jsonschema.Draft202012Validator(schema("results")).validate(document)
+    record = document["ttm_also"]["shapes_color"]["shapes_place"]
+    assert set(record["methods"]) == {"selftrain", "tent"} and record["differences"] == {}
+    for name, of_method in record["methods"].items():
+        folders = [saved / name / "shapes_color" / f"seed_{seed}" for seed in (0, 1)]
+        each = [
+            ttmbench.simple_evaluate("hf", "shapes_place", model_args={"pretrained": str(folder)}, **QUICK).results
+            for folder in folders
+        ]
+        for metric in ("group_match", "text_score"):
+            raw, values = record["results"][f"{metric},none"], [one["shapes_place"][f"{metric},none"] for one in each]
+            assert record["results"][f"{metric},{name}"] == pytest.approx(np.mean(values))
+            assert of_method["differences"][metric]["by_seed"] == pytest.approx([value - raw for value in values])
+        numbers, own = document["results"]["shapes_color"], document["methods"]["shapes_color"][name]["differences"]
+        gain = numbers[f"group_match,{name}"] - numbers["group_match,none"]
+        assert own["group_match"]["value"] == pytest.approx(gain)
+        assert json.loads((folders[1] / "ttmbench.json").read_text())["method"] == name
+    assert any("what method 'dn' does is not measured" in note for note in document["notes"]["shapes_color"])
+    assert "differences" not in document["methods"]["shapes_color"]["dn"]
+    stored = read_scores(tmp_path / "x_also_scores_shapes_color@shapes_place.safetensors", None)
+    assert {key: len(arrays) for key, arrays in stored.scores.items()} == {"none": 1, "selftrain": 2, "tent": 2}
+    rows = transfers_of(ResultsDocument.of(document))
+    assert {(row.adapted_to, row.measured_on) for row in rows} == {
+        (f"shapes_color by {name}", task) for name in ("selftrain", "tent") for task in ("shapes_color", "shapes_place")
+    }
+    (run,) = ttmbench.read_results(tmp_path / "x.json")
+    frame = run.to_frame()
+    apart = frame[(frame["task"] == ELSEWHERE[0]) & (frame["metric"] == "group_match")]
+    assert dict(zip(apart["filter"], apart["seeds"].fillna(0), strict=True)) == {"none": 0, "selftrain": 2, "tent": 2}
+
+
+def test_one_saved_method_has_the_folder_itself(tmp_path):
+    run = by_methods(methods=["tent"], seeds=[0], ttm_also="", save_adapted=str(tmp_path / "saved"))
+    assert (tmp_path / "saved" / "ttmbench.json").is_file() and "ttm_also" not in run.document
+
+
+def test_a_method_that_was_stopped_measures_nothing_twice(tmp_path, monkeypatch, capsys):
+    expected = by_methods(methods=["tent"]).document
+    settings = {"methods": ["tent"], "use_cache": str(tmp_path / "cache")}
+    with monkeypatch.context() as patched:
+        first = counted(patched, 4)
+        with pytest.raises(KeyboardInterrupt):
+            by_methods(tmp_path / "b.json", **settings)
+    with monkeypatch.context() as patched:
+        second = counted(patched)
+        again = by_methods(tmp_path / "b.json", **settings).document
+    assert [*first[:-1], *second] == ["shapes_place", "shapes_spatial"] * 2, "every task once a seed"
+    assert without_times(again["ttm_also"]) == without_times(expected["ttm_also"])
+    with monkeypatch.context() as patched:
+        counted(patched, 4)
+        with pytest.raises(KeyboardInterrupt):
+            by_methods(tmp_path / "c.json", **settings)
+    (kept,) = tmp_path.rglob("ttm_also/tent/seed_0/shapes_place.safetensors")
+    kept.write_bytes(kept.read_bytes()[:-1] + b"x")
+    again = by_methods(tmp_path / "c.json", **settings).document
+    assert "shapes_place is measured again" in capsys.readouterr().err
+    assert without_times(again["ttm_also"]) == without_times(expected["ttm_also"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"methods": ["dn", "tpt"], "ttm_also": "shapes_place"},
+            "--ttm_also needs TTM or a method that leaves a trained model: method 'dn' trains nothing; method 'tpt' "
+            "restores the model before each group",
+        ),
+        ({"methods": ["dn"], "save_adapted": "x"}, "--save_adapted needs TTM or a method that leaves a trained model"),
+        (
+            {"methods": ["tent"], "method_args": {"tent.train": "lora:2"}, "save_adapted": "x"},
+            "method 'tent': --save_adapted cannot save the updates of train=lora:2; train a set of weights",
+        ),
+    ],
+)
+def test_a_run_that_leaves_no_model_is_refused(changes, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError) as raised:
+        ttmbench.simple_evaluate("tiny-clip", "shapes_color", **QUICK, **changes)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
 def test_what_makes_no_sense_is_refused_in_a_line(capsys, tmp_path):
     assert main([*WORDS[:2], "--tasks", "shapes_color", "--ttm_also", "shapes_place"]) == 2
     assert "ttm_also is for TTM, so it needs ttm" in capsys.readouterr().err
@@ -315,12 +406,12 @@ def test_a_kind_of_task_without_score_arrays_is_measured_by_its_numbers(tmp_path
     resumed = TransferTasks(elsewhere.tasks, score, config, "key", {"b": elsewhere.raw("b")})
     again = resumed.evaluation("a", "d", raw, tmp_path)
     assert again.complete(0) and again.complete(1), "kept on the disk"
-    (one,) = again.outcomes([0, 1]).values()
+    (one,) = again.outcomes({"ttm": [0, 1]}).values()
     numbers = one.result.summary
     assert numbers.results["recall_at_1,none"] == 0.5 and numbers.results["recall_at_1,ttm"] == 0.5
     assert numbers.results["recall_at_1_seed_std,ttm"] == pytest.approx(np.std([0.25, 0.75], ddof=1))
     assert numbers.ci["recall_at_1,ttm"] is None and numbers.ties["recall_at_1,ttm"] == 2
-    assert one.differences["recall_at_1"]["by_seed"] == [-0.25, 0.25]
+    assert one.differences["ttm"]["recall_at_1"]["by_seed"] == [-0.25, 0.25]
     assert base.results, "the run itself is as ever"
     other_start = TransferTasks(elsewhere.tasks, score, config, "other", {"b": elsewhere.raw("b")})
     assert not other_start.evaluation("a", "d", raw, tmp_path).complete(0), "of another run"

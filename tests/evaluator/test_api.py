@@ -70,7 +70,7 @@ def test_every_setting_of_a_run_is_a_keyword_with_its_type_and_default():
         "methods",
         "model_name",
     }  # they take more than a configuration
-    assert set(parameters) - set(RunConfig.model_fields) == {"command", "plugins"}
+    assert set(parameters) - set(RunConfig.model_fields) == {"command", "plugins", "processor"}
     assert set(RunConfig.model_fields) <= set(parameters)
     for name in set(RunConfig.model_fields) - others:
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,3 +27,21 @@ def forged(honest: Path, tmp_path: Path) -> Forgery:
     from support.submissions import Forgery
 
     return Forgery(honest, tmp_path / "forged")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shipped_model_once() -> Iterator[None]:
+    """A model that ships is loaded once a process, and not for each of hundreds of forgeries, to say what it is."""
+    from ttmbench.reproduce.submission import settings
+
+    load, loaded = settings.make_adapter, dict[str, object]()
+
+    def make_adapter(registry: Registry, model: str, *arguments: object) -> object:
+        key = repr((registry.adapters[model], arguments))
+        if key not in loaded:
+            loaded[key] = load(registry, model, *arguments)
+        return loaded[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(settings, "make_adapter", make_adapter)
+        yield

@@ -19,7 +19,7 @@ COMMANDS = {
     "--simple_match --oracle --ttm_controls placebo --ttm_holdout 0.5 --ttm_also shapes_spatial --audit_labels "
     "--bootstrap_iters 20 --save_scores --output_path {}",
     "methods": "--model tiny-clip --tasks shapes_color --limit 6 --methods dual_softmax,tent,dn --seeds 0,1 "
-    "--ttm --ttm_args iterations=1,epochs=1 --ttm_holdout 0.5 --audit_labels "
+    "--ttm --ttm_args iterations=1,epochs=1 --ttm_holdout 0.5 --ttm_also shapes_place --audit_labels "
     "--bootstrap_iters 20 --save_scores --output_path {}",
     "datasets": "--model tiny-clip --tasks shapes_replace,shapes_naming --limit 6 --bootstrap_iters 20 --save_scores "
     "--output_path {}",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from support.checkout import load_script
+from support.documents import whole_document
 
 from ttmbench.cli import main
 from ttmbench.reproduce.lookup import most_measured, of_method, of_model, of_task, published_rows
+from ttmbench.reproduce.rows import compare, select
 from ttmbench.reproduce.tables import load_table, shipped_tables
+from ttmbench.results.document import ResultsDocument
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +106,43 @@ def test_all_numbers_as_a_table_and_as_json(capsys, monkeypatch):
 
 def test_names_that_only_sources_have(capsys):
     assert "mteb" in printed(capsys, "show", "voyageai/voyage-multimodal-3")
-    assert "arXiv:2406.09388" in printed(capsys, "show", "negclip")
+    assert "arXiv:2406.09388" in printed(capsys, "show", "gnm-clip")
     assert "nothing is published about shapes_color here" in printed(capsys, "show", "shapes_color", "--published")
     assert printed(capsys, "show", "shapes_color", "--published", "--json") == "[]\n"
     assert "TTM" in printed(capsys, "show", "ttm", "--published")
-    assert main(["show", "negclp"]) == 2
-    assert "did you mean 'negclip'" in capsys.readouterr().err
+    assert main(["show", "gnm-clp"]) == 2
+    assert "did you mean 'gnm-clip'" in capsys.readouterr().err
+
+
+def test_the_page_of_published_results_takes_numbers_of_runs(every, tmp_path, monkeypatch):
+    """The generated table has what sources measured, and beside it a run of a whole task."""
+    tables = load_script("docs/published_tables")
+    monkeypatch.setattr(tables, "published_rows", lambda _: every)
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    assert "no number is of a run here" in tables.models()
+    document = whole_document({"winoground": {"group_score,none": 0.0825}}, model_name="x")
+    document |= {"config": {"model": "clip-b32"}, "n-samples": {"winoground": {"original": 400, "effective": 400}}}
+    (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")
+    text = tables.models()
+    (line,) = (line for line in text.splitlines() if "| `clip-b32` |" in line)
+    assert "| 9.00 M<br>8.75 V<br>8.00 W<br>9.00 C<br>**8.25** here |" in line
+    assert "in bold, 1 of runs here" in text
+    groups = [line.split("|")[4].strip() for line in tables.spread().splitlines()[2:]]
+    assert groups == ["8.00", "8.25", "8.75", "9.00", "9.00"]
+
+
+def test_weights_that_are_downloaded_by_hand_are_known_by_the_name_alone(registry):
+    """Any file under the name is of the row, and the same file under the name of the kind of model is not."""
+    table = select(load_table("vl_compo_family"), ["dac-llm"], ["winoground"])
+    groups = {"original": 400, "effective": 400}
+
+    def verdicts(model, arguments):
+        document = whole_document({"winoground": {"group_score,none": 0.0475}}, model_name="x")
+        document |= {"config": {"model": model, "model_args": arguments}, "n-samples": {"winoground": groups}}
+        rows = compare(table, [(Path("x.json"), ResultsDocument.of(document))], registry)
+        return {row.number.metric: row.verdict for row in rows}
+
+    file = {"pretrained": "LLM_cp.pt"}
+    assert verdicts("dac-llm", file)["group_score"] == "agrees"
+    for name, arguments in (("open_clip", {**registry.adapter("dac-llm").model_args, **file}), ("dac-sam", file)):
+        assert verdicts(name, arguments)["group_score"] == "missing", name

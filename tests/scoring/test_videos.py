@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from support.adapter_inputs import own_model
 from support.rounding import bound
-from support.task_data import load
+from support.task_data import find, load
 
 import ttmbench
 from ttmbench._util.images import frames_in, frames_of
@@ -172,3 +173,50 @@ def test_videos_are_not_joined_side_by_side(groups):
     model.choice_style = ChoiceStyle(side_by_side=True)
     with pytest.raises(UsageError, match="side_by_side joins images, and the items of task 'shapes_order' are videos"):
         ttmbench.simple_evaluate(model, "shapes_order", **QUICK)
+
+
+@pytest.mark.parametrize("kind", ["llava", "qwen2_vl", "smolvlm", "internvl"])
+def test_vqascore_shows_the_frames_of_a_video_in_one_turn(kind, tiny_vlm):
+    """P(yes) is that of transformers' own template, processor and forward with as many images in the turn."""
+    folder = tiny_vlm("chat", kind=kind)
+    frames = 3
+    settings = {"task_args": {"video.frames": frames}, "model_args": {"pretrained": str(folder)}, "dtype": "fp32"}
+    run = ttmbench.simple_evaluate("vqascore", "shapes_order", **{**QUICK, "limit": 2}, **settings)
+    model, processor = own_model(folder)
+    words = processor.tokenizer
+    sides = [[words.convert_tokens_to_ids(word) for word in (side, side.lower())] for side in ("Yes", "No")]
+    expected = []
+    for group in load(find("shapes_order").with_source({"video.frames": frames}), limit=2).groups:
+        for image in group.images:
+            for caption in group.captions:
+                question = (
+                    f"The {frames} images are frames of a video, in order. "
+                    f'Does this figure show "{caption}"? Please answer yes or no.'
+                )
+                content = [{"type": "image"}] * frames + [{"type": "text", "text": question}]
+                prompt = processor.apply_chat_template(
+                    [{"role": "user", "content": content}], add_generation_prompt=True
+                )
+                begun = {"add_special_tokens": False} if words.bos_token and prompt.startswith(words.bos_token) else {}
+                shown = [frames_of(image.open())]
+                inputs = processor(text=[prompt], images=shown, return_tensors="pt", **begun)
+                with torch.no_grad():
+                    after = model(**inputs).logits[0, -1].double().softmax(dim=-1)
+                yes, no = (float(after[side].sum()) for side in sides)
+                expected.append(np.log(yes / no))
+    scores = run.scores["shapes_order"]["none"][0].groups
+    np.testing.assert_allclose(scores.reshape(-1), expected, atol=1e-4, rtol=1e-5)
+    assert len(set(np.round(scores.reshape(-1), 3))) > 4, "videos and captions matter"
+
+
+def test_a_served_model_is_sent_the_frames_of_a_video_in_one_turn(chat_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    arguments = {"model": "test-model", "base_url": chat_server.url, "cache": str(tmp_path / "answers.sqlite")}
+    options = {**QUICK, "limit": 1, "task_args": {"video.frames": 3}, "model_args": arguments}
+    run = ttmbench.simple_evaluate("openai", "shapes_order", **options)
+    assert run.results["shapes_order"]["group_score,none"] in (0.0, 1.0)
+    assert run.document["model_info"]["usage"]["answers"] == len(chat_server.requests) == 4
+    for request in chat_server.requests:
+        *images, text = request["messages"][0]["content"]
+        assert [part["type"] for part in images] == ["image_url"] * 3 and len({str(part) for part in images}) == 3
+        assert text["text"].startswith("The 3 images are frames of a video, in order. Does this figure show")

@@ -165,6 +165,12 @@ def full_document() -> dict:
                     **{"ci": {"group_match,ttm": [0.4, 0.6]}, "chance": {"group_match": 0.5}},
                     **{"ties": {"group_match,ttm": 0}, "version": 1, "matching": "group", "fingerprint": "ab"},
                     "differences": {"group_match": {"value": 0.1, "ci": [0.0, 0.2], "by_seed": [0.1], "seed_ci": None}},
+                    "methods": {
+                        "tent": {
+                            "seeds": [0],
+                            "differences": {"m": {"value": 0.1, "ci": None, "by_seed": [0.1], "seed_ci": None}},
+                        }
+                    },
                     "n-samples": {"original": 2, "effective": 2, "clusters": 1},
                     **{"shape": [2, 2], "seconds": 0.1},
                 }

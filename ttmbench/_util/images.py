@@ -235,6 +235,15 @@ def frames_of(image: Image) -> list[Image]:
     return [image.crop((0, height * at, image.width, height * (at + 1))) for at in range(frames)]
 
 
+def about_frames(frames: int) -> str:
+    """What a question says first where its images are frames of a video; empty for one image.
+
+    >>> about_frames(8)
+    'The 8 images are frames of a video, in order. '
+    """
+    return f"The {frames} images are frames of a video, in order. " if frames > 1 else ""
+
+
 def frames_of_videos(names: Sequence[str], open_video: Callable[[str], Image], frames: int) -> LazyImages:
     """The frames of several videos, one video after the other, each opened when a frame of it is used."""
 

@@ -31,17 +31,26 @@ def in_brief(rows: Sequence[PublishedRow], name: str, registry: Registry, *, is_
             for row in chosen
         ),
     ]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
-    widths[3] = max(12, min(widths[3], _WIDTH - sum(widths) + widths[3] - 8))
-    lines = []
-    for value, by_chance, metric, about, where in cells:
-        text = about if len(about) <= widths[3] else f"{about[: widths[3] - 2]}.."
-        line = f"{value:>{widths[0]}}  {by_chance:>{widths[1]}}  {metric:{widths[2]}}  {text:{widths[3]}}  {where}"
-        lines.append(line.rstrip())
     sources = len({row.number.source for row in rows})
     about = f"{len(rows)} numbers of {sources} source{'s' * (sources > 1)}"
     shown = f"; those of the {'models' if is_task else 'tasks'} that most sources measured" * (len(chosen) < len(rows))
-    return {"numbers": len(rows), "about": about + shown, "lines": lines, "all": f"ttmbench show {name} --published"}
+    command = f"ttmbench show {name} --published"
+    return {"numbers": len(rows), "about": about + shown, "lines": _aligned(cells), "all": command}
+
+
+def _aligned(cells: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
+    """Lines of equal columns; where they would be too long, without ``arXiv:``, and then with shorter names."""
+    widths = [max(len(line[at]) for line in cells) for at in range(len(cells[0]))]
+    room = _WIDTH - sum(widths) + widths[3] - 8
+    if room < widths[3]:
+        cells = [(*line[:4], line[4].removeprefix("arXiv:")) for line in cells]
+        room += widths[4] - max(len(line[4]) for line in cells)
+    width = max(12, min(widths[3], room))
+    return [
+        f"{value:>{widths[0]}}  {by_chance:>{widths[1]}}  {metric:{widths[2]}}  "
+        f"{name if len(name) <= width else name[: width - 2] + '..':{width}}  {where}"
+        for value, by_chance, metric, name, where in cells
+    ]
 
 
 def print_all(rows: Sequence[PublishedRow], registry: Registry, *, as_json: bool) -> None:

@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ttm.add_argument("--ttm_holdout", metavar="X", type=float, help=holdout)
     ttm.add_argument("--ttm_also", metavar="A,B", type=split_names, help="Also evaluate adapted models on these tasks")
     switch("--audit_labels", help="Repeat with permuted captions; fail if selections change")
-    ttm.add_argument("--save_adapted", metavar="DIR", help="New directory for the adapted model's weights")
+    ttm.add_argument("--save_adapted", metavar="DIR", help="New directory for adapted models' weights")
     add_how(parser, how)
     how.add_argument("--on_error", metavar="raise|continue", help="Stop or continue after a failed task")
     parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")

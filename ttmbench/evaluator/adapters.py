@@ -96,14 +96,16 @@ def _instead_of(model: object) -> str | None:
     if library == "transformers" and hasattr(model, "save_pretrained") and hasattr(model, "state_dict"):
         path = getattr(model, "name_or_path", "") or "FOLDER"
         kind = "hf" if hasattr(model, "get_image_features") else "vqascore"
+        with_it = f"simple_evaluate(model, ..., processor=AutoProcessor.from_pretrained('{path}')), or "
         return (
             f"{name} is a model of transformers and no adapter, since it comes without its preprocessing; give "
-            f"simple_evaluate('{kind}', ..., model_args={{'pretrained': '{path}'}}), and where you changed its weights "
-            "save_pretrained it and its processor to a folder first"
+            f"{with_it if kind == 'hf' else ''}simple_evaluate('{kind}', ..., model_args={{'pretrained': '{path}'}}), "
+            "and where you changed its weights save_pretrained it and its processor to a folder first"
         )
     if library == "open_clip":
         return (
             f"{name} is a model of open_clip and no adapter, since it comes without its preprocessing; give "
+            "simple_evaluate((model, preprocess, tokenizer), ...), or "
             "simple_evaluate('open_clip', ..., model_args={'model': NAME, 'pretrained': TAG_OR_FILE})"
         )
     if library == "sentence_transformers":

@@ -21,6 +21,7 @@ from ttmbench.evaluator.settings import cache_of, check_config, task_settings, t
 from ttmbench.evaluator.task import adaptation
 from ttmbench.plugins.registry import build_registry, metric_for
 from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import TTM
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.scoring.debiasing import sweep
@@ -191,7 +192,7 @@ def matrix(tasks: Sequence[str], transfers: Sequence[Transfer], document: Result
     """The transfer matrix: rows adapted on, columns measured on; each cell has the value and its difference to raw."""
     by_place: dict[tuple[str, str], Transfer] = {}
     for transfer in transfers:
-        if transfer.shown:
+        if transfer.shown and transfer.method == TTM:
             by_place.setdefault((transfer.adapted_on, transfer.measured_on), transfer)
     cells = {pair: _cell(document, transfer) for pair, transfer in by_place.items()}
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.inputs import rows_of
 from ttmbench.ttm.checkpoint import score_tensors
-from ttmbench.ttm.low_rank import check_train
+from ttmbench.ttm.low_rank import check_train, rank_of
 from ttmbench.ttm.parts import check_parts
 from ttmbench.types import MethodSpec, Record
 
@@ -44,6 +44,7 @@ def check_methods(
                 "the method to --methods, or leave the setting out"
             )
     reference_tasks(registry, config)
+    _check_left(config, [registry.method(name) for name in config.methods])
     for name in config.methods:
         spec = registry.method(name)
         settings = checked_settings(spec, settings_for(config, name))
@@ -59,6 +60,22 @@ def check_methods(
         if None not in why:  # where another task allows it, this one has a note
             model = "" if adapter is None else f" with model {config.model}"
             raise UsageError(f"method '{name}' cannot be run on task '{next(iter(tasks))}'{model}: {why[0]}")
+
+
+def _check_left(config: RunConfig, specs: Sequence[MethodSpec]) -> None:
+    """UsageError if trained models are to be measured elsewhere or saved, and the run leaves none."""
+    for option, is_given, leaves in (
+        ("--ttm_also", bool(config.ttm_also), config.ttm),
+        ("--save_adapted", config.save_adapted is not None, config.ttm or config.simple_match),
+    ):
+        if is_given and not leaves and not any(spec.leaves_model for spec in specs):
+            whose = "; ".join(f"method '{spec.name}' {_left_out(spec)}" for spec in specs)
+            raise UsageError(f"{option} needs TTM or a method that leaves a trained model: {whose}")
+
+
+def _left_out(spec: MethodSpec) -> str:
+    """Why a method leaves no trained model."""
+    return f"restores the model before each {spec.reset}" if spec.trains else "trains nothing"
 
 
 def _check_ttm(
@@ -84,6 +101,10 @@ def _check_parameters(config: RunConfig, spec: MethodSpec, settings: Record, ada
     which = settings.get("train")
     if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
         raise UsageError(f"method '{spec.name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
+    if isinstance(which, str) and spec.leaves_model and config.save_adapted is not None and rank_of(which) is not None:
+        raise UsageError(
+            f"method '{spec.name}': --save_adapted cannot save the updates of train={which}; train a set of weights"
+        )
     if isinstance(which, str) and isinstance(adapter, TrainableInParts):
         try:
             check_train(adapter, which)
@@ -139,20 +160,36 @@ def undefined_notes(run: Run, task: TaskSpec) -> list[str]:
     """A sentence for each method of the run that is not defined for a task."""
     specs = {name: run.registry.method(name) for name in run.config.methods}
     why = {name: refusal(spec, task, run.adapter, settings_for(run.config, name)) for name, spec in specs.items()}
-    return [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
+    notes = [f"method '{name}' was not run: {reason}" for name, reason in why.items() if reason is not None]
+    wanted = {"measured on other tasks": run.config.ttm_also, "saved": run.config.save_adapted}
+    what = " or ".join(words for words, is_wanted in wanted.items() if is_wanted)
+    for spec in (specs[name] for name, reason in why.items() if reason is None and what):
+        if not spec.leaves_model:
+            notes.append(f"what method '{spec.name}' does is not {what}: it {_left_out(spec)}")
+    return notes
+
+
+def is_left(run: Run, task: TaskSpec) -> bool:
+    """Whether a method of ``--methods`` leaves a trained model on a task."""
+    specs = [run.registry.method(name) for name in run.config.methods]
+    return any(
+        spec.leaves_model and refusal(spec, task, run.adapter, settings_for(run.config, spec.name)) is None
+        for spec in specs
+    )
 
 
 def columns(
     run: Run,
     scored: Scored,
     state: Path | None,
-    by_ttm: Callable[[MethodSpec, Record], MethodScores],
+    by_ttm: Callable[..., MethodScores],
     trained_alone: bool = False,
-) -> Iterator[tuple[str, Callable[[], MethodScores]]]:
-    """Name of each method of the run -> what runs it on a scored task; ``state`` is the folder of checkpoints.
+) -> Iterator[tuple[MethodSpec, Callable[..., MethodScores]]]:
+    """Each method of the run, with what runs it on a scored task; ``state`` is the folder of checkpoints.
 
-    ``by_ttm`` runs a method that is TTM with settings of its own; ``trained_alone`` leaves out the others, and checks,
-    which no later run finds.
+    Both it and ``by_ttm``, which runs a method that is TTM with settings of its own (called with the method and the
+    user's settings), take ``finished`` and ``complete`` as `MethodRun.column` does. ``trained_alone`` leaves out the
+    others, and checks, which no later run finds.
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
@@ -181,6 +218,6 @@ def columns(
         if refusal(spec, scored.spec, run.adapter, given) is not None or (trained_alone and not spec.trains):
             continue
         if spec.is_ttm:
-            yield name, partial(by_ttm, spec, given)
+            yield spec, partial(by_ttm, spec, given)
         else:
-            yield name, partial(shared.column, spec, given, "" if plugin == BUILTIN else plugin)
+            yield spec, partial(shared.column, spec, given, "" if plugin == BUILTIN else plugin)

@@ -13,6 +13,7 @@ from ttmbench.errors import UsageError
 from ttmbench.evaluator.task_result import Resampling
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.protocols import Debiasable, TrainableInParts
+from ttmbench.results.labels import SIMPLE_MATCH, TTM
 from ttmbench.scoring.batches import BatchSizer, device_of
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.debiasing import prior_for
@@ -50,6 +51,13 @@ class Run:
     def adapter(self) -> Model:
         """The model."""
         return self.capabilities.adapter
+
+    @property
+    def left_models(self) -> list[str]:
+        """What leaves a trained model, by the filter of its numbers: TTM, or SimpleMatch's step alone, and methods."""
+        config = self.config
+        first = [TTM] if config.ttm else [SIMPLE_MATCH] if config.simple_match else []
+        return [*first, *(name for name in config.methods if self.registry.method(name).leaves_model)]
 
     @property
     def loaded(self) -> Model:

@@ -11,15 +11,17 @@ from ttmbench.data.memory import Task
 from ttmbench.errors import carry
 from ttmbench.evaluator.adapters import check_scores, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults
+from ttmbench.evaluator.library_models import as_adapter
 from ttmbench.evaluator.run import run
 from ttmbench.results.assertions import check_assertions
 from ttmbench.scoring.capabilities import Model
 
 
 def simple_evaluate(
-    model: str | Model,
+    model: str | Model | object,
     tasks: str | Task | Sequence[str | Task],
     *,
+    processor: object | None = None,
     model_name: str | None = None,
     model_args: Mapping[str, Any] | str = {},
     task_args: Mapping[str, Any] = {},
@@ -67,8 +69,10 @@ def simple_evaluate(
     """Evaluates a model on tasks; the arguments are the command line's options, explained at `ttmbench.RunConfig`.
 
     Args:
-        model: name of a registered model, or an adapter.
+        model: name of a registered model, or an adapter; a dual encoder of transformers with its ``processor``, or
+            open_clip's ``(model, preprocess, tokenizer)``.
         tasks: names, tags, globs or files of tasks, and tasks in memory; a string may list several by commas.
+        processor: of a model of transformers that is given as an object: its tokenizer and image processor.
         model_name: the model's name in results. By default an adapter's own attribute ``model_name``; else its class
             with a digest of its fingerprint, so that two checkpoints of one class are two models.
         model_args: arguments of a registered model, also as one string: ``"pretrained=...,weights=safetensors"``.
@@ -91,7 +95,8 @@ def simple_evaluate(
         limit: use the first groups only: a number, or below 1 a fraction of them.
         samples: a JSON file listing the group ids to use.
         batch_size: images, captions or pairs scored at a time.
-        device: ``auto`` or what torch calls it; of registered models, as are the next two.
+        device: ``auto`` or what torch calls it; of registered models and of a library's objects, which ``auto`` leaves
+            where they are, as are the next two.
         dtype: compute dtype.
         compile: run the model through ``torch.compile``.
         deterministic: the same bits every time on one machine.
@@ -124,7 +129,9 @@ def simple_evaluate(
         AssertionNotMet: an assertion does not hold. Its ``results`` are the run's.
     """
     options = {name: value for name, value in locals().items() if name in RunConfig.model_fields}
-    adapter = None if isinstance(model, str) else check_scores(f"model {type(model).__name__}", model)
+    settings: dict[str, str | bool] = {"device": device, "dtype": dtype, "compile": compile}
+    given = as_adapter(model, processor, settings)
+    adapter = None if isinstance(given, str) else check_scores(f"model {type(model).__name__}", given)
     if adapter is not None:
         options["model"] = type(adapter).__name__
         options["model_name"] = model_name or name_of_adapter(adapter, written=output_path is not None)

@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
@@ -30,7 +31,7 @@ from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.variants import Adaptation
+from ttmbench.ttm.variants import Adaptation, OnSeedDone
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record
 
 
@@ -104,15 +105,16 @@ class Methods:
             from ttmbench.evaluator.methods import undefined_notes
 
             scored = replace(scored, notes=[*scored.notes, *undefined_notes(run, scored.spec)])
-        columns, seconds, elsewhere, failure = list(scored.columns), dict(scored.seconds), {}, None
+        columns, seconds, failure = list(scored.columns), dict(scored.seconds), None
+        transfers, measured = None, dict[str, list[int]]()
         try:
-            transfers = self._transfers(scored, state) if plan.adapts else None
+            transfers = self._transfers(scored, plan, state)
             others = self._seeds_ahead(scored, plan, settings, state, seconds)
             checkpoint = self._checkpoint(scored, state)
             trained = self.columns(scored, settings, checkpoint, transfers, others) if plan.adapts else ()
-            for column in itertools.chain(trained, self._named(scored, settings, state)):
-                if column.name == TTM and transfers is not None:
-                    elsewhere = transfers.outcomes(run.config.run_seeds)
+            for column in itertools.chain(trained, self._named(scored, settings, state, transfers)):
+                if transfers is not None and column.name in run.left_models and column.name != SIMPLE_MATCH:
+                    measured[column.name] = run.config.run_seeds
                     gains = gains_of(scored, column.scores, run.config)
                     column = replace(column, record={**column.record, "differences": gains})
                 columns.append(column)
@@ -120,15 +122,16 @@ class Methods:
                 self.notify(scored, column)
         except Exception as error:
             failure = error
+        elsewhere = transfers.outcomes(measured) if transfers is not None and measured else {}
         return replace(scored, columns=columns, seconds=seconds, elsewhere=elsewhere, failure=failure)
 
     def run_ahead(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path) -> None:
         """Runs what is trained for the process that runs the task later, and leaves its checkpoints."""
         trained: Iterator[MethodScores] = iter(())
+        transfers = self._transfers(scored, plan, state)
         if plan.adapts:
-            checkpoint = self._checkpoint(scored, state)
-            trained = self.columns(scored, settings, checkpoint, self._transfers(scored, state))
-        for _ in itertools.chain(trained, self._named(scored, settings, state, ahead=True)):
+            trained = self.columns(scored, settings, self._checkpoint(scored, state), transfers)
+        for _ in itertools.chain(trained, self._named(scored, settings, state, transfers, ahead=True)):
             pass
 
     def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
@@ -151,20 +154,13 @@ class Methods:
         """SimpleMatch, TTM, its controls and the oracle; ``others`` are seeds of other processes."""
         run, config = self._run, self._run.config
         stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=frozenset(others))
-        save = self._saver(scored)
-
-        def seed_finished(seed: int, about: Record) -> None:
-            if save is not None:
-                save(seed, about)
-            if transfers is not None:
-                transfers.measure(seed)
-
+        finished, complete = self._after(scored, TTM, transfers) if config.ttm else (None, None)
+        save = self._saver(scored, SIMPLE_MATCH) if config.simple_match and not config.ttm else None
         wanted: dict[str, Callable[[], MethodScores | list[MethodScores]]] = {}
         if config.simple_match:
-            wanted[SIMPLE_MATCH] = partial(stage.simple_match, None if config.ttm else save)
+            wanted[SIMPLE_MATCH] = partial(stage.simple_match, save)
         if config.ttm:
-            complete = None if transfers is None else transfers.complete
-            wanted[TTM] = partial(stage.ttm, audit=config.audit_labels, finished=seed_finished, complete=complete)
+            wanted[TTM] = partial(stage.ttm, audit=config.audit_labels, finished=finished, complete=complete)
             wanted |= {name: partial(stage.control, name) for name in config.ttm_controls}
             if config.ttm_holdout is not None:
                 wanted[HOLDOUT] = partial(stage.holdout, config.ttm_holdout)
@@ -174,16 +170,21 @@ class Methods:
             clock = time.perf_counter()
             try:
                 with phase(name):
-                    finished = method()
+                    made = method()
             except DivergedError as error:
                 error.usual = usual_rate(run.registry, config, scored.spec)
                 raise
-            *before, column = finished if isinstance(finished, list) else [finished]
+            *before, column = made if isinstance(made, list) else [made]
             yield from before
             yield replace(column, seconds=time.perf_counter() - clock)
 
     def _named(
-        self, scored: Scored, settings: TTMConfig, state: Path | None, ahead: bool = False
+        self,
+        scored: Scored,
+        settings: TTMConfig,
+        state: Path | None,
+        transfers: TransferEvaluation | None = None,
+        ahead: bool = False,
     ) -> Iterator[MethodScores]:
         """The methods of ``--methods``; a failure does not stop the others: the first one is raised last.
 
@@ -194,16 +195,17 @@ class Methods:
         from ttmbench.evaluator.methods import columns
         from ttmbench.evaluator.ttm_method import run_ttm_method
 
-        def by_ttm(spec: MethodSpec, given: Record) -> MethodScores:
+        def by_ttm(spec: MethodSpec, given: Record, **after: Any) -> MethodScores:
             stage = replace(adaptation(scored, self._run, settings), checkpoint=self._checkpoint(scored, state))
-            return run_ttm_method(stage, spec, given)
+            return run_ttm_method(stage, spec, given, **after)
 
         failures = []
-        for name, method in columns(self._run, scored, state, by_ttm, trained_alone=ahead):
+        for spec, method in columns(self._run, scored, state, by_ttm, trained_alone=ahead):
             clock = time.perf_counter()
             try:
-                with phase(name):
-                    column = method()
+                with phase(spec.name):
+                    after = self._after(scored, spec.name, transfers) if spec.leaves_model else (None, None)
+                    column = method(finished=after[0], complete=after[1])
             except Exception as error:
                 failures.append(error)
             else:
@@ -229,10 +231,15 @@ class Methods:
         seconds["devices"] = time.perf_counter() - clock
         return others
 
-    def _transfers(self, scored: Scored, state: Path | None) -> TransferEvaluation | None:
-        """The measurements on other tasks transfers this one; None if there are none to make."""
+    def _transfers(self, scored: Scored, plan: TaskPlan, state: Path | None) -> TransferEvaluation | None:
+        """The measurements on other tasks of models trained on this one; None if there are none to make."""
         if self._others is None:
             return None
+        if not (plan.adapts and self._run.config.ttm):
+            from ttmbench.evaluator.methods import is_left
+
+            if not is_left(self._run, scored.spec):
+                return None
         transfers = self._others.evaluation(scored.spec.task, scored.data.fingerprint, scored.raw, state)
         return transfers if transfers.others else None
 
@@ -241,8 +248,26 @@ class Methods:
         cache, config = self._images if is_adapted else self._run.cache, unadapted_config(self._run.config)
         return run_task(replace(self._run, config=config, samples=None, cache=cache), task, TTMConfig())
 
-    def _saver(self, scored: Scored) -> Callable[[int, Mapping[str, object]], None] | None:
-        """Writes the adapted model of a seed; None if it is not saved."""
+    def _after(
+        self, scored: Scored, name: str, transfers: TransferEvaluation | None
+    ) -> tuple[OnSeedDone | None, Callable[[int], bool] | None]:
+        """What follows each trained seed of a method, if anything: its model is saved and measured elsewhere.
+
+        Also whether it was measured; None if nothing is.
+        """
+        save = self._saver(scored, name)
+        if transfers is None:
+            return save, None
+
+        def finished(seed: int, about: Record) -> None:
+            if save is not None:
+                save(seed, about)
+            transfers.measure(seed, name)
+
+        return finished, partial(transfers.complete, method=name)
+
+    def _saver(self, scored: Scored, name: str) -> OnSeedDone | None:
+        """Writes the model that a method trained with a seed; None if it is not saved."""
         run, spec, savable = self._run, scored.spec, self._run.capabilities.savable
         if not self._folders:
             return None
@@ -252,8 +277,12 @@ class Methods:
                 f"model {run.config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out"
             )
 
+        root, is_method = Path(run.config.save_adapted or ""), name not in (TTM, SIMPLE_MATCH)
+
         def save(seed: int, about: Mapping[str, object]) -> None:
             folder = self._folders[spec.task, seed]
+            if is_method and len(run.left_models) > 1:
+                folder = root / name / folder.relative_to(root)
             card = {
                 "model": run.config.model_name,
                 "task": spec.task,
@@ -261,6 +290,7 @@ class Methods:
                 "data_sha256": scored.data.fingerprint,
                 "seed": seed,
                 "ttmbench": __version__,
+                **({"method": name} if is_method else {}),
                 **about,
             }
             try:

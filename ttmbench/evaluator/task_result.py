@@ -240,23 +240,29 @@ class Judged(TaskResult):
 
 @dataclass(frozen=True)
 class TransferResult:
-    """Another task, measured with the model as it was and as each seed of TTM adapted it."""
+    """Another task, measured with the model as it was and as each seed of TTM and of other methods trained it."""
 
-    result: TaskResult  # of the other task; its columns and numbers are ``none`` and ``ttm``
-    seeds: Sequence[int]  # of TTM
-    differences: Mapping[str, object]  # as `ttmbench.results.summary.differences` has them
+    result: TaskResult  # of the other task; its columns and numbers are ``none`` and those of the methods
+    seeds: Mapping[str, Sequence[int]]  # of each method
+    differences: Mapping[str, Mapping[str, object]]  # likewise, as `ttmbench.results.summary.differences` has them
     seconds: float  # all its measurements took
 
     def record(self) -> Record:
         """The document's record. There is no track: it ranks nowhere."""
         result, summary = self.result, self.result.summary
+        others = {
+            method: {"seeds": list(self.seeds[method]), "differences": dict(gains)}
+            for method, gains in self.differences.items()
+            if method != TTM
+        }
         return {
-            "seeds": list(self.seeds),
+            "seeds": list(next(iter(self.seeds.values()))),
             "results": summary.results,
             "ci": summary.ci,
             "chance": summary.chance,
             "ties": summary.ties,
-            "differences": dict(self.differences),
+            "differences": dict(self.differences.get(TTM, {})),
+            **({"methods": others} if others else {}),
             "version": result.spec.version,
             "matching": result.spec.matching,
             "n-samples": result.counts(),

@@ -1,4 +1,4 @@
-"""Transfer evaluation (``--ttm_also``): scores a model that TTM adapted to one task on other tasks too.
+"""Transfer evaluation (``--ttm_also``): scores a model that TTM, or another method, trained on one task on others too.
 
 Other tasks are measured as a run measures them, whatever their kind. Each measurement is stored with the seed's other
 files until the task is done, so that a resumed run repeats none.
@@ -72,7 +72,7 @@ class TransferTasks:
         return self._raw[name]
 
     def evaluation(self, task: str, data: str, raw: Scores, state: Path | None) -> TransferEvaluation:
-        """The measurements for one task that TTM adapts to; the model is still unadapted.
+        """The measurements for one task that the model is trained on; it is still unadapted.
 
         Args:
             task: the task.
@@ -90,73 +90,78 @@ class TransferTasks:
 
 
 class TransferEvaluation:
-    """The measurements for one task: for every seed each other task, stored as soon as it is made."""
+    """The measurements for one task: for every method and seed each other task, stored as soon as it is made."""
 
     def __init__(self, run: TransferTasks, others: Mapping[str, TaskResult], start: str, folder: Path | None) -> None:
         self._run, self.others, self._start, self._folder = run, others, start, folder
-        self._made: dict[tuple[int, str], Measurement] = {}
+        self._made: dict[tuple[str, int, str], Measurement] = {}
 
-    def measure(self, seed: int) -> None:
-        """Scores every other task that is not measured yet with the model as a seed has adapted it."""
+    def measure(self, seed: int, method: str = TTM) -> None:
+        """Scores every other task that is not measured yet with the model as a seed of a method has trained it."""
         for name in self.others:
-            if self._known(seed, name) is None:
+            if self._known(method, seed, name) is None:
                 with phase(STAGE):
                     result = self._run.score(self._run.tasks[name], True)
                 scores = result.raw if isinstance(result, Scored) else None
                 seconds, summary = math.fsum(result.seconds.values()), result.summary
-                self._made[seed, name] = Measurement(summary.results, summary.ties, scores, seconds)
-                self._store(seed, name)
+                self._made[method, seed, name] = Measurement(summary.results, summary.ties, scores, seconds)
+                self._store(method, seed, name)
 
-    def complete(self, seed: int) -> bool:
-        """Whether every other task was measured with this seed."""
-        return all(self._known(seed, name) is not None for name in self.others)
+    def complete(self, seed: int, method: str = TTM) -> bool:
+        """Whether every other task was measured with this seed of a method."""
+        return all(self._known(method, seed, name) is not None for name in self.others)
 
-    def outcomes(self, seeds: Sequence[int]) -> dict[str, TransferResult]:
-        """Every other task over the seeds, all of which are complete."""
+    def outcomes(self, seeds: Mapping[str, Sequence[int]]) -> dict[str, TransferResult]:
+        """Every other task over the seeds of each method, all of which are complete."""
         outcomes = {}
         for name, raw in self.others.items():
-            made = [known for seed in seeds if (known := self._known(seed, name)) is not None]
-            assert len(made) == len(seeds), "every seed is complete"
-            scores = [known.scores for known in made if known.scores is not None]
+            found = {method: [self._known(method, seed, name) for seed in of] for method, of in seeds.items()}
+            made = {method: [known for known in each if known is not None] for method, each in found.items()}
+            assert all(len(made[method]) == len(of) for method, of in seeds.items()), "every seed is complete"
+            scores = {method: [one.scores for one in each if one.scores is not None] for method, each in made.items()}
             result: TaskResult
-            if isinstance(raw, Scored) and len(scores) == len(made):
+            if isinstance(raw, Scored) and all(len(scores[method]) == len(made[method]) for method in made):
                 result, gains = with_adapted_scores(raw, scores, self._run.config)
             else:
                 result, gains = _with_numbers(raw, made)
-            outcomes[name] = TransferResult(result, list(seeds), gains, math.fsum(known.seconds for known in made))
+            seconds = math.fsum(one.seconds for each in made.values() for one in each)
+            outcomes[name] = TransferResult(result, seeds, gains, seconds)
         return outcomes
 
-    def _known(self, seed: int, name: str) -> Measurement | None:
+    def _known(self, method: str, seed: int, name: str) -> Measurement | None:
         """A measurement of this process or of a stopped run; None if it has to be made."""
-        if (seed, name) not in self._made and self._folder is not None:
-            path = self._path(self._folder, seed, name)
+        if (method, seed, name) not in self._made and self._folder is not None:
+            path = self._path(self._folder, method, seed, name)
             stored = read_state(path, f"task {name} is measured again")
-            if stored is not None and stored[1].get("of") == self._identity(path, name):
+            if stored is not None and stored[1].get("of") == self._identity(path, method, name):
                 tensors, about = stored
                 scores = scores_of(tensors) if tensors else None
-                self._made[seed, name] = Measurement(about["results"], about["ties"], scores, about["seconds"])
-        return self._made.get((seed, name))
+                made = Measurement(about["results"], about["ties"], scores, about["seconds"])
+                self._made[method, seed, name] = made
+        return self._made.get((method, seed, name))
 
-    def _store(self, seed: int, name: str) -> None:
+    def _store(self, method: str, seed: int, name: str) -> None:
         if self._folder is not None:
-            path, made = self._path(self._folder, seed, name), self._made[seed, name]
-            about = {"of": self._identity(path, name), **asdict(replace(made, scores=None))}
+            path, made = self._path(self._folder, method, seed, name), self._made[method, seed, name]
+            about = {"of": self._identity(path, method, name), **asdict(replace(made, scores=None))}
             tensors = {} if made.scores is None else score_tensors(made.scores)
             if not write_state(path, tensors, about, f"if the run is stopped, task {name} is measured again"):
                 self._folder = None
 
-    def _identity(self, path: Path, name: str) -> list[str]:
-        return [path.name, self._start, self.others[name].data.fingerprint]
+    def _identity(self, path: Path, method: str, name: str) -> list[str]:
+        of_method = [] if method == TTM else [method]
+        return [path.name, self._start, self.others[name].data.fingerprint, *of_method]
 
     @staticmethod
-    def _path(folder: Path, seed: int, name: str) -> Path:
-        return folder / f"seed_{seed}" / f"{name}.safetensors"
+    def _path(folder: Path, method: str, seed: int, name: str) -> Path:
+        of_method = folder if method == TTM else folder / method
+        return of_method / f"seed_{seed}" / f"{name}.safetensors"
 
 
 def unadapted_config(config: RunConfig) -> RunConfig:
     """The run without its test-time stage: other tasks are measured with the model in its current state."""
-    off = {"ttm": False, "simple_match": False, "oracle": False, "ttm_also": [], "save_adapted": None, "samples": None}
-    return config.model_copy(update=off)
+    off = {"ttm": False, "simple_match": False, "oracle": False, "methods": [], "method_args": {}}
+    return config.model_copy(update={**off, "ttm_also": [], "save_adapted": None, "samples": None})
 
 
 def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains:
@@ -164,28 +169,37 @@ def gains_of(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> Gains
     return differences(raw.metrics, raw.raw, adapted, raw.data.clusters, config.bootstrap_iters, config.seed)
 
 
-def with_adapted_scores(raw: Scored, adapted: Sequence[Scores], config: RunConfig) -> tuple[Scored, Gains]:
-    """Numbers of score arrays: as those of every task, and differences group by group."""
-    both = replace(raw, columns=[raw.columns[0], MethodScores(TTM, list(adapted))])
-    return both.summarised((config.bootstrap_iters, config.seed, config.interval)), gains_of(raw, adapted, config)
+def with_adapted_scores(
+    raw: Scored, adapted: Mapping[str, Sequence[Scores]], config: RunConfig
+) -> tuple[Scored, dict[str, Gains]]:
+    """Numbers of score arrays of each method: as those of every task, and differences group by group."""
+    columns = [raw.columns[0], *(MethodScores(method, list(scores)) for method, scores in adapted.items())]
+    whole = replace(raw, columns=columns).summarised((config.bootstrap_iters, config.seed, config.interval))
+    return whole, {method: gains_of(raw, scores, config) for method, scores in adapted.items()}
 
 
-def _with_numbers(raw: TaskResult, made: Sequence[Measurement]) -> tuple[TaskResult, Gains]:
+def _with_numbers(raw: TaskResult, made: Mapping[str, Sequence[Measurement]]) -> tuple[TaskResult, dict[str, Gains]]:
     """Numbers of a kind of task without score arrays: means over seeds, without intervals over groups."""
     before = raw.summary
     summary = Summary(dict(before.results), dict(before.ci), dict(before.chance), dict(before.ties))
+    gains = {method: _gains_in_numbers(before, summary, method, each) for method, each in made.items()}
+    return replace(raw, summary=summary), gains
+
+
+def _gains_in_numbers(before: Summary, summary: Summary, method: str, made: Sequence[Measurement]) -> Gains:
+    """Adds a method's numbers to a summary; returns its differences."""
     gains = {}
     for metric, name in numbers_in(before.results):
         if name != RAW:
             continue
-        raw_key, key = key_of(metric, RAW), key_of(metric, TTM)
+        raw_key, key = key_of(metric, RAW), key_of(metric, method)
         by_seed = [measurement.results.get(raw_key) for measurement in made]
         known = [value for value in by_seed if value is not None]
         is_known = len(known) == len(by_seed)
         summary.results[key] = float(np.mean(known)) if is_known else None
-        summary.results[stderr_key(metric, TTM)] = summary.ci[key] = None
-        summary.results[seed_std_key(metric, TTM)] = seed_std(np.array(known)) if is_known else None
+        summary.results[stderr_key(metric, method)] = summary.ci[key] = None
+        summary.results[seed_std_key(metric, method)] = seed_std(np.array(known)) if is_known else None
         ties = [measurement.ties.get(raw_key) for measurement in made]
         summary.ties[key] = None if None in ties else float(np.mean([tie or 0 for tie in ties]))
         gains[metric] = difference_of(before.results[raw_key], by_seed)
-    return replace(raw, summary=summary), {metric: gain for metric, gain in gains.items() if gain is not None}
+    return {metric: gain for metric, gain in gains.items() if gain is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -13,14 +13,23 @@ from ttmbench.methods.run import MethodRun, trained_record
 from ttmbench.results.summary import MethodScores
 from ttmbench.ttm.checkpoint import SeedProgress
 from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
-from ttmbench.ttm.variants import Adaptation
+from ttmbench.ttm.variants import Adaptation, OnSeedDone
 from ttmbench.types import MethodSpec, Record, Scores
 
 
-def run_ttm_method(stage: Adaptation, spec: MethodSpec, given: Mapping[str, object]) -> MethodScores:
-    """TTM for every seed with the settings of a method, which the given ones override; the model is restored."""
+def run_ttm_method(
+    stage: Adaptation,
+    spec: MethodSpec,
+    given: Mapping[str, object],
+    finished: OnSeedDone | None = None,
+    complete: Callable[[int], bool] | None = None,
+) -> MethodScores:
+    """TTM for every seed with the settings of a method, which the given ones override; the model is restored.
+
+    ``finished`` and ``complete`` as in `Adaptation.ttm`.
+    """
     adaptation = replace(stage, settings=settings_of(spec, given, stage.settings))
-    seeds = adaptation.runs(spec.name)
+    seeds = adaptation.runs(spec.name, finished, complete)
     scores = [run.final for run in seeds.values() if run.final is not None]
     return MethodScores(spec.name, scores, _record(adaptation, spec, seeds, scores))
 

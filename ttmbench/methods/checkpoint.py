@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ttmbench._util.digests import SealError, load_sealed
 from ttmbench.methods.task import MethodState, MethodStep, TrainingTask
 from ttmbench.ttm.checkpoint import read_state, write_state
 from ttmbench.ttm.trainer import Cost, random_state, set_random_state
+from ttmbench.types import Record
 
 EVERY = 20.0  # seconds between two checkpoints, so that short turns are not spent on files
 _VALUES = ("turns", "updates", "losses", "notes", "trained", "seconds", "is_finished")
@@ -69,6 +71,29 @@ class MethodProgress:
             set_random_state(self.random, task.adapter)
 
 
+@dataclass(frozen=True)
+class AfterTraining:
+    """What follows the training of a seed, before the model is restored."""
+
+    do: Callable[[], object] = lambda: None  # with the trained model
+    is_done: Callable[[], bool] = lambda: True  # for a seed that a stopped run finished, which else starts again
+
+    @classmethod
+    def of(
+        cls,
+        seed: int,
+        settings: Record,
+        finished: Callable[[int, Record], object] | None,
+        complete: Callable[[int], bool] | None,
+    ) -> AfterTraining:
+        """Of one seed; ``finished`` and ``complete`` as in `MethodRun.column`."""
+        do = (lambda: None) if finished is None else partial(finished, seed, {"settings": settings})
+        return cls(do, (lambda: True) if complete is None else partial(complete, seed))
+
+
+AFTER_TRAINING = AfterTraining()
+
+
 def method_is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
     """Whether a seed of a method is done; ``folder`` is of the task, ``run`` the key of the run."""
     try:
@@ -93,12 +118,17 @@ class MethodCheckpoint:
         self._start, self._last, self._began = start, time.monotonic(), time.perf_counter()
         self._consequence = f"method {method} starts again if it is stopped"
 
-    def read(self, shape: tuple[int, ...]) -> MethodProgress:
-        """MethodProgress of an earlier run; the beginning, if there is none or its file is damaged."""
+    def read(self, shape: tuple[int, ...], after: AfterTraining = AFTER_TRAINING) -> MethodProgress:
+        """MethodProgress of an earlier run; the beginning, if there is none or its file is damaged.
+
+        Also the beginning where what follows the training of a finished seed is not there.
+        """
         stored = None if self._path is None else read_state(self._path, "it starts again")
         if stored is None or stored[1].get("start") != self._start or tuple(stored[0]["scores"].shape) != shape:
             return MethodProgress(torch.full(shape, torch.nan))
         tensors, about = stored
+        if about["is_finished"] and not after.is_done():
+            return MethodProgress(torch.full(shape, torch.nan))
         parts: dict[str, dict[str, torch.Tensor]] = {name: {} for name in _PARTS}
         for key, tensor in tensors.items():
             part, dot, name = key.partition(".")

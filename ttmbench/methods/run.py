@@ -21,7 +21,7 @@ from ttmbench._util.option_values import read_references
 from ttmbench.methods.audit import audit_labels
 from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
 from ttmbench.methods.chance import Chance, chance_of
-from ttmbench.methods.checkpoint import MethodCheckpoint, MethodProgress
+from ttmbench.methods.checkpoint import AFTER_TRAINING, AfterTraining, MethodCheckpoint, MethodProgress
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -68,13 +68,22 @@ class MethodRun:
     references: Callable[[str], ReferenceSet] | None = None  # another task by the name that a setting has of it
     rewards: Callable[[str], RewardModel] | None = None  # another model, likewise
 
-    def column(self, spec: MethodSpec, given: Mapping[str, object], plugin: str = "") -> MethodScores:
+    def column(
+        self,
+        spec: MethodSpec,
+        given: Mapping[str, object],
+        plugin: str = "",
+        finished: Callable[[int, Record], object] | None = None,
+        complete: Callable[[int], bool] | None = None,
+    ) -> MethodScores:
         """The method's scores for every seed, with its chance levels and the record of the run.
 
         Args:
             spec: the method.
             given: the user's settings.
             plugin: that registered it, for messages.
+            finished: called with each seed that is trained, and what is recorded of it, before the model is restored.
+            complete: whether what ``finished`` does was done for a seed of a stopped run, which else starts again.
 
         Raises:
             UsageError: a wrong setting, or a task that the method is not defined for.
@@ -82,7 +91,10 @@ class MethodRun:
         """
         settings = checked_settings(spec, given)
         seeds = self.seeds_of(spec)
-        runs = [self.seed_run(spec, settings, seed, plugin) for seed in seeds]
+        runs = [
+            self.seed_run(spec, settings, seed, plugin, after=AfterTraining.of(seed, settings, finished, complete))
+            for seed in seeds
+        ]
         chance = None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
@@ -120,7 +132,7 @@ class MethodRun:
         seed: int,
         plugin: str = "",
         order: np.ndarray | None = None,
-        trained: Callable[[], object] = lambda: None,
+        after: AfterTraining = AFTER_TRAINING,
     ) -> SeedRun:
         """One seed of a method.
 
@@ -130,7 +142,7 @@ class MethodRun:
             seed: of the shuffle, the views and the stream.
             plugin: that registered it, for messages.
             order: of the shuffle (`order`), in place of that of the seed; such a run is not stored.
-            trained: called when training is over, before the model is restored.
+            after: what follows the training.
         """
         clock, is_turned = time.perf_counter(), self.shape.more_images
         folder = self.folder if order is None else None  # files are of the seed's own order
@@ -156,9 +168,7 @@ class MethodRun:
                 shuffled, seed, seen, cost, references, _shuffled(rewards, order, 1 if is_turned else 2)
             )
             if spec.trains:
-                result, progress, task = self._trained(
-                    spec, target, settings, seed, plugin, task, seen, folder, trained
-                )
+                result, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, folder, after)
             else:
                 result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         values = checked_scores(result, tuple(shuffled.shape), spec, plugin)
@@ -258,14 +268,14 @@ class MethodRun:
         task: FeatureTask,
         seen: tuple[SeenRows, SeenRows],
         folder: Path | None,
-        trained: Callable[[], object],
+        after: AfterTraining,
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
         rewards = {name: model.scores for name, model in task._rewards.items()}
         start = f"{self.start}:{tensors_digest(rewards)}" if rewards else self.start
         checkpoint = MethodCheckpoint(folder, spec.name, seed, start)
-        progress = checkpoint.read(tuple(task.scores.shape))
+        progress = checkpoint.read(tuple(task.scores.shape), after)
         if progress.is_finished:
             task.cost, task.notes = progress.cost, [*progress.notes]
             return progress.scores, progress, task
@@ -291,7 +301,7 @@ class MethodRun:
                 progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
                 progress.add(step)
                 checkpoint.keep(progress, training)
-            trained()
+            after.do()
         checkpoint.finish(progress, training)
         task.notes, task.cost = training.notes, training.cost
         return progress.scores, progress, training
@@ -332,7 +342,7 @@ class MethodRun:
                 {seed: run.scores for seed, run in runs.items()},
                 lambda seed: self.seed_run(spec, settings, seed, plugin, order=self.order(seed, 4)).scores,
             )
-        if self.holdout is not None and spec.reset == "never":
+        if self.holdout is not None and spec.leaves_model:
             checks["holdout"] = self._held_out(spec, settings, plugin, list(runs))
         return checks
 
@@ -352,7 +362,7 @@ class MethodRun:
             part = replace(part, rewards=lambda name: _of_groups(rewards(name), used))
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
-            part.seed_run(spec, settings, seed, plugin, trained=lambda: after.append(apart.score()))
+            part.seed_run(spec, settings, seed, plugin, after=AfterTraining(lambda: after.append(apart.score())))
         metrics = [metric for metric in self.metrics if metric.scope == "group"]
         values = {
             metric.name: {

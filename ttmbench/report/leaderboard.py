@@ -128,7 +128,7 @@ def newest_transfers(rows: Iterable[Transfer]) -> list[Transfer]:
     """The newest row for each model, adapted task, measured task and metric; the whole task precedes a part of it."""
     newest: dict[tuple[str, ...], Transfer] = {}
     for row in rows:
-        key = (row.model, row.adapted_on, row.measured_on, row.metric)
+        key = (row.model, row.adapted_on, row.measured_on, row.metric, row.method)
         before = newest.get(key)
         if before is None or (not row.limited, row.date) >= (not before.limited, before.date):
             newest[key] = row

@@ -201,14 +201,14 @@ def _print_transfers(document: ResultsDocument, width: int | None) -> None:
     for row in (row for row in transfers_of(document) if row.shown):
         rows.append(
             [
-                "" if row.adapted_on == shown else row.adapted_on,
+                "" if row.adapted_to == shown else row.adapted_to,
                 "itself" if row.measured_on == row.adapted_on else row.measured_on,
                 *(row.metric, percent(row.raw), spread(row.value, row.seed_std)),
                 NOTHING if row.difference is None else f"{100 * row.difference:+.2f}",
                 *(signed_interval(ends) for ends in (row.interval, (row.seed_ci_low, row.seed_ci_high))),
             ]
         )
-        shown = row.adapted_on
+        shown = row.adapted_to
     caption = "Intervals are of the difference: paired over groups, and over seeds. These numbers are not ranked."
     title = f"{document.model_name}: adapted to one task, measured on another, percent"
     print_table(columns, rows, title=title, caption=caption, width=width)

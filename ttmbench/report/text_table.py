@@ -95,7 +95,7 @@ def transfer_table(transfers: Iterable[Transfer]) -> TextTable:
     rows = [
         [
             row.model,
-            row.adapted_on,
+            row.adapted_to,
             "itself" if row.measured_on == row.adapted_on else row.measured_on,
             row.metric.replace("_", " "),
             percent(row.raw),

@@ -23,6 +23,9 @@ def model_identity(config: Mapping[str, object], registry: Registry) -> tuple[st
     if not is_known_model(name, registry):
         return name, arguments
     spec = registry.adapter(name)
+    if spec.card is not None and spec.card.page:  # weights that are downloaded by hand: any file, under this name alone
+        arguments.pop("pretrained", None)
+        return f"{spec.target} {spec.name}", {**spec.model_args, **arguments}
     return spec.target, {**spec.model_args, **arguments}
 
 

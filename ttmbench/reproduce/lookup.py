@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ttmbench.plugins.registry import Registry
@@ -28,7 +28,7 @@ class PublishedRow:
         tasks: every name that the task has.
         metric: the metric here, or the source's if there is none.
         mean: which mean over tags; empty for the mean over groups.
-        model: the name here, or the source's if there is none.
+        model: the name here; else the repository of its weights, if a kind of model here reads it; else the source's.
         models: every name that the model has.
     """
 
@@ -51,9 +51,7 @@ class PublishedRow:
 
 def published_rows(registry: Registry) -> list[PublishedRow]:
     """Every number of the shipped tables that others published."""
-    names: dict[str, str] = {}  # first the name itself, then its aliases
-    for name, (spec, _) in registry.adapters.items():
-        names.setdefault(_weights_of(name, {}, registry), spec.name)
+    names = _names(registry)
     tables = [table for table in map(load_table, shipped_tables()) if not table.spec.own]
     return [
         _row(table, number, models[number.model])
@@ -76,6 +74,15 @@ def of_model(every: Iterable[PublishedRow], name: str) -> list[PublishedRow]:
 def of_method(every: Iterable[PublishedRow], name: str) -> list[PublishedRow]:
     """The numbers of a test-time method."""
     return [row for row in every if name in (row.number.method, row.number.column.filter)]
+
+
+def model_of_config(config: Mapping[str, object], registry: Registry) -> str:
+    """The name of the model of a run, as `PublishedRow.model` has it."""
+    arguments = config.get("model_args")
+    entry = ModelEntry(
+        track="zero_shot", model=str(config.get("model")), model_args=arguments if isinstance(arguments, dict) else {}
+    )
+    return _models(str(config.get("model")), entry, _names(registry), registry)[0]
 
 
 def most_measured(
@@ -106,6 +113,14 @@ def _usual(rows: Sequence[PublishedRow], subject: Callable[[PublishedRow], str])
     return min(counts, key=lambda label: (-counts[label], order.get(label, len(order)), label))
 
 
+def _names(registry: Registry) -> dict[str, str]:
+    """What is loaded by each name of the registry -> the name."""
+    names: dict[str, str] = {}  # first the name itself, then its aliases
+    for name, (spec, _) in registry.adapters.items():
+        names.setdefault(_weights_of(name, {}, registry), spec.name)
+    return names
+
+
 def _row(table: PublishedTable, number: PublishedNumber, models: Sequence[str]) -> PublishedRow:
     entry, (metric, mean) = table.spec.entry(number.task), table.spec.metric(number.task, number.metric)
     base = number.task.partition(" (")[0]
@@ -124,12 +139,13 @@ def _row(table: PublishedTable, number: PublishedNumber, models: Sequence[str]) 
 
 
 def _models(published: str, entry: ModelEntry, names: dict[str, str], registry: Registry) -> list[str]:
-    """The names of a published model, that of the registry first; a finetuned one has its published name alone."""
+    """The names of a published model, as `PublishedRow.model` orders them; a finetuned one has its published name."""
     if entry.model is None or entry.finetuned is not None:
         return [published]
     weights = _weights_of(entry.model, entry.model_args, registry)
-    _, arguments = json.loads(weights)
-    return [*([names[weights]] if weights in names else []), published, *filter(None, [arguments.get(_WEIGHTS)])]
+    repository = str(json.loads(weights)[1].get(_WEIGHTS))
+    known = [names.get(weights), repository if "/" in repository else None, published]
+    return [name for name in known if name is not None]
 
 
 def _weights_of(model: str, arguments: dict[str, object], registry: Registry) -> str:

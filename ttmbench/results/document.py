@@ -113,7 +113,8 @@ class ResultsDocument(Part):
     )
     ttm_also: Recomputed[ByTask[dict[str, AlsoRecord]]] = Field(
         {},
-        description="Task that TTM adapted to -> other task -> what the adapted model is on it. It ranks nowhere.",
+        description="Task that TTM or another method trained on -> other task -> what the trained model is on it. It "
+        "ranks nowhere.",
     )
     choice: Recomputed[ByTask[ChoiceRecord]] = Field(
         {},

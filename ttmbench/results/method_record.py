@@ -111,15 +111,27 @@ class Gain(Part):
     seed_ci: Recomputed[Interval | None] = Field(description="Student's 95 % interval over seeds; null for one seed.")
 
 
+class AlsoMethod(Part):
+    """A method whose trained model was measured on another task."""
+
+    seeds: Recomputed[Seeds]
+    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> the method's minus none.")
+
+
 class AlsoRecord(Part):
     """Another task, measured with the model that was adapted to this one."""
 
     seeds: Recomputed[Seeds]
-    results: Recomputed[dict[Key, Real | None]] = Field(description="Filters: none (before), ttm (after).")
+    results: Recomputed[dict[Key, Real | None]] = Field(
+        description="Filters: none (before), ttm (after), and names of other methods (after each)."
+    )
     ci: Recomputed[dict[Key, Interval | None]]
     chance: Recomputed[dict[str, Real | None]]
     ties: Recomputed[dict[Key, Real | None]]
-    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> ttm minus none.")
+    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> ttm minus none; empty without TTM.")
+    methods: Recomputed[dict[str, AlsoMethod] | Absent] = Field(
+        None, description="Methods that leave a trained model, by name."
+    )
     version: Recomputed[int]
     matching: Recomputed[Literal["group", "global"]]
     n_samples: Recomputed[Samples] = Field(alias="n-samples")
@@ -263,6 +275,9 @@ class MethodRecord(Part):
     )
     holdout: Recorded[MethodHoldout | Absent] = Field(
         None, description="With `--ttm_holdout`, of methods that leave a trained model."
+    )
+    differences: Recomputed[dict[str, Gain] | Absent] = Field(
+        None, description="Metric -> the method's minus none, with --ttm_also; likewise."
     )
 
     @property

@@ -17,9 +17,9 @@ from ttmbench.results.labels import (
     CHOICE,
     HOLDOUT,
     HOLDOUT_RAW,
+    RAW,
     SLASH,
     TRACK_OF_FILTER,
-    TTM,
     chance_in,
     in_table_order,
     key_of,
@@ -177,7 +177,7 @@ def means_of(document: ResultsDocument, file: str = "") -> list[Number]:
 def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]:
     """Every number of adapted models on other tasks (``--ttm_also``), of the task ``adapted to@measured on``.
 
-    They have no track. Filter ``none`` is the model before adaptation, ``ttm`` the adapted one.
+    They have no track. Filter ``none`` is the model before adaptation; others, such as ``ttm``, are trained ones.
     """
     number, numbers = _numbers_from(document, file), []
     pairs = [(task, *pair) for task, others in document.ttm_also.items() for pair in others.items()]
@@ -190,7 +190,7 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
                 track=None,
                 chance=chance_in(record.chance, metric, name),
                 ties=record.ties.get(key_of(metric, name)),
-                seeds=len(record.seeds) if name == TTM else None,
+                seeds=None if name == RAW else len(record.seeds),
                 extent=Extent(counts.effective, counts.original, counts.effective < counts.original),
                 version=record.version,
                 data=record.fingerprint,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import RAW, TTM, chance_in, key_of, numbers_in, seed_std_key
-from ttmbench.results.method_record import AlsoRecord
+from ttmbench.results.method_record import AlsoRecord, Gain, MethodRecord, TtmRecord
 from ttmbench.results.models import stated_model
 
 TITLE = "Adapted to one task, measured on another: what adaptation costs elsewhere, in no ranking"
@@ -16,7 +16,7 @@ MATCHES = ("group_match", "global_assignment_accuracy")
 
 @dataclass(frozen=True)
 class Transfer:
-    """One metric of a task, measured with a model that TTM adapted to a task. Rates are fractions."""
+    """One metric of a task, measured with a model that TTM or another method trained on one. Rates are fractions."""
 
     adapted_on: str  # the task that the model was adapted to
     measured_on: str  # the task that the metric is of; the same one for what adaptation does to its own task
@@ -38,6 +38,12 @@ class Transfer:
     fingerprint: str | None = None  # of the model
     date: float = 0.0  # of the run, seconds since 1970
     file: str = ""  # the results document
+    method: str = TTM  # that trained the model
+
+    @property
+    def adapted_to(self) -> str:
+        """The task that the model was trained on, with the method if it is not TTM."""
+        return self.adapted_on if self.method == TTM else f"{self.adapted_on} by {self.method}"
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -58,26 +64,37 @@ def transfers_of(document: ResultsDocument, file: str = "") -> list[Transfer]:
     """Metrics of adapted models on their own task, then on other tasks (``--ttm_also``), by the task adapted to."""
     transfers: list[Transfer] = []
     for task, others in document.ttm_also.items():
-        adapted = document.ttm.get(task)
-        if adapted is not None and adapted.differences is not None and task in document.results:
-            itself = AlsoRecord.model_construct(
-                seeds=adapted.seeds,
-                results=document.results[task],
-                chance=document.chance[task],
-                differences=adapted.differences,
-                matching="global" if document.configs[task].get("matching") == "global" else "group",
-                n_samples=document.n_samples[task],
-                ci=document.ci[task],
-                ties=document.ties[task],
-                version=document.versions[task],
-                fingerprint=document.task_hashes[task],
-                shape=document.datasets[task].shape,
-                seconds=0.0,
-            )
-            others = {task: itself, **others}
-        for other, record in others.items():
-            transfers += _rows(document, task, other, record, file)
+        trained: dict[str, TtmRecord | MethodRecord] = {TTM: document.ttm[task]} if task in document.ttm else {}
+        for method, adapted in (trained | document.methods.get(task, {})).items():
+            gains = adapted.differences
+            if gains is not None and task in document.results:
+                transfers += _rows(
+                    document, task, task, _of_itself(document, task), (method, adapted.seeds, gains), file
+                )
+            for other, record in others.items():
+                of_method = record if method == TTM else (record.methods or {}).get(method)
+                if of_method is not None:
+                    measured = method, of_method.seeds, of_method.differences
+                    transfers += _rows(document, task, other, record, measured, file)
     return transfers
+
+
+def _of_itself(document: ResultsDocument, task: str) -> AlsoRecord:
+    """A task as if it were another one."""
+    return AlsoRecord.model_construct(
+        seeds=[],
+        results=document.results[task],
+        chance=document.chance[task],
+        differences={},
+        matching="global" if document.configs[task].get("matching") == "global" else "group",
+        n_samples=document.n_samples[task],
+        ci=document.ci[task],
+        ties=document.ties[task],
+        version=document.versions[task],
+        fingerprint=document.task_hashes[task],
+        shape=document.datasets[task].shape,
+        seconds=0.0,
+    )
 
 
 def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:
@@ -90,12 +107,20 @@ def shown_metrics(metrics: Collection[str], matching: str) -> list[str]:
     return [match] if match in metrics else list(metrics)
 
 
-def _rows(document: ResultsDocument, task: str, other: str, record: AlsoRecord, file: str) -> Iterator[Transfer]:
-    results = record.results
+def _rows(
+    document: ResultsDocument,
+    task: str,
+    other: str,
+    record: AlsoRecord,
+    measured: tuple[str, Sequence[int], Mapping[str, Gain]],
+    file: str,
+) -> Iterator[Transfer]:
+    """The metrics of a task; ``measured`` are the method, its seeds and its differences."""
+    results, (method, seeds, gains) = record.results, measured
     names = [metric for metric, name in numbers_in(results) if name == RAW]
     shown, fingerprint = shown_metrics(names, record.matching), stated_model(document).fingerprint
-    for metric in (metric for metric in names if key_of(metric, TTM) in results):
-        gain = record.differences.get(metric)
+    for metric in (metric for metric in names if key_of(metric, method) in results):
+        gain = gains.get(metric)
         low, high = (gain and gain.ci) or (None, None)
         seed_low, seed_high = (gain and gain.seed_ci) or (None, None)
         yield Transfer(
@@ -103,15 +128,15 @@ def _rows(document: ResultsDocument, task: str, other: str, record: AlsoRecord, 
             measured_on=other,
             metric=metric,
             raw=results[key_of(metric, RAW)],
-            value=results[key_of(metric, TTM)],
-            seed_std=results.get(seed_std_key(metric, TTM)),
-            seeds=len(record.seeds),
+            value=results[key_of(metric, method)],
+            seed_std=results.get(seed_std_key(metric, method)),
+            seeds=len(seeds),
             difference=None if gain is None else gain.value,
             ci_low=low,
             ci_high=high,
             seed_ci_low=seed_low,
             seed_ci_high=seed_high,
-            chance=chance_in(record.chance, metric, TTM),
+            chance=chance_in(record.chance, metric, method),
             groups=record.n_samples.effective,
             groups_of_task=record.n_samples.original,
             shown=metric in shown,
@@ -119,4 +144,5 @@ def _rows(document: ResultsDocument, task: str, other: str, record: AlsoRecord, 
             fingerprint=fingerprint,
             date=float(document.date),
             file=file,
+            method=method,
         )

@@ -117,9 +117,12 @@ class Adaptation:
         record = {"seeds": list(self.seeds), "iterations": self._lines(runs), "cost": self.costs(runs)}
         return MethodScores(name, _final(runs), record, iterations=_before_the_last(runs))
 
-    def runs(self, name: str) -> Mapping[int, SeedProgress]:
-        """TTM for every seed, with the checkpoints of another name."""
-        return self._every_seed(name, self._supervised(algorithm1_selection))
+    def runs(
+        self, name: str, finished: OnSeedDone | None = None, complete: Callable[[int], bool] | None = None
+    ) -> Mapping[int, SeedProgress]:
+        """TTM for every seed, with the checkpoints of another name; ``finished`` and ``complete`` as in `ttm`."""
+        supervised = self._supervised(algorithm1_selection)
+        return self._every_seed(name, supervised, finished=finished, complete=complete)
 
     def costs(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, float]]:
         """What each seed cost, as the results document has it."""

@@ -54,6 +54,7 @@ class Findings:
     notes: list[str] = field(default_factory=list)
     checkpoint: str = ""
     raw_scores: dict[str, np.ndarray] = field(default_factory=dict)
+    _known: set[SubmissionFinding] = field(default_factory=set, repr=False)
 
     @property
     def wrong(self) -> list[SubmissionFinding]:
@@ -68,7 +69,8 @@ class Findings:
     def refuse(self, place: str, words: str, unchecked: bool = False) -> None:
         """Adds what is wrong."""
         finding = SubmissionFinding(place, words, unchecked)
-        if finding not in self.found:
+        if finding not in self._known:
+            self._known.add(finding)
             self.found.append(finding)
 
     def leave_open(self, place: str, words: str) -> None:

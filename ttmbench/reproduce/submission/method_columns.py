@@ -148,7 +148,7 @@ class _Known:
         absent = {name for name in ("references", "reward_model") if getattr(self.record, name) is None}
         chance = {"distribution": DISTRIBUTIONS[kind], "draws": DRAWS[kind]}
         record = {
-            **self.record.model_dump(mode="json", exclude={"audit_labels", "holdout", *absent}),
+            **self.record.model_dump(mode="json", exclude={"audit_labels", "holdout", "differences", *absent}),
             **spec.declared,
             **self._checks(spec),
             "settings": settings,
@@ -169,7 +169,7 @@ class _Known:
             clear = [is_clear(match_groups(fewer_first(scores.groups))) for scores in self.arrays]
             counts = {"compared": sum(int(mask.sum()) for mask in clear), "of": sum(map(len, clear))}
             checks["audit_labels"] = {"passed": True, **counts}
-        if self.config.ttm_holdout is not None and spec.reset == "never":
+        if self.config.ttm_holdout is not None and spec.leaves_model:
             if self.record.holdout is None:
                 raise DataError(f"method '{spec.name}' has no held-out groups, for which the command asks")
             data, groups = self.scored.data, len(self.scored.raw.groups)

@@ -35,7 +35,7 @@ from ttmbench.reproduce.submission.replay import check_pairs, equal_seeds, repla
 from ttmbench.results.clusters import Clusters, clusters_of
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles
-from ttmbench.results.labels import RAW, TTM
+from ttmbench.results.labels import RAW, SIMPLE_MATCH, TTM
 from ttmbench.results.ranks import CLASS, I2T, T2I
 from ttmbench.results.ranks_file import read_saved
 from ttmbench.results.records import RECOMPUTED
@@ -208,12 +208,19 @@ class Submission:
                 self.findings.refuse(f"results.{name}", f"two seeds of {filter_} have equal scores, and both trained")
             for column in (column for column in columns if column.name == TTM):
                 self._complete(column, result)
-            result = replace(result, columns=columns, elsewhere=self._elsewhere(name))
+            result = replace(result, columns=columns)
         methods = list(method_columns(document, result, self._run, stored, can, self.settings[name]))
         for method in unaudited(methods, config, self.registry):
             key = f"methods.{name}.{method}.audit_labels"
             self.findings.refuse(key, "is missing; submit test-time numbers with --audit_labels")
-        result = replace(result, columns=[*result.columns, *methods])
+        columns = [*result.columns, *methods]
+        measured = {column.name: column for column in columns if column.name in self._run.left_models}
+        measured.pop(SIMPLE_MATCH, None)
+        for column in methods if set(self.also) - {name} else ():
+            if column.name in measured:
+                column.record["differences"] = gains_of(result, column.scores, config)
+        elsewhere = self._elsewhere(name, list(measured)) if measured else {}
+        result = replace(result, columns=columns, elsewhere=elsewhere)
         surplus = set(stored.scores) - {column.name for column in result.columns}
         if surplus:
             raise DataError(f"its scores have filters {', '.join(sorted(surplus))}, for which the command does not ask")
@@ -245,8 +252,8 @@ class Submission:
         if set(self.also) - {task}:
             column.record["differences"] = gains_of(scored, column.scores, config)
 
-    def _elsewhere(self, adapted_on: str) -> dict[str, TransferResult]:
-        """The other tasks that adapted models were measured on, as far as their scores are here."""
+    def _elsewhere(self, adapted_on: str, methods: Sequence[str]) -> dict[str, TransferResult]:
+        """The other tasks that the models which methods trained were measured on, as far as their scores are here."""
         results, config = {}, self.config
         for name, task in ((name, task) for name, task in self.also.items() if name != adapted_on):
             spec, stated = task.spec, self.document.ttm_also.get(adapted_on, {}).get(name)
@@ -257,15 +264,14 @@ class Submission:
                 continue
             stored, metrics = self._stored("also_scores", task, adapted_on), self._metrics(spec)
             data = self._data_or_ids(task, stored.group_ids, stored.clusters)
-            adapted = stored.scores.get(TTM, [])
-            if len(adapted) != len(config.run_seeds):
-                raise DataError(
-                    f"scores of {name} are of {len(adapted)} seeds, the command has {len(config.run_seeds)}"
-                )
+            adapted = {method: stored.scores.get(method, []) for method in methods}
+            for count in map(len, adapted.values()):
+                if count != len(config.run_seeds):
+                    raise DataError(f"scores of {name} are of {count} seeds, the command has {len(config.run_seeds)}")
             columns = [MethodScores(RAW, stored.scores[RAW])]
             raw = Scored(spec=spec, metrics=metrics, data=data, columns=columns).summarised(self._run.resampling)
             outcome, gains = with_adapted_scores(raw, adapted, config)
-            results[name] = TransferResult(outcome, config.run_seeds, gains, stated.seconds)
+            results[name] = TransferResult(outcome, dict.fromkeys(methods, config.run_seeds), gains, stated.seconds)
         return results
 
     def _ranked(self, task: TaskFile) -> TaskResult:

@@ -52,7 +52,7 @@ def leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
 def check_texts(document: Mapping[str, object], findings: Findings) -> None:
     """Refuses control characters, characters that change the direction of text, and -0.0."""
     for key, leaf in leaves(document):
-        if isinstance(leaf, str):
+        if isinstance(leaf, str) and not leaf.isprintable():
             controls = [
                 char for char in leaf if unicodedata.category(char) in ("Cc", "Cs", "Co") and char not in "\t\n\r"
             ]

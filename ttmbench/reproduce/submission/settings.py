@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ttmbench._util.redact import GONE, redact, scrub_values
+from ttmbench._util.redact import GONE, redact, scrub, secrets_in_environment
 from ttmbench._version import __version__
 from ttmbench.config import RunConfig, make_run_config
 from ttmbench.errors import TtmbenchError
@@ -42,10 +42,10 @@ def resolve(
     document: ResultsDocument, registry: Registry, read_command: ReadCommand, findings: Findings
 ) -> RunConfig | None:
     """The configuration that the command gives; None if it gives none that can be computed again, with a reason."""
-    command = document.command
+    command, secrets = document.command, secrets_in_environment()
     texts = ((key, leaf) for key, leaf in leaves(document.to_dict()) if isinstance(leaf, str))
     for key, text in texts:
-        if redact([text]) != text if key in ("command", "git_hash") else scrub_values(text) != text:
+        if redact([text]) != text if key in ("command", "git_hash") else scrub(text, secrets) != text:
             findings.refuse(key, "holds what looks like a key, a token or a password; take it out and revoke it")
     try:
         plain = command.replace(GONE, "redacted")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ttmbench._util.images import about_frames
+
 LETTERS = "ABCDEFGHIJ"
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -34,10 +36,8 @@ def text_prompt(captions: Sequence[str], frames: int = 1) -> str:
     """
     options = [f"({letter}) {caption.strip()}" for letter, caption in zip(LETTERS, captions, strict=False)]
     listed = ", ".join(options[:-1]) + f", or {options[-1]}"
-    asked = f"{listed}? Note, you must choose one of the {_NUMBERS[len(options)]} options."
-    if frames > 1:
-        return f"The {frames} images are frames of a video, in order. Does this video present {asked}"
-    return f"Does this image present {asked}"
+    asked = f"{about_frames(frames)}Does this {'image' if frames == 1 else 'video'} present {listed}?"
+    return f"{asked} Note, you must choose one of the {_NUMBERS[len(options)]} options."
 
 
 def image_prompt(caption: str, images: int, frames: int = 1) -> str:

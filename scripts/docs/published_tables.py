@@ -1,0 +1,169 @@
+"""The generated tables of docs/published.md; scripts/docs/tables.py writes and checks them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.reproduce.lookup import PublishedRow, model_of_config, published_rows
+from ttmbench.reproduce.tables import load_table
+from ttmbench.results.labels import RAW
+from ttmbench.results.numbers import numbers_of
+from ttmbench.results.reader import walk_documents
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+SOURCES = {
+    "mteb": ("M", "mteb"),
+    "arXiv:2406.09388": ("V", "The Spectrum of Visio-Linguistic Compositionality and Recognition, its repository"),
+    "open_clip": ("O", "open_clip's documents"),
+    "arXiv:2510.07632": ("T", "Test-Time Matching"),
+    "arXiv:2204.03162": ("W", "Winoground"),
+    "arXiv:2402.04492": ("C", "ColorSwap"),
+    "arXiv:2306.01879": ("P", "Language Priors"),
+    "arXiv:2409.17958": ("H", "Hard Positive Truth"),
+    "arXiv:2305.07558": ("G", "Measuring Progress in Fine-grained Vision-and-Language Understanding"),
+    "github.com/ytaek-oh/fsc-clip": ("F", "FSC-CLIP's repository"),
+}
+"""Source, without what follows a comma -> its letter in a cell, and its name."""
+SUBSETS = tuple(f"sugarcrepe_{name}" for name in ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel"))
+SUBSETS += ("sugarcrepe_swap_att", "sugarcrepe_swap_obj")
+COLUMNS = {
+    "Winoground, group score": ("winoground", "group_score"),
+    "ColorSwap, group score": ("colorswap", "group_score"),
+    "SugarCrepe, all groups": ("sugarcrepe", "text_score"),
+    "ARO relations": ("aro_vg_relation", "text_score/macro_48"),
+    "ARO attributes": ("aro_vg_attribution", "text_score/macro_117"),
+    "ARO COCO order": ("aro_coco_order", "text_score_ties_right"),
+    "ARO Flickr30k order": ("aro_flickr30k_order", "text_score_ties_right"),
+    "What'sUp A": ("whatsup_a", "text_score"),
+    "MMVP-VLM, group score": ("mmvp_vlm", "group_score"),
+    "Flickr30k R@1, image to text": ("flickr30k_retrieval", "i2t_recall_at_1"),
+    "Flickr30k R@1, text to image": ("flickr30k_retrieval", "t2i_recall_at_1"),
+    "COCO R@1, image to text": ("coco_retrieval", "i2t_recall_at_1"),
+    "COCO R@1, text to image": ("coco_retrieval", "t2i_recall_at_1"),
+    "ImageNet, top 1": ("imagenet", "accuracy_top1"),
+}
+FAMILIES = {
+    "CLIP (OpenAI)": r"clip-b\d+$|openai/",
+    "CLIP (LAION-2B, DataComp)": r"open_clip-vit|laion/",
+    "EVA-02": r"QuanSun/",
+    "SigLIP": r"siglip-|google/siglip",
+    "CLIP ViT-B/32 for compositionality": r"negclip$|ce-clip|clove|dac-|tsvlc|gnm-clip|fsc-clip",
+    "BLIP, BLIP-2": r"blip2?-it[cm]$|Salesforce/",
+    "Others": r"kakaobrain/|jinaai/jina-clip|nomic-ai/|BAAI/",
+    "Embeddings by language models": r"royokong|TIGER-Lab|BidirLM|Haon-Chen|LCO-|jinaai/jina-emb|Tevat|encord|voyage",
+}
+"""Family -> the models in it, by the beginning of their name; the first that fits."""
+ALSO = ("per-sample scores in a repository of SeanSun6814 on GitHub", 0.3075, 0.1025, 0.0825)
+"""Scores of CLIP ViT-B/32 on Winoground that are no table here: nobody states their rates."""
+
+
+OTHER = "arXiv:2406.09388"
+
+
+def models() -> str:
+    """A line a model: what each source measured on each benchmark, and ours where there is a run."""
+    registry = build_registry()
+    numbers = _cells(published_rows(registry))
+    ours = dict(_ours(registry))
+    known = {model for model, *_ in numbers}
+    head = ["family", "model", *COLUMNS]
+    lines = [_line(head), "|" + "---|" * len(head)]
+    for family, of_family in _by_family(known).items():
+        for model in of_family:
+            cells = []
+            for place in COLUMNS.values():
+                values = numbers.get((model, *place), {})
+                shown = [f"{100 * value:.2f} {SOURCES[name][0]}" for name in SOURCES for value in values.get(name, ())]
+                if (model, *place) in ours:
+                    shown.append(f"**{100 * ours[model, *place]:.2f}** here")
+                cells.append("<br>".join(shown) or "-")
+            if set(cells) != {"-"}:
+                lines.append(_line([family, f"`{model}`", *cells]))
+    used = {name for (model, *place), same in numbers.items() if tuple(place) in COLUMNS.values() for name in same}
+    letters = "; ".join(f"{letter}: {title}" for name, (letter, title) in SOURCES.items() if name in used)
+    count = f"in bold, {len(ours)} of runs here" if ours else "no number is of a run here"
+    return "\n".join([f"{letters}; {count}.", "", *lines])
+
+
+def spread() -> str:
+    """CLIP ViT-B/32 on Winoground by source."""
+    rows = [row for row in published_rows(build_registry()) if (row.model, row.task) == ("clip-b32", "winoground")]
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        if row.number.method == "raw":
+            place = row.number.as_number().file, row.table
+            found.setdefault(place, {})[row.metric] = row.number.measured.value
+    metrics = ("text_score", "image_score", "group_score")
+    values = [(f"{file} (`{table}`)", *(same.get(name) for name in metrics)) for (file, table), same in found.items()]
+    lines = [_line(["source", "text score", "image score", "group score", "correct groups"]), "|---|---|---|---|---|"]
+    for name, *three in sorted([*values, ALSO], key=lambda line: (line[3], line[0])):
+        correct = str(round(400 * three[2]))
+        lines.append(_line([name, *("-" if value is None else f"{100 * value:.2f}" for value in three), correct]))
+    return "\n".join(lines)
+
+
+def differences() -> str:
+    """How far mteb lies from `OTHER`, for the models that both measured."""
+    numbers = _cells(published_rows(build_registry()))
+    names = ("clip-b32", "clip-b16", "openai/clip-vit-large-patch14", "siglip-b16", "siglip-l16")
+    tables = {"winoground": "mteb_winoground", "sugarcrepe": "mteb_sugarcrepe", "aro": "mteb_aro_order"}
+    tables |= {"flickr30k_retrieval": "mteb_flickr30k", "coco_retrieval": "mteb_coco"}
+    places = [("winoground", metric) for metric in ("text_score", "image_score", "group_score")]
+    places += [COLUMNS[name] for name in COLUMNS if name.startswith(("Sugar", "ARO COCO", "ARO Fl", "Flickr", "COCO"))]
+    lines = [_line(["task", "metric", "differences in points", "allowed in `reproduce`"]), "|---|---|---|---|"]
+    for task, metric in places:
+        both = [(numbers[name, task, metric]["mteb"][0], numbers[name, task, metric][OTHER][0]) for name in names]
+        allowed = load_table(tables[task if task in tables else task.partition("_")[0]]).spec.tolerance.points
+        points = ", ".join(f"{100 * (ours - theirs):+.2f}" for ours, theirs in both)
+        lines.append(_line([f"`{task}`", metric.replace("_", " "), points, f"{allowed:.1f}"]))
+    return "\n".join(lines)
+
+
+def _cells(rows: Sequence[PublishedRow]) -> dict[tuple[str, str, str], dict[str, list[float]]]:
+    """Model, task and metric -> source -> its raw values, each once; of SugarCrepe also all groups together."""
+    cells: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        source = row.number.source.partition(",")[0]
+        if row.number.method == "raw" and row.number.of_model != "forced_choice" and source in SOURCES:
+            values = cells.setdefault((row.model, row.task, row.label), {}).setdefault(source, [])
+            if row.number.measured.value not in values:
+                values.append(row.number.measured.value)
+    sizes = {name: entry.groups for name, entry in load_table("mteb_sugarcrepe").spec.tasks.items() if entry.groups}
+    for model, source in {(place[0], source) for place, same in cells.items() for source in same}:
+        parts = [cells.get((model, task, "text_score"), {}).get(source, []) for task in SUBSETS]
+        if all(parts):
+            correct = sum(round(sizes[task] * values[0]) for task, values in zip(SUBSETS, parts, strict=True))
+            cells.setdefault((model, "sugarcrepe", "text_score"), {})[source] = [correct / sum(sizes.values())]
+    return cells
+
+
+def _ours(registry: Registry) -> Iterator[tuple[tuple[str, str, str], float]]:
+    """Numbers of raw models in this repository's results, of whole tasks."""
+    for path, document in walk_documents(RESULTS):
+        if not isinstance(document, str):
+            model = model_of_config(document.config, registry)
+            for number in numbers_of(document, str(path)):
+                if number.filter == RAW and not number.limited and number.value is not None:
+                    task, _, mean = number.task.partition("/")
+                    label = f"{number.metric}/{mean}" if mean else number.metric
+                    if (task, label) in COLUMNS.values():
+                        yield (model, task, label), number.value
+
+
+def _by_family(models: set[str]) -> dict[str, list[str]]:
+    families: dict[str, list[str]] = {name: [] for name in FAMILIES}
+    for model in sorted(models, key=str.casefold):
+        family = next((name for name, pattern in FAMILIES.items() if re.match(pattern, model)), None)
+        if family:
+            families[family].append(model)
+    return families
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+TABLES = (models, spread, differences)
