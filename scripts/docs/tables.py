@@ -143,7 +143,8 @@ def _places(source: Mapping) -> Iterator[str]:
     elif source["kind"] in ("huggingface", "hub_files", "webdataset"):
         path, revision = source["path"], source.get("revision")
         pinned = f"at `{revision[:7]}`" if revision else "not pinned"
-        yield f"[{path}](https://huggingface.co/datasets/{path}) ({pinned})"
+        kind = "" if source.get("repo_type") == "model" else "datasets/"
+        yield f"[{path}](https://huggingface.co/{kind}{path}) ({pinned})"
     elif source["kind"] == "rendered":
         yield "[rendered](builtin.md)"
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 from support import hub_datasets
@@ -181,9 +182,9 @@ CHOICES = "correct_answer,caption_0,caption_1,caption_2,caption_3,correct_answer
 
 def test_negbench_counts_ties_both_ways_and_reads_paths_of_others(tmp_path, capsys):
     rows = [
-        "0,a dog and no cat,a cat and no dog,a cat,no dog,hybrid,/work/of/others/data/coco/images/val2017/{:012d}.jpg",
+        "0,a red circle,a blue circle,a red square,a green star,hybrid,/of/others/coco/images/val2017/{:012d}.jpg",
         "0,a red bus,a red bus,a red bus,a red bus,positive,data/coco/images/val2017/{:012d}.jpg",  # can only tie
-        "2,no car,no bus,a bus,a blue bus,positive,data/coco/images/val2017/{:012d}.jpg",
+        "2,a blue star,a red star,a green circle,a blue square,positive,data/coco/images/val2017/{:012d}.jpg",
     ]
     table = CHOICES + "".join(f"{row.format(139 + at % 2)}\n" for at, row in enumerate(rows))
     write(tmp_path / "negbench" / "images" / "COCO_val_mcq_llama3.1_rephrased.csv", table)
@@ -191,8 +192,11 @@ def test_negbench_counts_ties_both_ways_and_reads_paths_of_others(tmp_path, caps
         write(tmp_path / "coco" / "val2017" / f"{number:012d}.jpg", encoded((number, 0, 0), form="JPEG"))
     path = rewritten(tmp_path, "negbench_mcq_coco", lambda spec: spec["group"].update(n_groups=3))
     groups = load(path, tmp_path).groups
-    assert [group.captions[0] for group in groups] == ["a dog and no cat", "a red bus", "a bus"]
-    assert groups[2].captions[1:] == ("no car", "no bus", "a blue bus") and groups[0].images[0] == groups[2].images[0]
+    assert [group.captions[0] for group in groups] == ["a red circle", "a red bus", "a green circle"]
+    assert (
+        groups[2].captions[1:] == ("a blue star", "a red star", "a blue square")
+        and groups[0].images[0] == groups[2].images[0]
+    )
     code, said, _ = run(capsys, "validate", path, "--data_dir", tmp_path)
     assert code == 4 and "group 1 has the same caption twice, so it can only tie" in said
     out = tmp_path / "r.json"
@@ -219,3 +223,63 @@ def test_negbench_retrieval_has_lists_of_captions_as_texts(tmp_path, capsys):
     assert code == 0 and "2 images with 10 captions, all images decode" in said
     code, said, _ = run(capsys, "download", "negbench", "--data_dir", tmp_path / "empty", "--dry_run")
     assert code == 0 and "1kSEq0mkV1t1T8GuOAM65iz_iAA7e5gxB" in said and f"images/{name}" in said
+
+
+IMAGES = {"open-images-77_a1": [*range(10)], "MSR-VTT-video9": [3, 12, 14, 20, 31, 100, 101, 210, 990, 1000]}
+CAPTIONS = {
+    "open-images-77_a1": {"2": "A man looks down."},
+    "MSR-VTT-video9": {"9": "T", "5": "The ball is in the air."},
+}
+
+
+@pytest.fixture
+def imagecode(tmp_path) -> Path:
+    """Folders of ten frames whose numbers are not their positions, and captions by position."""
+    write(tmp_path / "imagecode" / "valid_data.json", CAPTIONS)
+    for folder, numbers in IMAGES.items():
+        for number in numbers:
+            color = (number % 251, len(folder), number // 251)
+            write(tmp_path / "imagecode" / "image-sets" / folder / f"img{number}.jpg", encoded(color, form="JPEG"))
+    return tmp_path
+
+
+def test_imagecode_is_the_nth_file_by_number_among_ten(imagecode, tmp_path, capsys):
+    path = rewritten(tmp_path, "imagecode", lambda spec: spec["group"].update(n_groups=3))
+    static, tail, middle = load(path, tmp_path).groups
+    assert [one.group_id for one in (static, tail, middle)] == [
+        "open-images-77_a1/2",
+        "MSR-VTT-video9/9",
+        "MSR-VTT-video9/5",
+    ]
+    assert [one.tags["kind"] for one in (static, tail, middle)] == ["static", "video", "video"]
+    assert (tail.images[0].name, middle.images[0].name) == ("MSR-VTT-video9/img1000.jpg", "MSR-VTT-video9/img100.jpg")
+    order = [image.name.partition("/")[2] for image in middle.images]
+    assert order == [f"img{number}.jpg" for number in (100, 3, 12, 14, 20, 31, 101, 210, 990, 1000)]
+    code, said, _ = run(capsys, "validate", path, "--data_dir", tmp_path)
+    assert code == 0 and "10x1" in said and "3 groups, all images decode" in said and "20 images" in said
+    out = tmp_path / "r.json"
+    asked = ("--model", "tiny-clip", "--tasks", path, "--bootstrap_iters", 20, "--use_cache", "off", "-o", out)
+    assert run(capsys, *asked, "--data_dir", tmp_path, "--log_samples")[0] == 0
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert document["chance"]["mine"]["image_score"] == pytest.approx(0.1)
+    assert set(document["breakdowns"]["mine"]["kind"]) == {"static", "video"}
+    samples = (tmp_path / "r_samples_mine.jsonl").read_text(encoding="utf-8").splitlines()
+    clusters = [json.loads(line)["cluster"] for line in samples]
+    assert clusters == ["open-images-77_a1/2", "MSR-VTT-video9/9", "MSR-VTT-video9/9"], "those of a folder are one"
+
+
+def test_what_cannot_be_listed_is_refused(imagecode, tmp_path):
+    path = rewritten(tmp_path, "imagecode", lambda spec: spec["group"].update(n_groups=3))
+    write(imagecode / "imagecode" / "image-sets" / "MSR-VTT-video9" / "img7.jpg", encoded(form="JPEG"))
+    with pytest.raises(DataError, match="has 11 images, but 10 are needed"):
+        load(path, tmp_path)
+    for captions, message in (
+        ({"gone": {"0": "a"}}, r"listing 'frames' of row 0: no file gone/img\*\.jpg in "),
+        ({"..": {"0": "a"}}, "leaves the folder"),
+        ({"open-images-77_a1": {"10": "a"}}, "'number' of row 0 is '10', and there are 10 items: 0 to 9"),
+        ({"open-images-77_a1": "a"}, "open-images-77_a1 holds str, not an object with a key for 'number'"),
+        (["a"], "it holds list, not an object with a key for 'folder'"),
+    ):
+        write(imagecode / "imagecode" / "valid_data.json", captions)
+        with pytest.raises(DataError, match=message):
+            load(path, tmp_path)

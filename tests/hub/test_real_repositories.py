@@ -39,7 +39,7 @@ MODELS = [("siglip-b16", ""), ("clip-b32", ""), ("blip-itm", ""), ("vqascore-smo
 MODELS += [("open_clip", f"model=hf-hub:{SIGLIP_OF_TIMM}"), ("hf", f"pretrained={CLIP}")]
 SOME_TASKS = (
     *("colorswap", "winoground", "sugarcrepe_swap_obj", "whatsup_a_left_right", "whatsup_coco_two"),
-    *("bivlc", "rocketscience", "vismin_counting", "aro_flickr30k_order"),
+    *("bivlc", "rocketscience", "conme_replace_rel", "vismin_counting", "aro_flickr30k_order"),
 )
 LONG = ("bivlc", "aro_flickr30k_order")  # thousands of images in one table: the first hundreds are decoded
 SMALL = "--device cpu --bootstrap_iters 0 --use_cache off"

@@ -348,6 +348,27 @@ def rocketscience(root: Path) -> None:
     write_dataset(root, "nilshoehing/rocketsciencebench", {"train": columns}, commit=commit, shards=2)
 
 
+CONME = ("att", "obj", "rel")
+
+
+def conme(root: Path) -> None:
+    """conme/ConMe: a repository of a model, with tables before and after humans filtered them, and loose images."""
+    repo, commit = "conme/ConMe", "c34cbf0e3bbd3d85a0694b89a772a58cc195a190"
+    folder = write_repository(root, "models", repo, {"main": commit}).folder / commit
+    header = ("image", "orig_ind", "orig_pos", "orig_neg", "new_neg", "new_change", "contradiction_check")
+    for at, kind in enumerate(CONME):
+        rows = []
+        for n in range(12 * at, 12 * at + 12):
+            image, (caption, negative) = f"{n // 2:012d}.jpg", words(n)
+            rows.append((image, n, caption, f"no {caption}", negative, "", "passed"))
+            path = folder / "images" / image
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(draw_image(n // 2))
+        for name, part in ((f"replace-{kind}.csv", rows * 2), (f"replace-{kind}_HUMAN_FILTER.csv", rows)):
+            with (folder / name).open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([header, *part])
+
+
 def wds_retrieval(root: Path, repo: str, images: int, captions: int, shards: int) -> None:
     """clip-benchmark/wds_*: shards that are counted in a file beside them, a line of a text for each caption."""
     folder = new_repository(root, repo)
@@ -375,6 +396,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {  # repository -> what writes it b
     "imirandam/BiVLC": bivlc,
     "mair-lab/vismin-bench": vismin,
     "nilshoehing/rocketsciencebench": rocketscience,
+    "conme/ConMe": conme,
     "ILSVRC/imagenet-1k": imagenet,
     "mteb/ARO-Visual-Relation": aro_relation,
     "mteb/ARO-Visual-Attribution": aro_attribution,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.commands import Done
-from support.hub_datasets import SUGARCREPE, VISMIN
+from support.hub_datasets import CONME, SUGARCREPE, VISMIN
 from support.hub_repos import find_repository
 from support.hub_server import HubServer
 from ttmbench.data.catalog import find_task
@@ -46,7 +46,13 @@ PAIRS = {"a": ("whatsup_a_left_right", "whatsup_a_on_under"), "b": ("whatsup_b_l
 TASKS = (
     *("colorswap", "winoground", "mmvp_vlm", *(f"sugarcrepe_{subset}" for subset in SUGARCREPE)),
     *("whatsup_a", *PAIRS["a"], "whatsup_b", *PAIRS["b"]),
-    *("bivlc", "rocketscience", "vismin", *(f"vismin_{kind}" for kind in VISMIN)),
+    *(
+        "bivlc",
+        "rocketscience",
+        *(f"conme_replace_{kind}" for kind in CONME),
+        "vismin",
+        *(f"vismin_{kind}" for kind in VISMIN),
+    ),
     *("aro_vg_relation", "aro_vg_attribution", "aro_coco_order", "aro_flickr30k_order"),
     *("coco_retrieval", "flickr30k_retrieval"),
     *("whatsup_coco_one", "whatsup_coco_two", "whatsup_vg_one", "whatsup_vg_two"),
@@ -127,8 +133,8 @@ def copy_of(name: str, arguments: str = "") -> str:
 
 
 def commit_of(root: Path, repo: str) -> str:
-    """The commit that main of a dataset is at."""
-    repository = find_repository(root, "datasets", repo)
+    """The commit that main of a repository of data is at."""
+    repository = find_repository(root, "datasets", repo) or find_repository(root, "models", repo)
     assert repository is not None, repo
     return repository.refs["main"]
 

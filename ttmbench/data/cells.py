@@ -134,11 +134,11 @@ class Row:
         path = PathPart.model_validate(column)
         value = self.value(path.column)
         if path.part is None:
-            return path.names.get(str(value), value)
+            return path.tag_of(value)
         parts = value.split("/") if isinstance(value, str) else []
         if path.part >= len(parts):
             raise DataError(f"{self.named(path.column)} is {value!r:.80}, which has no part {path.part}")
-        return path.names.get(parts[path.part], parts[path.part])
+        return path.tag_of(parts[path.part])
 
     def named(self, column: str) -> str:
         """A cell of the row, for messages."""
@@ -180,12 +180,23 @@ class PathPart(BaseModel):
         column: column of the path, or a template of columns.
         part: which part of it, counted from 0; without it the whole cell.
         names: part -> tag; a part that is not listed is its own tag.
+        containing: text in the part -> tag, of the parts that ``names`` does not list; the first text counts.
+        otherwise: tag of all other parts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     column: str
     part: int | None = Field(None, ge=0)
     names: dict[str, str] = {}
+    containing: dict[str, str] = {}
+    otherwise: str | None = None
+
+    def tag_of(self, part: object) -> object:
+        """The tag that stands for a part; the part itself where none does."""
+        text = str(part)
+        named = [tag for words, tag in self.containing.items() if words in text]
+        found = self.names.get(text, named[0] if named else self.otherwise)
+        return part if found is None else found
 
 
 class Condition(BaseModel):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,13 +30,19 @@ class HubOptions(BaseModel):
     path: str  # id of a dataset repository, or the absolute path of a local folder of its files
     revision: str | None = None  # commit
     exif: Exif = "apply"  # whether images are turned upright by their EXIF data
+    repo_type: Literal["dataset", "model"] = "dataset"  # what its owners made the repository
     also: Also = {}  # id of the repository -> folders of the data folder that may hold its files
 
     @property
     def where(self) -> str:
         """Name in messages."""
         revision = None if is_local(self.path) else self.revision
-        return f"dataset {self.path}" + (f" at revision {revision}" if revision else "")
+        return f"{self.repo_type} {self.path}" + (f" at revision {revision}" if revision else "")
+
+    @property
+    def page(self) -> str:
+        """Its page on the Hub."""
+        return f"https://huggingface.co/{'datasets/' if self.repo_type == 'dataset' else ''}{self.path}"
 
     def local_copy(self, data_dir: Path) -> Path | None:
         """The user's own folder of the data, if there is one."""
@@ -59,7 +65,7 @@ class HubOptions(BaseModel):
         def fetch() -> str:
             return snapshot_download(
                 self.path,
-                repo_type="dataset",
+                repo_type=self.repo_type,
                 revision=self.revision,
                 allow_patterns=patterns,
                 local_files_only=offline or not hub_answers(),
@@ -75,7 +81,7 @@ class HubOptions(BaseModel):
         def fetch() -> list[str]:
             if not hub_answers():
                 raise ConnectionError("the hub cannot be reached")
-            return HfApi().list_repo_files(self.path, repo_type="dataset", revision=self.revision)
+            return HfApi().list_repo_files(self.path, repo_type=self.repo_type, revision=self.revision)
 
         return self.reach(False, fetch)
 
@@ -85,7 +91,7 @@ class HubOptions(BaseModel):
             with quiet_hub(offline=offline, fetches=True):
                 return fetch() if offline else patiently(fetch)
         except Exception as error:
-            page, text = f"https://huggingface.co/datasets/{self.path}", one_line(str(error), 200)
+            page, text = self.page, one_line(str(error), 200)
             match trouble(error):
                 case "gated":
                     raise OutOfReachError(accept_terms(self.where, page)) from error
@@ -131,7 +137,7 @@ class HubRepository:
     @property
     def origin(self) -> str:
         """The repository's page."""
-        return f"https://huggingface.co/datasets/{self.options.path}"
+        return self.options.page
 
     @property
     def where(self) -> str:
@@ -162,7 +168,11 @@ class HubRepository:
                 if not hub_answers():
                     return None
                 files = snapshot_download(
-                    path, repo_type="dataset", revision=revision, allow_patterns=self.planned(), dry_run=True
+                    path,
+                    repo_type=self.options.repo_type,
+                    revision=revision,
+                    allow_patterns=self.planned(),
+                    dry_run=True,
                 )
             return sum(file.file_size or 0 for file in files if file.will_download)
         except Exception:  # the size is a courtesy: fetching the dataset reports what is wrong

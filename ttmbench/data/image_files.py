@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ttmbench._util.files import file_digest
 from ttmbench._util.images import Colors, open_image
+from ttmbench.data.cells import Row
 from ttmbench.data.paths import PathOrMapping, below, inside
 from ttmbench.data.row_files import joined, rows_of_files
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
@@ -46,6 +48,8 @@ class FileOptions(BaseModel):
     basename: bool = False  # of the path of an image only the last part is its name
     fields: tuple[str, ...] = ()  # names of the cells, where rows are JSON lists
     nested: bool = False  # rows lie in lists, and these in objects of any depth, whose keys become parts of ids
+    levels: tuple[str, ...] = ()  # names of the cells, where the keys of objects in objects are data
+    listings: dict[str, str] = {}  # name of a cell -> pattern of files in the images folder that it lists, by number
     literals: tuple[str, ...] = ()  # columns whose texts are lists as Python or JSON writes them
     rows_per_group: int = Field(1, ge=1)  # consecutive rows that make one group
     exif: Exif = "apply"  # whether images are turned upright by their EXIF data
@@ -60,6 +64,12 @@ class FileOptions(BaseModel):
             raise ValueError("needs either 'file' or 'files'")
         if not self.folders:
             raise ValueError("'images' should name a folder, or several")
+        if self.levels and (
+            self.nested or len(self.levels) < 2 or not all(f.endswith(".json") for f in self.row_files)
+        ):
+            raise ValueError(
+                "'levels' names the keys and the value of a JSON file, at least two, and goes without 'nested'"
+            )
         if self.join and self.file is None:
             raise ValueError("'join' goes with 'file': the rows of one file beside those of another")
         return self
@@ -172,11 +182,41 @@ def _groups(
     base: Path, options: FileOptions, request: SourceRequest, image: Callable[[ImageCell], ImageRef]
 ) -> Iterable[Group]:
     files = {name: (below(base, part.file, "source.file"), part.cells) for name, part in options.parts.items()}
-    rows = rows_of_files(files, options.fields, options.literals, options.nested)
+    rows = rows_of_files(files, options.fields, options.literals, options.nested, options.levels)
+    if options.listings:
+        rows = with_listings(rows, options.listings, _folders(base, options))
     if options.join:
         others = {name: (below(base, part.file, "source.join"), part.same) for name, part in options.join.items()}
         rows = joined(rows, others, options.fields)
     return groups_from_rows(rows, request, image, options.rows_per_group)
+
+
+def with_listings(rows: Iterable[Row], listings: Mapping[str, str], folders: Sequence[Path]) -> Iterator[Row]:
+    """Rows with cells that list files of an images folder, sorted by the last number in their names.
+
+    ``listings``: name of the cell -> pattern such as ``{folder}/img*.jpg``, with columns in braces, and ``*`` in the
+    last part alone. The first folder that has such files counts; DataError if none has, or a path leaves it.
+    """
+    known: dict[str, list[str]] = {}
+    for row in rows:
+        cells = dict(row.cells)
+        for name, template in listings.items():
+            pattern = row.value(template)
+            if pattern not in known:
+                known[pattern] = _matching_files(pattern, folders, f"{row.where}: listing '{name}' of row {row.index}")
+            cells[name] = known[pattern]
+        yield replace(row, cells=cells)
+
+
+def _matching_files(pattern: str, folders: Sequence[Path], what: str) -> list[str]:
+    parent, _, last = pattern.rpartition("/")
+    for folder in folders:
+        holder = inside(folder, parent, what) if parent else folder
+        names = [path.name for path in holder.glob(last) if path.is_file()] if holder.is_dir() else []
+        if names:
+            ordered = sorted(names, key=lambda name: ([int(digits) for digits in re.findall(r"\d+", name)][-1:], name))
+            return [f"{parent}/{name}".removeprefix("/") for name in ordered]
+    raise DataError(f"{what}: no file {pattern} in {' or '.join(map(str, folders))}")
 
 
 def _folders(base: Path, options: FileOptions) -> list[Path]:

@@ -51,7 +51,8 @@ def load_task_data(
     try:
         loaded = _read_source(registry, spec.source, request)
     except OutOfReachError as error:
-        page = f"https://huggingface.co/datasets/{spec.source.get('path')}"
+        kind = "" if spec.source.get("repo_type") == "model" else "datasets/"
+        page = f"https://huggingface.co/{kind}{spec.source.get('path')}"
         text = str(error)
         if not ("gated" in text or "ttmbench download" in text or is_local(str(spec.source.get("path")))):
             text += f"; `ttmbench download {spec.task}` fetches what it can"

@@ -27,7 +27,9 @@ _ROWS = 16  # of parquet files, decoded at a time
 NAME = "_file"  # cell of the name of a row's file, where there are several
 
 
-def read_rows(file: Path, fields: Sequence[str] = (), nested: bool = False) -> Iterator[Row]:
+def read_rows(
+    file: Path, fields: Sequence[str] = (), nested: bool = False, levels: Sequence[str] = ()
+) -> Iterator[Row]:
     """The rows of a file, in order.
 
     ``.csv`` and ``.tsv`` have a header. ``.json`` is a list of rows, or an object whose values are rows and whose keys
@@ -38,6 +40,8 @@ def read_rows(file: Path, fields: Sequence[str] = (), nested: bool = False) -> I
         fields: names of the cells, where rows are JSON lists instead of objects.
         nested: the items of lists are rows, and objects around them are levels: ``{"v1": {"s2": [row]}}`` has the row
             ``v1/s2/0``.
+        levels: names of the cells, where keys of objects are data: with ``[folder, number, caption]``, the object
+            ``{"a": {"5": "a dog"}}`` has the row ``a/5`` of folder a, number 5 and a caption.
 
     Raises:
         DataError: the file cannot be read, or a row is not what it should be.
@@ -49,6 +53,8 @@ def read_rows(file: Path, fields: Sequence[str] = (), nested: bool = False) -> I
         yield from csv_rows(read_text(file, name), name, tabs=suffix == ".tsv")
     elif suffix == ".json":
         value = read_json(file, name)
+        if levels:
+            value = dict(_cells_of_levels(value, levels, (), name))
         yield from _json(dict(_leaves(value, "", name)) if nested else value, fields, name)
     else:
         for index, (_, cells) in enumerate(read_json_lines(file)):
@@ -60,17 +66,19 @@ def rows_of_files(
     fields: Sequence[str],
     literals: Sequence[str],
     nested: bool = False,
+    levels: Sequence[str] = (),
 ) -> Iterator[Row]:
     """The rows of several files, one after the other, each with the name of its file, which is also its cell ``_file``.
 
     Args:
         files: name -> file, and further cells of all of its rows; a single file has the empty name.
-        fields: as for `read_rows`, like ``nested`` and errors.
+        fields: as for `read_rows`, like ``nested``, ``levels`` and errors.
         literals: columns whose texts are lists as Python or JSON writes them.
         nested: as for `read_rows`.
+        levels: as for `read_rows`.
     """
     for name, (file, cells) in files.items():
-        for row in read_rows(file, fields, nested=nested):
+        for row in read_rows(file, fields, nested=nested, levels=levels):
             every = {**({NAME: name} if name else {}), **cells, **row.cells}
             every |= {column: listed(row, column) for column in literals}
             yield replace(row, cells=every, file=name)
@@ -185,6 +193,22 @@ def _leaves(value: object, path: str, name: str) -> Iterator[tuple[str, object]]
     else:
         raise DataError(
             f"{name}: {path.rstrip('/') or 'it'} holds {type(value).__name__}, neither a list nor an object"
+        )
+
+
+def _cells_of_levels(
+    value: object, levels: Sequence[str], keys: tuple[str, ...], name: str
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """Every value that as many keys lead to as levels but one are named, with cells of the keys and the value."""
+    if len(keys) == len(levels) - 1:
+        yield "/".join(keys), dict(zip(levels, (*keys, value), strict=True))
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _cells_of_levels(inner, levels, (*keys, key), name)
+    else:
+        where = "/".join(keys) or "it"
+        raise DataError(
+            f"{name}: {where} holds {type(value).__name__}, not an object with a key for '{levels[len(keys)]}'"
         )
 
 
