@@ -33,6 +33,7 @@ from ttmbench.model_adapters._shared.options import (
 )
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
+    fetch_weights,
     find,
     load_config,
     load_part,
@@ -70,7 +71,9 @@ def load(asked: ContrastiveOptions) -> TransformersModel:
             f"{asked.pretrained} is a {type(model).__name__}, not a contrastive dual encoder with a temperature"
         )
     parts_of = processor_of(pretrained, asked)
-    files = pretrained.files if parts_of is pretrained else replace(pretrained.files, beside=(parts_of.files,))
+    files = pretrained.files
+    if parts_of is not pretrained:
+        files = replace(files, beside=(*files.beside, parts_of.files))
     parts = load_part(AutoTokenizer, parts_of), load_part(AutoImageProcessor, parts_of)
     adapter = TransformersModel(LoadedModel(model, files, *parts), asked)
     adapter.model_notes = () if note is None or quick is not None else (note,)
@@ -94,9 +97,9 @@ def wrap(
 def locate(asked: DualEncoderFiles) -> list[ModelFiles]:
     """The files that a dual encoder is loaded from, fetched unless ``offline``; errors as for `load`."""
     pretrained = find(asked)
-    pretrained.repository.get(pretrained.files.weights)
-    parts_of = processor_of(pretrained, asked)
-    return [pretrained.files, *([] if parts_of is pretrained else [parts_of.files])]
+    fetch_weights(pretrained)
+    parts_of, files = processor_of(pretrained, asked), pretrained.files
+    return [files, *files.beside, *([] if parts_of is pretrained else [parts_of.files])]
 
 
 class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):

@@ -55,6 +55,10 @@ class VQAScore(TrainablePairModel):
         self._answer = self._answer_alone() if asked.score in ("yes_token", "yes_and_end") else []
         self.lora = None if asked.lora is None else (asked.lora, asked.lora_targets)
         if self.lora is not None:
+            if asked.peft is not None and not asked.merge:
+                raise UsageError(
+                    "lora trains factors of its own; with peft it needs merge=true, or train=adapter instead"
+                )
             add_lora(self.model, *self.lora)
 
     def fingerprint(self) -> Mapping[str, object]:

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from open_clip import CLIP
+from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ttmbench.errors import DataError, UsageError
@@ -96,6 +99,28 @@ def interpolated(base: Tensors, tensors: Tensors, weight: float) -> Tensors:
             raise DataError(f"{name} is {list(end.shape)}, but {list(start.shape)} in the weights to interpolate with")
         result[name] = (1 - weight) * start.reshape(end.shape) + weight * end.float()
     return result
+
+
+def is_plain(path: Path) -> bool:
+    """Whether open_clip finds all tensors of a file, and no LoRA factors are among them."""
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="pt") as tensors:
+            return not any(name.endswith(_A) for name in tensors.keys())
+    content = read_pickle(path)
+    tensors = unwrapped(content)
+    found = content.get("state_dict", content) if isinstance(content, Mapping) else ()
+    names = {str(name).removeprefix("module.") for name in found}
+    return not any(name.endswith(_A) for name in tensors) and names == tensors.keys()
+
+
+def fill(model: CLIP, tensors: Tensors) -> None:
+    """Loads tensors as open_clip's ``load_checkpoint`` does those of a file."""
+    if POSITIONS in tensors and not hasattr(model, POSITIONS):
+        tensors = convert_to_custom_text_state_dict(tensors)
+    tensors["logit_scale"] = tensors["logit_scale"].reshape(model.logit_scale.shape)
+    resize_pos_embed(tensors, model)
+    resize_text_pos_embed(tensors, model)
+    model.load_state_dict(tensors)
 
 
 def _changed(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:

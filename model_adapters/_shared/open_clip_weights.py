@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import open_clip
-from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 from safetensors import safe_open
@@ -24,7 +23,9 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.checkpoint_tensors import (
     POSITIONS,
     Tensors,
+    fill,
     interpolated,
+    is_plain,
     merged,
     tensors_in,
     unwrapped,
@@ -152,7 +153,7 @@ def build(source: Source) -> open_clip.CLIP:
     tensors = _combined(source)
     try:
         if tensors is not None:
-            _fill(model, tensors)
+            fill(model, tensors)
             return model
         with only_tensors():
             open_clip.load_checkpoint(model, str(source.weights), weights_only=True)
@@ -165,34 +166,12 @@ def build(source: Source) -> open_clip.CLIP:
 def _combined(source: Source) -> Tensors | None:
     """The weights where open_clip would not read them from the file as they should be; None where it would."""
     asked, path = source.asked, source.weights
-    if asked.lora_alpha is None and asked.interpolate is None and _is_plain(path):
+    if asked.lora_alpha is None and asked.interpolate is None and is_plain(path):
         return None
     tensors = merged(tensors_in(path), asked.lora_alpha, str(path))
     if source.base is not None:
         tensors = interpolated(tensors_in(source.base), tensors, asked.interpolate or 0.0)
     return tensors
-
-
-def _is_plain(path: Path) -> bool:
-    """Whether open_clip finds all tensors of a file, and no LoRA factors are among them."""
-    if path.suffix == _SAFE:
-        with safe_open(path, framework="pt") as tensors:
-            return not any(name.endswith("lora_A") for name in tensors.keys())
-    content = read_pickle(path)
-    tensors = unwrapped(content)
-    found = content.get("state_dict", content) if isinstance(content, Mapping) else ()
-    names = {str(name).removeprefix("module.") for name in found}
-    return not any(name.endswith("lora_A") for name in tensors) and names == tensors.keys()
-
-
-def _fill(model: open_clip.CLIP, tensors: Tensors) -> None:
-    """Loads tensors as open_clip's ``load_checkpoint`` does those of a file."""
-    if POSITIONS in tensors and not hasattr(model, POSITIONS):
-        tensors = convert_to_custom_text_state_dict(tensors)
-    tensors["logit_scale"] = tensors["logit_scale"].reshape(model.logit_scale.shape)
-    resize_pos_embed(tensors, model)
-    resize_text_pos_embed(tensors, model)
-    model.load_state_dict(tensors)
 
 
 def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:

@@ -128,6 +128,9 @@ class HubFiles(Weights):
     """Hub id, or a folder that ``save_pretrained`` wrote."""
     revision: Text | None = None
     """Commit, tag or branch on the Hub; a folder has none."""
+    peft: Text | None = None
+    """A PEFT adapter (LoRA and others) for these weights: folder, Hub id or ``ID@COMMIT``. A folder or id of an adapter
+    alone can stand for ``pretrained``, too: it names its base."""
     trust_remote_code: bool = False
     """Run code that the Hub repository ships."""
 
@@ -145,6 +148,8 @@ class HubFiles(Weights):
 class HubModel(InPrecision, HubFiles):
     """A model of transformers."""
 
+    merge: bool = True
+    """Add the weights of ``peft`` to the model's own; ``false`` keeps them apart, and ``train=adapter`` trains them."""
     attn_implementation: Text | None = None
     """``eager`` or ``sdpa``: transformers' attention kernel; by default transformers chooses."""
 

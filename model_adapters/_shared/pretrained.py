@@ -9,14 +9,26 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from ttmbench._util.console import one_line, warn
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import DualEncoderFiles, HubFiles, LanguageOptions, takes
+from ttmbench.model_adapters._shared.peft_adapter import (
+    ADAPTER_CONFIG,
+    AdapterFiles,
+    adapter_of,
+    applied_to,
+    apply_adapter,
+    base_of,
+    find_adapter,
+    is_adapter,
+    merged,
+)
 from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, remember_inputs
 from ttmbench.model_adapters._shared.repository import (
     Repository,
@@ -56,6 +68,7 @@ class Pretrained:
     asked: HubFiles
     repository: Repository
     files: ModelFiles
+    adapter: AdapterFiles | None = None  # of peft, for the weights
 
     @property
     def name(self) -> str:
@@ -87,7 +100,7 @@ class LoadedModel:
     def save(self, folder: Path, **options: object) -> None:
         """Writes model and preprocessing as ``from_pretrained`` loads them; the options are for the model."""
         with quiet_hub():
-            self.model.save_pretrained(folder, **options)
+            merged(self.model).save_pretrained(folder, **options)
             for part in (self.tokenizer, self.image_processor) if self.processor is None else (self.processor,):
                 if part is not None:
                     part.save_pretrained(folder)
@@ -100,6 +113,7 @@ class LoadedModel:
             "device": device.type,
             "tokenizer_sha256": tokenizer_digest(self.tokenizer),
             **quantization_of(self.model),
+            **applied_to(self.model).declared,
         }
         if self.processor is not None:
             settings = {
@@ -119,8 +133,18 @@ def find(asked: HubFiles) -> Pretrained:
         UsageError: a model whose code is in no library.
     """
     name = asked.pretrained
-    repository = find_repository(name, asked.revision, offline=asked.offline)
-    chosen = _choose(repository, asked.weights == "safetensors")
+    repository, only = find_repository(name, asked.revision, offline=asked.offline), asked.weights == "safetensors"
+    if is_adapter(repository):
+        if asked.peft is not None:
+            raise UsageError(f"{name} is an adapter of peft, and so is {asked.peft}; give one of them with its base")
+        adapter = adapter_of(repository, only)
+        base = asked.model_copy(update={"pretrained": base_of(adapter), "revision": adapter.revision})
+        return _with_adapter(find(base), adapter)
+    if asked.peft is not None:
+        adapter = find_adapter(asked.peft, offline=asked.offline, safetensors_only=only)
+        _remark_on_base(adapter, name)
+        return _with_adapter(find(asked.model_copy(update={"peft": None})), adapter)
+    chosen = _choose(repository, only)
     if CONFIG not in repository.files:
         if repository.folder is not None and not repository.is_folder:
             raise repository.lacking([CONFIG])
@@ -140,8 +164,28 @@ def find(asked: HubFiles) -> Pretrained:
 def locate(asked: HubFiles) -> list[ModelFiles]:
     """The files that a model of transformers is loaded from, fetched unless ``offline``; errors as for `find`."""
     pretrained = find(asked)
-    pretrained.repository.get(pretrained.files.weights)
-    return [pretrained.files]
+    fetch_weights(pretrained)
+    return [pretrained.files, *pretrained.files.beside]
+
+
+def fetch_weights(model: Pretrained) -> None:
+    """Fetches the weights of a model and of its adapter; DataError if they are unavailable."""
+    model.repository.get(model.files.weights)
+    if model.adapter is not None:
+        model.adapter.repository.get([ADAPTER_CONFIG, *model.adapter.files.weights])
+
+
+def _with_adapter(base: Pretrained, adapter: AdapterFiles) -> Pretrained:
+    if base.adapter is not None:
+        raise UsageError(f"{base.asked.pretrained} is an adapter itself, so it is no base of {adapter.files.name}")
+    return replace(base, adapter=adapter, files=replace(base.files, beside=(adapter.files,)))
+
+
+def _remark_on_base(adapter: AdapterFiles, given: str) -> None:
+    """Warns of an adapter that names another base, by the last part of its name: a copy lies in any folder."""
+    named = adapter.base
+    if named is not None and Path(named).name not in (Path(given).name, Path(given).resolve().name):
+        warn(f"the adapter {adapter.files.name} was made for {one_line(named)}, and is put on {given}")
 
 
 def processor_of(model: Pretrained, asked: DualEncoderFiles) -> Pretrained:
@@ -184,7 +228,7 @@ def load_weights(
     Raises:
         DataError: the weights are unavailable, damaged, or have tensors missing.
     """
-    model.repository.get(model.files.weights)
+    fetch_weights(model)
     dtype = model.asked.weights_dtype if isinstance(model.asked, LanguageOptions) else None
     options: dict[str, object] = {
         "dtype": TORCH_DTYPES[dtype or "fp32"],
@@ -207,6 +251,8 @@ def load_weights(
             f"the weights of {model.name} lack {len(missing)} tensors of {type(loaded).__name__}, "
             f"the first is {missing[0]}"
         )
+    if model.adapter is not None:
+        loaded = apply_adapter(loaded, model.adapter, model.name, getattr(model.asked, "merge", True))
     if placement is not None or getattr(loaded, "is_quantized", False):
         remember_inputs(loaded)
     return loaded

@@ -1,6 +1,6 @@
 """Compares the test-time methods that ship on the built-in group tasks, with both built-in models and four seeds.
 
-    python scripts/docs/methods_study.py    # results/reference/study_methods_<model>_<task>.json; two hours on a core
+    python scripts/docs/methods_study.py    # results/reference/study_methods_<model>_<task>.json; an hour on a core
 
 What is there is kept, so a stopped study goes on where it was; remove the files to begin again. ``reference.py`` beside
 it writes the tables and the chart of docs/methods-compared.md from them. Settings are those of the papers and were not

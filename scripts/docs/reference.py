@@ -8,6 +8,7 @@ results/README.md says how the runs are made. What is written:
 - README.md: the example and the result table; the charts docs/images/reference_*.svg;
 - docs/builtin.md: the result table of both models, the study over data seeds, and what adapting to each task does to
   the others, with the chart docs/images/reference_transfer.svg;
+- docs/methods-compared.md: gains of the test-time methods, with the chart docs/images/reference_methods.svg;
 - ttmbench/reproduce/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
 
 Screenshots are made by ``scripts/docs/page_screenshots.py`` and checked here. A figure is checked by the data that it
@@ -29,6 +30,7 @@ from pathlib import Path
 import builtin_study
 import builtin_table
 import matplotlib as mpl
+import methods_study
 import reference_figures as figures
 
 from ttmbench.report import plots
@@ -105,15 +107,19 @@ def _transfer() -> dict:
 def texts() -> dict[Path, str]:
     """Every text file that shows reference results -> what it has to say."""
     several = runs()
-    readme, page = ROOT / "README.md", ROOT / "docs" / "builtin.md"
+    readme, page, methods = ROOT / "README.md", ROOT / "docs" / "builtin.md", ROOT / "docs" / "methods-compared.md"
     spec, numbers = builtin_table.table_of(several)
     main = next(run for run in several if run.path == MAIN)
     text = _between(readme.read_text(encoding="utf-8"), "example", example())
     about = _between(page.read_text(encoding="utf-8"), "reference", result_table(several))
+    compared = methods.read_text(encoding="utf-8")
+    for model in methods_study.MODELS:
+        compared = _between(compared, model, methods_study.table(model))
     published = ROOT / "ttmbench" / "reproduce" / "published"
     return {
         readme: _between(text, "results", result_table([main])),
         page: _between(_between(about, "study", builtin_study.table()), "transfer", transfer_table()),
+        methods: compared,
         published / "builtin.yaml": spec,
         published / "builtin.csv": numbers,
     }
@@ -123,7 +129,9 @@ def charts() -> dict[str, tuple[str, object]]:
     """Name of a chart -> digest of what it shows, and what draws it."""
     document = read_document(MAIN)
     columns, curves, model = figures.columns(document), figures.curves(document), document.model_name
+    gains = methods_study.chart_data()
     return {
+        "reference_methods.svg": (digest(gains), lambda: methods_study.draw(gains)),
         "reference_columns.svg": (digest(columns), lambda: figures.draw_columns(columns, model)),
         "reference_curves.svg": (digest(curves), lambda: figures.draw_curves(curves, model)),
         "reference_transfer.svg": (digest(_transfer()["data"]), lambda: plots.draw(_transfer())),

@@ -41,11 +41,12 @@ def copied(scripts, monkeypatch, tmp_path):
     """The script on copies of everything that it reads and writes."""
     for folder in ("results/reference", "docs/images", "ttmbench/reproduce/published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    for page in ("README.md", "docs/builtin.md", "docs/tasks.md"):
+    for page in ("README.md", "docs/builtin.md", "docs/methods-compared.md", "docs/tasks.md"):
         shutil.copy(ROOT / page, tmp_path / page)
     for module, names in (
         (scripts, ("ROOT", "FOLDER", "FIRST", "MAIN", "TRANSFER", "IMAGES", "RECORD")),
         (scripts.builtin_study, ("FOLDER",)),
+        (scripts.methods_study, ("FOLDER",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, tmp_path / getattr(module, name).relative_to(ROOT))
@@ -109,9 +110,36 @@ def test_what_adaptation_does_elsewhere_agrees_with_the_reference_on_its_own_tas
         assert cell["difference"] == pytest.approx(cell["value"] - found["data"]["raw"][task])
 
 
+def test_what_the_page_of_methods_concludes_follows_from_the_comparisons(scripts):
+    """The sentences of docs/methods-compared.md, checked against the documents."""
+    study = scripts.methods_study
+    match = {
+        cell: {row["method"]: row for row in document["data"]["rows"] if row["metric"] == "group_match"}
+        for cell, document in study.documents().items()
+    }
+    sure = {cell: {name for name, row in rows.items() if row.get("p_holm", 1) < 0.05} for cell, rows in match.items()}
+    for (model, task), rows in match.items():
+        gains = {name: 100 * row["gain"] for name, row in rows.items() if name != "none"}
+        few = {"tent", "cliptta", "tpt", "c_tpt", "tps", "rlcf", "vte", "mta", "zero", "dn", "nnn", "dis"}
+        assert not few & sure[model, task]
+        if task in study.PAIRED:
+            assert 9.5 < gains["ttm"] < 15 and 2.5 < gains["selftrain"] < 13 and "ttm" in sure[model, task]
+            assert 11 <= gains["oracle"] <= 26
+            unchanged = ("dn", "nnn", "dis", "dual_softmax", "sinkhorn")
+            assert all(gains[name] == pytest.approx(0, abs=1e-9) for name in unchanged)
+        else:
+            assert gains["ttm"] == gains["selftrain"], "with one image a matching is an argmax"
+        if task == "shapes_replace":
+            assert abs(gains["placebo"] - gains["ttm"]) < 3 and gains["shuffle"] > 4
+        if task == "shapes_spatial":
+            assert -35.5 < min(gains["placebo"], gains["shuffle"]) and max(gains["placebo"], gains["shuffle"]) < -28.5
+
+
 def test_nothing_else_lies_in_the_folder():
     known = {name for path in DOCUMENTS for name in (path.name, *read(path)["artifacts"])}
     studies = {"study_tiny-clip.json", "study_tiny-clip-seed1.json", "study_transfer.json"}
+    tasks = [task for task in BUILTIN if not task.endswith("_global")]
+    studies |= {f"study_methods_{model}_{task}.json" for model in ("tiny-clip", "tiny-clip-seed1") for task in tasks}
     assert {path.name for path in FOLDER.iterdir()} - known == studies
 
 
@@ -142,9 +170,20 @@ def test_other_reference_numbers_make_everything_stale_until_it_is_written_again
     moved = read(copied.TRANSFER)
     moved["data"]["cells"][0][1]["difference"] = 0.5
     copied.TRANSFER.write_text(json.dumps(moved), encoding="utf-8")
+    compared = copied.methods_study.study_file("tiny-clip", "shapes_color")
+    changed = read(compared)
+    changed["data"]["rows"][-1]["gain"] = 0.5
+    compared.write_text(json.dumps(changed), encoding="utf-8")
     stale = " ".join(copied.problems())
     screenshots = {name for name in read(copied.RECORD) if name.startswith(("report", "leaderboard"))}
-    for name in ("README.md", "docs/builtin.md", "builtin.csv", *copied.charts(), *screenshots):
+    for name in (
+        "README.md",
+        "docs/builtin.md",
+        "docs/methods-compared.md",
+        "builtin.csv",
+        *copied.charts(),
+        *screenshots,
+    ):
         assert name in stale, name
     copied.write()
     place = document["results"]["shapes_place"]

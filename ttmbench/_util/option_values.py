@@ -241,13 +241,17 @@ def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyT
     'RN50/cc12m'
     >>> name_of_model("vqascore", {"pretrained": "llava-hf/llava"})
     'vqascore/llava-hf/llava'
+    >>> name_of_model("hf", {"pretrained": "openai/clip", "peft": "me/adapter"})
+    'openai/clip+me/adapter'
     """
     arguments = [model_args.get(key) for key in ("model", "pretrained", "path")]
     detail = [part.removeprefix("local-dir:").removeprefix("hf-hub:") for part in arguments if isinstance(part, str)]
     parts = [Path(part).resolve().name if Path(part).exists() else part for part in detail]
     if parts and model.startswith(SCORERS):
         parts.insert(0, model)
-    return "/".join(parts) or model
+    adapter = model_args.get("peft")
+    named = "/".join(parts) or model
+    return f"{named}+{Path(adapter).name if Path(adapter).exists() else adapter}" if isinstance(adapter, str) else named
 
 
 def split_names(text: str) -> list[str]:

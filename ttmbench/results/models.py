@@ -61,9 +61,10 @@ def stated_model(document: ResultsDocument) -> StatedModel:
     config, declared, name = document.config, document.fingerprint, document.model_name or "unnamed"
     words = [str(value) for value in (mapping(config.get("model_args")).get(key) for key in _ARGUMENTS) if value]
     dtype = declared.get("dtype") or config.get("dtype")
+    base = name.partition("+")[0] if "peft" in mapping(config.get("model_args")) else name
     return StatedModel(
         name,
-        "model" in config and not _is_made_of(name, str(config["model"]), words),
+        "model" in config and not _is_made_of(base, str(config["model"]), words),
         _parts(words[-1]) if words else (),
         fingerprint_of(declared),
         None if dtype is None else str(dtype),

@@ -8,6 +8,7 @@
 | projections | from each tower into the shared space |
 | bias | every bias of both towers |
 | temperature | temperature and bias of the logits |
+| adapter | those of a PEFT adapter that is not merged (`merge=false`) |
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.R
 _PROJECTION = re.compile(
     r"(^|\.)(visual|vision|image|text)_proj(ection)?(\.|$)|^(visual|text)\.(proj|head)(\.|$)|^text_model\.head\."
 )
+_ADAPTER = re.compile(r"\.default(\.|$)")  # peft's name of an adapter, in those of its parameters
 _POOLING = re.compile(r"^vision_model\.head\.|^visual\.(.*\.)?attn_?pool\.")
 NOT_RUN = re.compile(
     r"^text_encoder\..*\.crossattention\.|(^|\.)(multimodal_model|text_decoder|(itm|mim|mlm|mmm)_\w+)\."
@@ -46,7 +48,10 @@ def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Pa
     chosen = _chosen(adapter, which, parameters)
     if not chosen:
         others = [name for name in SETS if _chosen(adapter, name, parameters)]
-        raise UsageError(f"train={which}: this model has no such parameters; it has {', '.join(others) or 'none'}")
+        hint = "; an adapter (peft=FOLDER) is kept apart by merge=false" if which == "adapter" else ""
+        raise UsageError(
+            f"train={which}: this model has no such parameters; it has {', '.join(others) or 'none'}{hint}"
+        )
     return chosen
 
 
@@ -130,5 +135,6 @@ SETS: Mapping[str, Callable[[nn.Module], Iterable[str]]] = {
     "projections": lambda module: filter(_PROJECTION.search, _names(module)),
     "bias": _bias,
     "temperature": lambda module: filter(is_temperature, _names(module)),
+    "adapter": lambda module: filter(_ADAPTER.search, _names(module)),
 }
 """Name of a set -> the names of its parameters in a module."""
