@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import own_parts
 from support.small_models import Towers, stage_of
+from support.training_tasks import load
 
 import ttmbench
 from ttmbench import schedules
@@ -56,8 +57,8 @@ def registry():
 
 
 @pytest.fixture(scope="module")
-def tiny_clip():
-    return load_target("ttmbench.model_adapters.tiny_clip:load")(device="cpu")
+def small_clip(tiny_hf_clip):
+    return load(tiny_hf_clip)
 
 
 def run(registry, stage=None, **settings):
@@ -185,8 +186,8 @@ def test_a_wrong_result_of_a_part_names_it(kind, given, problem, registry, monke
 
 
 @pytest.mark.parametrize("part", [*PARTS[1::2], *own_parts.ttmbench_register_methods()], ids=lambda part: part.name)
-def test_every_part_keeps_its_contract(part, tiny_clip):
-    made = check_method(part, adapter=tiny_clip)
+def test_every_part_keeps_its_contract(part, small_clip):
+    made = check_method(part, adapter=small_clip)
     assert made[0] == "settings can be read" and made[-1] == "a stopped run is resumed with equal bits"
 
 
@@ -212,9 +213,9 @@ def forgetful(step, steps, floor):
         ("teacher", "nobody", "it can be run: .* does not exist"),
     ],
 )
-def test_a_part_that_breaks_its_contract_is_told_which(kind, name, message, tiny_clip):
+def test_a_part_that_breaks_its_contract_is_told_which(kind, name, message, small_clip):
     with pytest.raises(ContractError, match=f"mine: {message}"):
-        check_method(MethodPart(kind, "mine", f"{__name__}:{name}"), adapter=tiny_clip)
+        check_method(MethodPart(kind, "mine", f"{__name__}:{name}"), adapter=small_clip)
 
 
 # --- each part ------------------------------------------------------------------------------------------------
