@@ -91,10 +91,8 @@ class MethodRun:
         """
         settings = checked_settings(spec, given)
         seeds = self.seeds_of(spec)
-        runs = [
-            self.seed_run(spec, settings, seed, plugin, after=AfterTraining.of(seed, settings, finished, complete))
-            for seed in seeds
-        ]
+        after = partial(AfterTraining.of, settings, finished, complete)
+        runs = [self.seed_run(spec, settings, seed, plugin, after=after(seed)) for seed in seeds]
         chance = None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
