@@ -148,7 +148,7 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
     console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
     for subject, rule in spec.rules.items():
-        print_line(f"{subject[:1].upper()}{subject[1:]} of {spec.source}: {rule}.")
+        print_line(f"{spec.source}, {subject}: {rule}.")
     has_tracks = len({row.number.track for row in rows}) > 1
     keys = ("model", *(("track",) if has_tracks else ()), "method: metric")
     columns = [TableColumn("task", "heading"), *(TableColumn(name, "key") for name in keys)]
