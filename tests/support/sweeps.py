@@ -38,7 +38,8 @@ def numbers(path: Path) -> str:
     for record in document["ttm"].values():
         for one in record["iterations"]:
             one["seconds"] = 0
-    for record in (one for of_task in document.get("methods", {}).values() for one in of_task.values()):
+    methods = (one for of_task in document.get("methods", {}).values() for one in of_task.values())
+    for record in (*document["ttm"].values(), *methods):
         for cost in record["cost"]:
             cost |= {"seconds": 0, "view_seconds": 0}
     return json.dumps({key: value for key, value in document.items() if key not in _VOLATILE}, sort_keys=True)
