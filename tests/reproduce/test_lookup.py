@@ -125,7 +125,7 @@ def test_the_page_of_published_results_takes_numbers_of_runs(every, tmp_path, mo
     (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")
     text = tables.models()
     (line,) = (line for line in text.splitlines() if "| `clip-b32` |" in line)
-    assert "| 9.00 M<br>8.75 V<br>8.00 W<br>9.00 C<br>**8.25** here |" in line
+    assert "| 9.00 M<br>8.75 V<br>8.00 W<br>9.00 C<br>8.25 S<br>**8.25** here |" in line
     assert "in bold, 1 of runs here" in text
     groups = [line.split("|")[4].strip() for line in tables.spread().splitlines()[2:]]
     assert groups == ["8.00", "8.25", "8.75", "9.00", "9.00"]
