@@ -578,12 +578,10 @@ def test_the_label_audit_and_every_variant_work_with_parts(parts):
 
 
 def test_selftrain_is_ttm_with_each_images_best_caption():
-    by_part = ttmbench.simple_evaluate(
-        "tiny-clip", "shapes_color", ttm={**SHORT, "pseudo_labels": "argmax"}, seeds=[0, 1], **QUICK
-    )
-    settings = {f"selftrain.{name}": value for name, value in SHORT.items()}
+    more = {"seeds": [0, 1], "ttm_holdout": 0.5, **QUICK}
+    by_part = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={**SHORT, "pseudo_labels": "argmax"}, **more)
     as_method = ttmbench.simple_evaluate(
-        "tiny-clip", "shapes_color", methods=["selftrain"], method_args=settings, seeds=[0, 1], **QUICK
+        "tiny-clip", "shapes_color", methods=["selftrain"], method_args={"selftrain": SHORT}, audit_labels=True, **more
     )
     results = [run["results"]["shapes_color"] for run in (by_part, as_method)]
     for metric in ("text_score", "group_score", "group_match"):
@@ -596,3 +594,11 @@ def test_selftrain_is_ttm_with_each_images_best_caption():
     assert cost["image_rows_backward"] == cost["caption_rows_backward"] == sum(2 * count * 2 for count in selected)
     of_ttm = by_part["ttm"]["shapes_color"]["cost"]
     assert [{**one, "seconds": 0} for one in of_ttm] == [{**one, "seconds": 0} for one in record["cost"]]
+    held = by_part["ttm"]["shapes_color"]["holdout"]
+    parts = len(held["adapted_groups"]), len(held["scored_groups"])
+    assert (record["holdout"]["adapted"], record["holdout"]["scored"]) == parts
+    for metric, values in record["holdout"]["metrics"].items():
+        assert values["raw"] == results[0][f"{metric},holdout_raw"]
+        assert np.mean(values["adapted"]) == results[0][f"{metric},holdout"]
+    groups = len(as_method.scores["shapes_color"]["selftrain"][0].groups)
+    assert record["audit_labels"]["passed"] and 0 < record["audit_labels"]["compared"] <= 2 * groups

@@ -103,9 +103,9 @@ def _scores(spec: MethodSpec) -> str:
 
 def _baseline(spec: MethodSpec) -> str:
     """The column of the raw model that a method is fairly compared with."""
-    if spec.assumes_matching:
-        return "SimpleMatch (group_match,none), which uses the matching too"
-    return "raw: the same metric of the model as it is (METRIC,none)"
+    if spec.uses_matching:
+        return "SimpleMatch (group_match,none) in every metric: its scores use the matching"
+    return "the same metric of the model as it is (METRIC,none); of group match that is SimpleMatch"
 
 
 def _default(value: object, is_required: bool) -> str:
