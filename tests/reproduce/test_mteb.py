@@ -209,6 +209,12 @@ def test_a_metric_that_is_not_here_cannot_be_run(registry):
     assert found["i2t_recall_at_1"] == ("missing", "")
 
 
+def test_a_remark_on_many_rows_names_some(capsys):
+    assert main(["reproduce", "mteb_coco"]) == 0
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if "'i2t_ndcg_at_10' here" in one)
+    assert line.count(";") == 6 and line.endswith("; and 34 more)")
+
+
 def test_the_command_states_rules_and_counts(tmp_path, capsys):
     document = document_of("clip-b32", {"winoground": (400, {"group_score": 0.08})})
     (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")

@@ -21,6 +21,7 @@ from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_mone
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.reader import walk_documents
 
+NAMED = 6  # rows that are named behind a remark
 _PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")
 
 
@@ -202,7 +203,13 @@ def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:
             remarks += [*row.ours.notes, *([note] if note else [])]
         for remark in remarks:
             rows_of.setdefault(remark, {})[f"{row.number.task} {row.number.model}"] = None
-    return [f"{remark} ({'; '.join(names)})" for remark, names in rows_of.items()]
+    return [f"{remark} ({_first(list(names))})" for remark, names in rows_of.items()]
+
+
+def _first(names: Sequence[str]) -> str:
+    """Some names of rows; the JSON document has what is said of each."""
+    more = len(names) - NAMED
+    return "; ".join(names[:NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _percent(value: float, std: float | None, decimals: int) -> str:
