@@ -137,10 +137,11 @@ def _of_entry(value: object, key: object) -> Iterator[tuple[str, object]]:
 
 
 def forged(document: dict, field: Field, value: object) -> dict:
-    """A copy of a document with another value at a place; ``...`` takes it out."""
-    made = copy.deepcopy(document)
-    here: Any = made
+    """A document with another value at a place, ``...`` takes it out; all else is shared with the one given."""
+    made: Any = copy.copy(document)
+    here = made
     for key in field.place[:-1]:
+        here[key] = copy.copy(here[key])
         here = here[key]
     if value is ...:
         del here[field.place[-1]]

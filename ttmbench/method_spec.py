@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +21,18 @@ Need = Literal[
 """What a test-time method uses: the model's scores; features of a dual encoder; other items' features; views of images;
 gradients; the texts of captions; gradients of their token embeddings; a second model; labels, or random ones, which
 only built-ins may."""
+
+
+def scores_use_matching(assumes_matching: bool, needs: Collection[str]) -> bool:
+    """Whether a method's scores of single pairs hold what a matching knows: it assumes one, and trains nothing.
+
+    Then SimpleMatch is its fair baseline in every metric; for other methods it is the same metric of the model as it
+    is. A trained model scores pairs one by one, whatever it was trained on.
+
+    >>> scores_use_matching(True, ("scores",)), scores_use_matching(True, ("gradients",))
+    (True, False)
+    """
+    return assumes_matching and "gradients" not in needs
 
 
 @dataclass(frozen=True)
@@ -96,11 +108,16 @@ class MethodSpec:
         return self.trains or "views" in self.needs
 
     @property
+    def uses_matching(self) -> bool:
+        """As `scores_use_matching`."""
+        return scores_use_matching(self.assumes_matching, self.needs)
+
+    @property
     def track(self) -> Literal["matching", "test_time", "oracle"]:
         """The track of its numbers: ``matching`` if it uses that captions compete, and trains nothing."""
         if "labels" in self.needs:
             return "oracle"
-        return "matching" if self.assumes_matching and not self.trains else "test_time"
+        return "matching" if self.uses_matching else "test_time"
 
     @property
     def takes_features(self) -> bool:

@@ -25,6 +25,7 @@ SOURCES = {
     "arXiv:2409.17958": ("H", "Hard Positive Truth"),
     "arXiv:2305.07558": ("G", "Measuring Progress in Fine-grained Vision-and-Language Understanding"),
     "github.com/ytaek-oh/fsc-clip": ("F", "FSC-CLIP's repository"),
+    "github.com/SeanSun6814/11777-project": ("S", "a course project's stored scores"),
 }
 """Source, without what follows a comma -> its letter in a cell, and its name."""
 SUBSETS = tuple(f"sugarcrepe_{name}" for name in ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel"))
@@ -56,8 +57,6 @@ FAMILIES = {
     "Embeddings by language models": r"royokong|TIGER-Lab|BidirLM|Haon-Chen|LCO-|jinaai/jina-emb|Tevat|encord|voyage",
 }
 """Family -> the models in it, by the beginning of their name; the first that fits."""
-ALSO = ("per-sample scores in a repository of SeanSun6814 on GitHub", 0.3075, 0.1025, 0.0825)
-"""Scores of CLIP ViT-B/32 on Winoground that are no table here: nobody states their rates."""
 
 
 OTHER = "arXiv:2406.09388"
@@ -99,7 +98,7 @@ def spread() -> str:
     metrics = ("text_score", "image_score", "group_score")
     values = [(f"{file} (`{table}`)", *(same.get(name) for name in metrics)) for (file, table), same in found.items()]
     lines = [_line(["source", "text score", "image score", "group score", "correct groups"]), "|---|---|---|---|---|"]
-    for name, *three in sorted([*values, ALSO], key=lambda line: (line[3], line[0])):
+    for name, *three in sorted(values, key=lambda line: (line[3], line[0])):
         correct = str(round(400 * three[2]))
         lines.append(_line([name, *("-" if value is None else f"{100 * value:.2f}" for value in three), correct]))
     return "\n".join(lines)

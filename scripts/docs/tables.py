@@ -25,7 +25,16 @@ TASK_HEAD = [
     *("gated", "known how", "fetched by", "in the data folder", "known label errors"),
 ]
 METHOD_HEAD = [
-    *("method", "paper", "uses", "one answer depends on", "restored", "order of groups", "scored", "fair baseline"),
+    *(
+        "method",
+        "paper",
+        "uses",
+        "one answer depends on",
+        "restored",
+        "order of groups",
+        "scored",
+        "fair baseline of group score",
+    ),
 ]
 
 
@@ -165,7 +174,7 @@ def methods() -> str:
             {"group": "before each group", "batch": "before each batch", "never": "never", None: "-"}[spec.reset],
             "matters" if spec.order_dependent else "no effect",
             "-" if not spec.trains else "before the update" if spec.scores_before_update else "after the update",
-            "SimpleMatch" if spec.assumes_matching else "raw",
+            "SimpleMatch" if spec.uses_matching else "raw",
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

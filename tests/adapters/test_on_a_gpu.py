@@ -145,6 +145,7 @@ def test_a_run_gives_the_numbers_of_the_processor(case, gpu, tiny_vlm, tiny_hf_c
         {"ttm_also": ["shapes_retrieval", "shapes_spatial"]},
         {"deterministic": True},
         {"task": "shapes_color_global"},
+        {"task": "shapes_order"},
         {"ttm": {**TTM["ttm"], "augment": True}},
     ],
     ids=lambda settings: ", ".join(settings),

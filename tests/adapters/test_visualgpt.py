@@ -37,15 +37,21 @@ MAKERS = {
 }
 
 
-@pytest.fixture(params=list(MAKERS))
+@pytest.fixture(scope="module", params=list(MAKERS))
 def name(request):
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder(name, tiny_vlm):
     maker, options = MAKERS[name]
     return tiny_vlm(maker, **options)
+
+
+@pytest.fixture(scope="module")
+def adapter(folder):
+    """As it is loaded; no test changes it."""
+    return visualgpt.load(pretrained=str(folder), device="cpu")
 
 
 @pytest.fixture
@@ -107,14 +113,14 @@ def test_scores_of_a_run_equal_the_models_own(name, folder, end):
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
 
 
-def test_adapters_keep_the_contract(folder):
-    made = check_adapter(visualgpt.load(pretrained=str(folder), device="cpu"))
+def test_adapters_keep_the_contract(adapter):
+    made = check_adapter(adapter)
     assert {"batch size changes no pair score", "preparing changes no pair score"} <= set(made)
 
 
-def test_captions_of_several_lengths_in_one_batch(name, folder):
+def test_captions_of_several_lengths_in_one_batch(name, folder, adapter):
     image = groups_of("shapes_color", 1)[0].images[0].open()
-    found = visualgpt.load(pretrained=str(folder), device="cpu").score_pairs([image] * 3, CAPTIONS)
+    found = adapter.score_pairs([image] * 3, CAPTIONS)
     score = own_likelihood(name, folder)
     np.testing.assert_allclose(found, [score(image, caption) for caption in CAPTIONS], atol=1e-4, rtol=0)
 

@@ -36,7 +36,7 @@ PROMPTS = {
 }
 
 
-@pytest.fixture(params=[*CHATS, *PROMPTS])
+@pytest.fixture(scope="module", params=[*CHATS, *PROMPTS])
 def kind(request):
     return request.param
 
@@ -47,9 +47,15 @@ def folder_of(kind, tiny_vlm):
     return tiny_vlm("chat" if kind in CHATS else maker, **({"captioner": True} if maker == "blip2" else {}), **options)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder(kind, tiny_vlm):
     return folder_of(kind, tiny_vlm)
+
+
+@pytest.fixture(scope="module")
+def adapter(folder):
+    """As it is loaded; no test leaves it changed."""
+    return vqascore.load(pretrained=str(folder), device="cpu")
 
 
 def own_logits(kind, folder, image, caption, written=()):
@@ -70,51 +76,52 @@ def own_logits(kind, folder, image, caption, written=()):
         return model(**inputs).logits[0, -1 - len(written) :].double()
 
 
-def own_answers(kind, folder, pairs):
-    """P(yes) and P(no) of single pairs."""
+def own_answers(folder, logits):
+    """P(yes) and P(no) after the prompts of some pairs."""
     words = own_model(folder)[1].tokenizer
     sides = [[words.convert_tokens_to_ids(word) for word in (side, side.lower())] for side in ("Yes", "No")]
-    after = [own_logits(kind, folder, image, caption)[0].softmax(dim=-1) for image, caption in pairs]
-    return np.array([[float(one[side].sum()) for side in sides] for one in after])
+    return np.array([[float(one[0].softmax(dim=-1)[side].sum()) for side in sides] for one in logits])
 
 
 @cache
-def own_answers_of_two_groups(kind, folder):
-    return own_answers(kind, folder, pairs_of_two_groups())
+def own_logits_of_two_groups(kind, folder, written=()):
+    pairs = [(i.open(), c) for group in groups_of("shapes_color", 2) for i in group.images for c in group.captions]
+    return [own_logits(kind, folder, image, caption, written) for image, caption in pairs]
 
 
-def pairs_of_two_groups():
-    return [(i.open(), c) for group in groups_of("shapes_color", 2) for i in group.images for c in group.captions]
+def scored(adapter, folder, score):
+    """A short run of the loaded model with another score."""
+    asked = VqaScoreOptions(pretrained=str(folder), score=score, device="cpu")
+    return quick_scores(vqascore.VQAScore(adapter.chat, asked), "shapes_color", batch_size=5)
 
 
-@pytest.mark.parametrize("score", ["log_odds", "probability"])
-def test_scores_of_a_run_equal_the_models_own(kind, folder, score):
-    own = own_answers_of_two_groups(kind, folder)
-    expected = np.log(own[:, 0] / own[:, 1]) if score == "log_odds" else own[:, 0]
-    found, _ = quick_scores("vqascore", "shapes_color", pretrained=folder, score=score)
-    assert found.dtype == np.float32
-    allowed = 1e-6 if score == "probability" else 1e-4 if kind in CHATS else 5e-4
-    np.testing.assert_allclose(found, expected.reshape(found.shape), atol=allowed, rtol=1e-5)
-    if score == "log_odds":  # by far more than the tolerance; how much depends on how a version draws random weights
-        assert np.ptp(found, axis=1).max() > 1e-3 and np.ptp(found, axis=2).max() > 1e-3, "both sides matter"
+def test_scores_of_a_run_equal_the_models_own(kind, folder, adapter):
+    own = own_answers(folder, own_logits_of_two_groups(kind, folder))
+    for score, expected in (("log_odds", np.log(own[:, 0] / own[:, 1])), ("probability", own[:, 0])):
+        if score == "log_odds":
+            found, _ = quick_scores("vqascore", "shapes_color", pretrained=folder, score=score)
+        else:
+            found, _ = scored(adapter, folder, score)
+        assert found.dtype == np.float32
+        allowed = 1e-6 if score == "probability" else 1e-4 if kind in CHATS else 5e-4
+        np.testing.assert_allclose(found, expected.reshape(found.shape), atol=allowed, rtol=1e-5)
+        if score == "log_odds":  # by far more than the tolerance; how much depends on how a version draws weights
+            assert np.ptp(found, axis=1).max() > 1e-3 and np.ptp(found, axis=2).max() > 1e-3, "both sides matter"
 
 
-@pytest.mark.parametrize("score", ["yes_token", "yes_and_end"])
-def test_the_published_variants_are_the_likelihood_of_one_answer(kind, folder, score):
+def test_the_published_variants_are_the_likelihood_of_one_answer(kind, folder, adapter):
     """t2v_metrics: exp of minus the mean cross-entropy of "Yes", alone or with the token that ends the answer."""
     words = own_model(folder)[1].tokenizer
-    yes = words.convert_tokens_to_ids("Yes" if kind in CHATS else "yes")
-    answer = [yes, words.eos_token_id][: 1 if score == "yes_token" else 2]
-    expected = []
-    for image, caption in pairs_of_two_groups():
-        logits = own_logits(kind, folder, image, caption, answer[:-1])
-        expected.append(float(torch.exp(-torch.nn.functional.cross_entropy(logits, torch.tensor(answer)))))
-    found, run = quick_scores("vqascore", "shapes_color", batch_size=5, pretrained=folder, score=score)
-    np.testing.assert_allclose(found, np.reshape(expected, found.shape), atol=1e-6, rtol=1e-4)
-    assert run["model_info"]["fingerprint"]["answer_ids"] == answer
+    answer = [words.convert_tokens_to_ids("Yes" if kind in CHATS else "yes"), words.eos_token_id]
+    for score, tokens in (("yes_token", answer[:1]), ("yes_and_end", answer)):
+        logits = own_logits_of_two_groups(kind, folder, tuple(tokens[:-1]))
+        losses = [torch.nn.functional.cross_entropy(one, torch.tensor(tokens)) for one in logits]
+        found, run = scored(adapter, folder, score)
+        np.testing.assert_allclose(found, torch.stack(losses).neg().exp().view(found.shape), atol=1e-6, rtol=1e-4)
+        assert run["model_info"]["fingerprint"]["answer_ids"] == tokens
 
 
-def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(kind, folder):
+def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(kind, folder, adapter):
     """Different numbers of tiles and tokens: padding, order and batches change nothing.
 
     The model's own answers are of one pair each; ``check_adapter`` holds batches of one to be like others.
@@ -124,27 +131,28 @@ def test_images_of_several_sizes_and_captions_of_several_lengths_in_one_batch(ki
     pil_images = [Image.fromarray(rng.randint(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
     captions = ("a red circle", "two dogs on the left of a blue square and a green star", "cat", "a yellow star")
     images = tuple(ImageRef(str(index), lambda p=p: p) for index, p in enumerate(pil_images))
-    adapter = vqascore.load(pretrained=str(folder), device="cpu")
     prepared, _ = prepare(adapter, [Group("0", images, captions)], 2)
-    expected = own_answers(kind, folder, [(p, c) for p in pil_images for c in captions])
+    expected = own_answers(folder, [own_logits(kind, folder, p, c) for p in pil_images for c in captions])
     expected = np.log(expected[:, 0] / expected[:, 1]).reshape(4, 4)
     for batch_size in (3, 16):
         found = score_in_memory(adapter, prepared, batch_size, all_pairs=True).every
         np.testing.assert_allclose(found, expected, atol=1e-4 if kind in CHATS else 5e-4, rtol=0)
 
 
-def test_adapters_keep_the_contract(folder):
-    made = check_adapter(vqascore.load(pretrained=str(folder), device="cpu"))
+def test_adapters_keep_the_contract(adapter):
+    made = check_adapter(adapter)
     assert "pairs: loss is the mean over pairs" in made and "pairs: the state comes back after training" in made
 
 
-def test_the_loss_is_the_cross_entropy_of_the_right_answer(kind, folder):
-    images = [image.open() for group in groups_of("shapes_color", 2) for image in group.images]
-    captions = [group.captions[0] for group in groups_of("shapes_color", 2) for _ in group.images]
+def test_the_loss_is_the_cross_entropy_of_the_right_answer(kind, folder, adapter, monkeypatch):
+    groups = groups_of("shapes_color", 2)
+    images = [image.open() for group in groups for image in group.images]
+    captions = [group.captions[0] for group in groups for _ in group.images]
     matched = np.array([True, False, True, False])
-    own = own_answers(kind, folder, list(zip(images, captions, strict=True)))
-    adapter = vqascore.load(pretrained=str(folder), device="cpu")
-    adapter.model.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, torch.nn.Dropout) else None)
+    own = own_answers(folder, own_logits_of_two_groups(kind, folder)[::2])
+    for module in adapter.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            monkeypatch.setattr(module, "p", 0.0)
     loss = adapter.pair_loss(adapter.prepare_images(images), adapter.prepare_captions(captions), matched)
     assert float(loss.detach()) == pytest.approx(-np.log(np.where(matched, own[:, 0], own[:, 1])).mean(), abs=1e-4)
 

@@ -46,16 +46,16 @@ def test_listings(capsys):
 
 
 def test_show_lists_what_a_model_takes(capsys):
-    code, out, _ = run(capsys, "show", "visualgpt-blip")
+    code, out, _ = run(capsys, "show", "visualgpt-blip", "--json")
     arguments = json.loads(out)["arguments"]
     assert code == 0 and "default" not in arguments["pretrained"] and "device" not in arguments
     assert arguments["alpha"]["default"] == 0 and "log P(t)" in arguments["alpha"]["meaning"]
 
 
 def test_show_a_task_and_a_model(capsys):
-    code, out, _ = run(capsys, "show", "winoground")
+    code, out, _ = run(capsys, "show", "winoground", "--json")
     assert code == 0 and json.loads(out)["metrics"]["group_match"]["chance"] == 0.5
-    code, out, _ = run(capsys, "show", "siglip-b16")
+    code, out, _ = run(capsys, "show", "siglip-b16", "--json")
     assert code == 0 and json.loads(out)["model_args"]["pretrained"] == "google/siglip-base-patch16-224"
 
 

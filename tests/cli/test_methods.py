@@ -64,10 +64,27 @@ def test_a_method_whose_function_is_missing_is_one_line():
         print_page(MethodSpec("made", "ttmbench.methods.task:gone"), "mine")
 
 
-def test_tasks_and_models_stay_json(capsys):
-    assert json.loads(printed(capsys, "show", "tiny-clip")) == json.loads(
-        printed(capsys, "show", "tiny-clip", "--json")
-    )
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "winoground",
+            ["paper     https://arxiv.org/abs/2204.03162", "size      400 groups of 2x2", "50.00  matching"],
+        ),
+        ("imagenet", ["50000 images, classes: 1000", "accuracy_top1 "]),
+        ("coco_retrieval", ["5000 images and captions: 25010"]),
+        ("tiny-clip", ["weights     model.safetensors, 0.98 MB, Apache-2.0", "training_seed        0  "]),
+        ("siglip-b16", ["trained on  webli", "pretrained           required  Hub id"]),
+    ],
+)
+def test_a_task_and_a_model_are_shown_for_people(name, lines, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    page = printed(capsys, "show", name)
+    assert max(map(len, page.splitlines())) <= 80 and page.startswith(f"{name}: ")
+    for line in lines:
+        assert line in page
+    shown = json.loads(printed(capsys, "show", name, "--json"))
+    assert shown.get("task", shown.get("name")) == name
 
 
 def test_an_unknown_name_may_be_a_methods(capsys):

@@ -150,7 +150,7 @@ def test_validate_counts_captions_and_what_can_only_tie(tmp_path, capsys):
     assert main(["ls", "tasks", "--json", "--include_path", str(tmp_path)]) == 0
     row = next(one for one in json.loads(capsys.readouterr().out) if one["task"] == "mine")
     assert (row["kind"], row["shape"], row["groups"]) == ("retrieval", "3x6", 3)
-    assert main(["show", "mine", "--include_path", str(tmp_path)]) == 0
+    assert main(["show", "mine", "--json", "--include_path", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["metrics"]["i2t_recall_at_1"]["chance"] == pytest.approx(1 / 3)
 
 

@@ -112,7 +112,7 @@ def test_an_unknown_learning_rate_says_what_is_used_instead(capsys, specs):
     for task, model, *_ in TABLES:
         config = RunConfig(model=model, tasks=[task], ttm=True, ttm_preset="paper")
         settings = task_settings(registry, config, specs[task])
-        assert main(["show", task]) == 0
+        assert main(["show", task, "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)["ttm"][model]
         assert (shown["lr"], shown.get("lr_note")) == (settings.lr, settings.lr_note)
         if (task, model) not in RATES:

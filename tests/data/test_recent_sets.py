@@ -46,15 +46,17 @@ def spec_archive(groups: int = 2) -> bytes:
     return zip_of(files)
 
 
-def test_spec_is_fetched_scored_and_averaged_over_its_subsets(tmp_path, site, capsys):
+def test_spec_is_fetched_scored_and_averaged_over_its_subsets(tmp_path, site, monkeypatch, capsys):
     archive, data, tasks = spec_archive(), tmp_path / "data", tmp_path / "tasks"
-    site.put("/data.zip", archive)
+    site.put("/datasets/wjpoom/SPEC/resolve/694dfdc74fe72acdc932fd5fc919b6b0268f7a07/data.zip", archive)
+    monkeypatch.setenv("HF_ENDPOINT", site.url)  # as a mirror of the Hub
     content = {"bytes": len(archive), "sha256": hashlib.sha256(archive).hexdigest()}
 
     def small(spec):
         spec["group"]["n_groups"], spec["aggregate"] = 2, "small" if spec["group"]["shape"] != [9, 9] else None
-        assert spec["source"]["get"]["spec/data"]["bytes"] == 1555390680
-        spec["source"]["get"] = {"spec/data": {"url": f"{site.url}/data.zip", "unpack": True, **content}}
+        origin = spec["source"]["get"]["spec/data"]
+        assert origin["bytes"] == 1555390680 and origin["unpack"]
+        spec["source"]["get"] = {"spec/data": origin | content}
 
     for subset in SPEC:
         rewritten(tasks, f"spec_{subset}", small, f"small_{subset}")
@@ -283,3 +285,67 @@ def test_what_cannot_be_listed_is_refused(imagecode, tmp_path):
         write(imagecode / "imagecode" / "valid_data.json", captions)
         with pytest.raises(DataError, match=message):
             load(path, tmp_path)
+
+
+CCNEG = ("ccneg/ccneg_images/cc3m_subset_images_extracted_final", "/workspace/datasets/cc3m/subset")
+
+
+def ccneg(folder: Path, rows: int = 5, **wrong: object) -> dict[str, object]:
+    """ccneg_preprocessed.pt and its images; commas in captions and in negations."""
+    import torch
+
+    annotations = [
+        {"json": {"caption": f"a dog, {n} cats", "url": ""}, "sop_data": {"negative-prompt": f"no dog, {n} cats, here"}}
+        for n in range(rows)
+    ]
+    for number in range(rows):
+        write(folder / CCNEG[0] / f"{number:09d}.jpg", encoded((50 * number, 0, 0), form="JPEG"))
+    content = {
+        "image_paths": [f"{CCNEG[1]}/{n:09d}.jpg" for n in range(rows)],
+        "annotations": annotations,
+        "num_ops": {},
+    }
+    (folder / "ccneg").mkdir(exist_ok=True)
+    torch.save(content | wrong, folder / "ccneg" / "ccneg_preprocessed.pt")
+    return content
+
+
+def few(spec) -> None:
+    """The task with five rows, of which the last three are read."""
+    assert spec["source"]["prepare"]["rows"] - spec["source"]["prepare"]["last"] == 188246
+    spec["source"]["prepare"] |= {"rows": 5, "last": 3}
+    spec["group"]["n_groups"] = 3
+
+
+def test_ccneg_is_prepared_and_read(tmp_path, capsys):
+    path, data = rewritten(tmp_path, "ccneg", few), tmp_path / "data"
+    data.mkdir()
+    code, _, said = run(capsys, "prepare", path, "--data_dir", data)
+    assert code == 4 and "ccneg_preprocessed.pt is not in the data folder" in said and "CoN-CLIP/blob/main" in said
+    ccneg(data)
+    code, _, said = run(capsys, "--model", "tiny-clip", "--tasks", path, "--data_dir", data)
+    assert code == 4 and "of which `ttmbench prepare ccneg` makes it" in said
+    code, said, _ = run(capsys, "prepare", path, "--data_dir", data)
+    assert code == 0 and "ccneg/ccneg.jsonl has 3 of 5 rows of ccneg/ccneg_preprocessed.pt (sha256 " in said
+    groups = load(path, data).groups
+    assert [group.group_id for group in groups] == ["2", "3", "4"]
+    assert groups[0].captions == ("a dog, 2 cats", "no dog 2 cats here") and groups[0].images[0].name == "000000002.jpg"
+    assert "3 groups, all images decode" in run(capsys, "validate", path, "--data_dir", data)[1]
+    assert "is there already" in run(capsys, "prepare", path, "--data_dir", data)[1]
+    assert run(capsys, "prepare", "winoground")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"image_paths": [Path("a.jpg")]}, "it holds pathlib"),
+        ({"annotations": []}, "must hold lists named annotations, image_paths; it has image_paths, annotations"),
+        ({"image_paths": ["a.jpg"]}, "lists of 5 rows are needed, got annotations 5, image_paths 1"),
+        ({"image_paths": [1] * 5}, "'image_paths' of row 2 must be a text, got 1"),
+    ],
+    ids=["objects", "empty", "fewer", "numbers"],
+)
+def test_a_pickle_of_something_else_is_refused_and_nothing_written(tmp_path, capsys, wrong, message):
+    ccneg(tmp_path, **wrong)
+    code, _, said = run(capsys, "prepare", rewritten(tmp_path, "ccneg", few), "--data_dir", tmp_path)
+    assert code == 4 and message in said and not (tmp_path / "ccneg" / "ccneg.jsonl").exists()

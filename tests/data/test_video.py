@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from support.task_data import find, load, rewritten, task_file, write
 
+import ttmbench
 from ttmbench._util.images import frames_of
 from ttmbench.cli import main
 from ttmbench.data.rendered.clips import FRAMES, make_clips
@@ -20,7 +21,7 @@ from ttmbench.data.rendered.drawing import SIZE as SIDE
 from ttmbench.data.rendered.drawing import UNIT
 from ttmbench.data.rendered.scenes import Look, render
 from ttmbench.data.video import Video, sampled
-from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.scoring.fingerprint import open_upright
 from ttmbench.types import Group
 
@@ -187,3 +188,23 @@ def test_vinoground_is_fetched_and_scored(site, tmp_path, capsys):
     options = ["--data_dir", data, "--offline", "--device", "cpu", "--task_args", "video.frames=2,video.rule=middles"]
     assert main(["--model", "tiny-clip", "--tasks", str(path), "--bootstrap_iters", "0", *options]) == 0
     assert "group_score" in capsys.readouterr().out
+
+
+def test_a_list_of_images_in_memory_is_a_video(tmp_path):
+    """Images, arrays and paths of frames that were extracted before, in their order."""
+    frame(3).save(path := tmp_path / "3.png")
+    first, second = [frame(1), np.asarray(frame(2)), path], (frame(2), frame(1), frame(3))
+    clips = ttmbench.Task.from_groups([[first, second]], [["a b", "b a"]], name="clips", pooling="before_normalization")
+    assert [levels(clips.groups[0], item) for item in (0, 1)] == [[1, 2, 3], [2, 1, 3]]
+    run = ttmbench.simple_evaluate("tiny-clip", clips, device="cpu", bootstrap_iters=0)
+    source = {"kind": "memory", "video": {"frames": 3, "pooling": "before_normalization"}}
+    assert run.document["datasets"]["clips"]["source"] == source
+    for images, message in (
+        ([[first, first[:2]]], "group 0 has a video of 2 frames, and the first item is a video of 3 frames"),
+        ([[frame(1), first]], "group 0 has a video of 3 frames, and the first item is an image"),
+        ([[first, [frame(1), frame(2), "none.png"]]], "frame 2 of task 'clips': image '0/1' of group 0 is not a file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            ttmbench.Task.from_groups(images, [["a b", "b a"]], name="clips")
+    with pytest.raises(UsageError, match="task 'clips': pooling is for videos, and the items are images"):
+        ttmbench.Task.from_groups([[frame(1), frame(2)]], [["a", "b"]], name="clips", pooling="before_normalization")

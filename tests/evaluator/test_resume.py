@@ -76,8 +76,8 @@ def killed_after(monkeypatch, iterations: int) -> list[int]:
 def undisturbed(tmp_path_factory):
     path = tmp_path_factory.mktemp("undisturbed") / "x.json"
     # Two iterations: the second goes on from what the first kept, as every later one does.
-    variants = {"simple_match": True, "oracle": True, "ttm_controls": ["placebo"], "ttm_holdout": 0.5}
-    variants["ttm"] = {**SHORT, "iterations": 2}
+    variants: dict[str, Any] = {"simple_match": True, "oracle": True, "ttm_controls": ["placebo"], "ttm_holdout": 0.5}
+    variants |= {"ttm": {**SHORT, "iterations": 2}, "limit": 4}
     return evaluate(path, tasks="shapes_color,shapes_color_global", audit_labels=True, **variants).document, variants
 
 

@@ -83,7 +83,7 @@ def test_trained_on_nothing_is_not_the_same_as_unknown(coco_task, tmp_path, caps
         assert "collection that the task's images are of; unknown for Silent" in text.replace("&#39;", "'"), name
     capsys.readouterr()
     for name, stated in (("clip-b32", None), ("tiny-clip", ["rendered-scenes"])):
-        assert main(["show", name]) == 0
+        assert main(["show", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["card"]["trained_on"] == stated
 
 

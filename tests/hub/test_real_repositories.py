@@ -111,7 +111,7 @@ def test_models_run_and_run_again_without_the_hub(hub, home):
 def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):
     write_copies(hub.root, {copy_of(name) for name in ("siglip-b16", *SOME_TASKS)})
     write_tags(home)
-    names, output = ",".join(SOME_TASKS), home / "r.json"
+    names, output = ",".join(SOME_TASKS), home / "runs" / "r.json"
     environment = hub.environment(home, TOKEN)
     fetch = f"download --model siglip-b16 --tasks {names} --alternative 2"
     (done,) = run_commands([fetch], environment, home)
@@ -124,11 +124,15 @@ def test_download_brings_what_an_offline_run_of_tasks_needs(hub, home):
     run = f"--model siglip-b16 {RAW.replace('colorswap', names)} -o {output} --offline"
     whole = [task for task in SOME_TASKS if task not in LONG]
     validate = [f"validate {' '.join(whole)} --offline", f"validate {' '.join(LONG)} --offline --limit 400"]
-    *validated, ran = run_commands([*validate, run], environment, home)
+    compare = f"reproduce mteb_winoground --models siglip-b16 --runs {output.parent} -o {home / 'compared.json'}"
+    *validated, ran, compared = run_commands([*validate, run, compare], environment, home)
     for one, tasks in zip(validated, (whole, LONG), strict=True):
         check_validated(one, tasks)
     check_done([ran])
     assert len(hub.log) == asked
+    rows = json.loads((home / "compared.json").read_text(encoding="utf-8"))["rows"]
+    assert len(rows) == 3 and compared.code == 3 and {row["verdict"] for row in rows} == {"not comparable"}, "a part"
+    assert all(row["ours"]["file"] == str(output) and row["correct"]["of"] == 400 for row in rows)
     read = {task: data["revision"] for task, data in json.loads(output.read_text(encoding="utf-8"))["datasets"].items()}
     assert read == {task: commit_of(hub.root, copy_of(task)) for task in SOME_TASKS}
 

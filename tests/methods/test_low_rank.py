@@ -7,6 +7,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from support import tiny_models
 from support.norm_towers import NormTowers, vector_task
+from support.open_clip_models import open_clip_model
 from support.training_tasks import load, scores_of, training_task
 
 from ttmbench.errors import UsageError
@@ -99,14 +100,78 @@ def test_what_bert_calls_its_layers(tmp_path):
     assert len(names) == 2 * 2 * 2 * 2 and not any("multimodal" in name for name in names)
 
 
-def test_layers_that_are_missing_or_fused_are_refused_in_one_line():
-    import open_clip
+@pytest.fixture(scope="module", params=["clip", "siglip"])
+def fused(request):
+    """A model whose layers make queries, keys and values by one matrix: attention of torch's, or timm's ``qkv``."""
+    return open_clip_model(request.param)
 
-    text = {"width": 32, "layers": 2, "heads": 2, "context_length": 20, "vocab_size": 60}
-    fused = open_clip.CLIP(24, tiny_models.OPEN_CLIP["vision_cfg"], text)
-    with pytest.raises(UsageError, match=r"train=lora:4 needs .* fused with the keys in one matrix$"):
-        add_low_rank(fused, 4)
-    with pytest.raises(UsageError, match=r"train=lora:4 needs .* it has no attention$"):
+
+def inputs_of(model):
+    return model.prepare_images([0, 0, 0]), model.prepare_captions(["a red circle", "a cat", "two dogs"])
+
+
+def features_of(model, train=False):
+    sides = (model.train_images, model.train_captions) if train else (model.encode_images, model.encode_captions)
+    return [encode(inputs).detach() for encode, inputs in zip(sides, inputs_of(model), strict=True)]
+
+
+def test_slices_of_fused_matrices(fused):
+    before, state = features_of(fused), {name: tensor.clone() for name, tensor in fused.state_dict().items()}
+    parameters = add_low_rank(fused, 3)
+    of = {name.partition(".lora_")[0] for name in parameters}
+    assert of == {name for name in state if name.endswith(("in_proj_weight", "qkv.weight"))}
+    assert len(parameters) == 4 * len(of) and all(is_of_images(name) != is_of_captions(name) for name in of)
+    assert all(map(torch.equal, features_of(fused), before)), "no effect at first"
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, value in parameters.items():
+            if name.endswith("_b"):
+                value.copy_(torch.randn(value.shape, generator=generator) / 10)
+    found, trained = features_of(fused), features_of(fused, train=True)
+    changed = dict(state)
+    for name in of:
+        q, v = (parameters[f"{name}.lora_{one}_b"] @ parameters[f"{name}.lora_{one}_a"] for one in "qv")
+        changed[name] = state[name] + 2 * torch.cat([q, torch.zeros_like(q), v]).detach()
+    assert fused.state_dict().keys() == state.keys()
+    assert all(torch.equal(value, state[name]) for name, value in fused.state_dict().items()), "between two passes"
+    remove_low_rank(fused)
+    assert all(map(torch.equal, features_of(fused), before))
+    fused.load_state_dict(changed)
+    expected = features_of(fused)
+    fused.load_state_dict(state)
+    for one, other, there, plain in zip(found, trained, expected, before, strict=True):
+        torch.testing.assert_close(one, there, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(other, there, atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(there, plain, atol=1e-3)
+
+
+def test_gradients_reach_the_updates_of_fused_matrices_alone(fused):
+    parameters = add_low_rank(fused, 2)
+    for weight in fused.parameters():
+        weight.requires_grad_(False)
+    images, captions = inputs_of(fused)
+    (fused.train_images(images) @ fused.train_captions(captions).T).square().sum().backward()
+    assert all(value.grad is not None and value.grad.any() for name, value in parameters.items() if name.endswith("_b"))
+    remove_low_rank(fused)
+    for weight in fused.parameters():
+        assert weight.grad is None
+        weight.requires_grad_(True)
+
+
+def test_a_pass_that_fails_leaves_the_matrix_as_it_was(fused):
+    weights = dict(fused.model.named_parameters())
+    name = next(name for name in weights if name.endswith(("in_proj_weight", "qkv.weight")))
+    add_low_rank(fused, 2)
+    layer = fused.model.get_submodule(name.rpartition(".")[0].removesuffix(".qkv"))
+    with pytest.raises((RuntimeError, TypeError, AssertionError)):
+        layer(torch.zeros(1, 2, 5))  # of a width that it does not take
+    assert dict(fused.model.named_parameters())[name] is weights[name]
+    remove_low_rank(fused)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in fused.model.modules())
+
+
+def test_a_model_without_attention_is_refused_in_one_line():
+    with pytest.raises(UsageError, match=r"train=lora:4 needs .* this model has no attention$"):
         vector_task(NormTowers()).train("lora:4")
 
 
@@ -116,12 +181,12 @@ def test_a_compiled_model_is_refused(adapter):
         add_low_rank(adapter, 2)
 
 
-@pytest.mark.parametrize("which", ["lora", "lora:0", "lora:x", "lora:2.5", "norms", "", "Norm"])
+@pytest.mark.parametrize("which", ["lora", "lora:0", "lora:x", "lora:2.5", "norms", "", "Norm", "context", "context:0"])
 def test_an_unknown_set_is_refused_before_anything_runs(which):
-    with pytest.raises(ValidationError, match=r"must be all, norm, norm_images, .* or lora:RANK"):
+    with pytest.raises(ValidationError, match=r"must be all, norm, norm_images, .* lora:RANK, context:TOKENS or shift"):
         TypeAdapter(Train).validate_python(which)
 
 
 def test_known_sets():
-    for which in ("norm", "all", "temperature", "lora:1", "lora:16"):
+    for which in ("norm", "all", "temperature", "lora:1", "lora:16", "context:4", "shift"):
         assert TypeAdapter(Train).validate_python(which) == which

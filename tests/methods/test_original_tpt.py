@@ -14,8 +14,8 @@ import pytest
 import torch
 from support.training_tasks import load, training_task
 
-from ttmbench.methods.tps import view_logits
 from ttmbench.methods.tpt import tpt
+from ttmbench.methods.views import view_logits
 
 IMPORTED = "clip clip.custom_clip clip.cocoop data data.imagnet_prompts data.datautils data.cls_to_names"
 IMPORTED += " data.fewshot_datasets data.imagenet_variants utils utils.tools"

@@ -14,9 +14,9 @@ from ttmbench.types import GroupShape
 
 FEW = {
     **{name: {"views": 6} for name in ("tps", "tpt", "c_tpt")},
-    "watt": {"wrappers": ["{}", "a photo of {}"], "images": 4, "rounds": 1},
+    "watt": {"wrappers": ["{}", "a photo of {}"], "images": 2, "rounds": 1},
     "rlcf": {"steps": 2, "lr": 1e-4},
-    **{name: {"images": 4} for name in ("tent", "cliptta")},
+    **{name: {"images": 2} for name in ("tent", "cliptta")},
 }
 TRAINING = [spec.name for spec in METHODS if spec.trains and not spec.target.startswith("ttmbench.ttm.")]
 
@@ -28,7 +28,7 @@ def evaluate(model, method, **settings):
         model_args={"pretrained": str(model)},
         methods=[method],
         method_args={method: FEW.get(method, {})},
-        **{"limit": 6, "device": "cpu", "bootstrap_iters": 0, **settings},
+        **{"limit": 3, "device": "cpu", "bootstrap_iters": 0, **settings},
     )
 
 

@@ -185,11 +185,11 @@ def test_a_group_at_once_has_the_mean_of_all_losses(adapter, positive):
 def test_a_group_alone_has_the_scores_that_it_has_after_others_bit_for_bit(adapter, unit, positive):
     before = {name: tensor.clone() for name, tensor in adapter.state_dict().items()}
     together = training_task(adapter)
-    scores = scores_of(together, rlcf(together, unit=unit, steps=3, lr=LR))
+    scores = scores_of(together, rlcf(together, unit=unit, steps=2, lr=LR))
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapter.state_dict().items())
     for group in range(3):
         alone = training_task(adapter, only=[group])
-        assert torch.equal(scores_of(alone, rlcf(alone, unit=unit, steps=3, lr=LR))[0], scores[group])
+        assert torch.equal(scores_of(alone, rlcf(alone, unit=unit, steps=2, lr=LR))[0], scores[group])
 
 
 def test_cost_of_copies(adapter, positive):
@@ -201,18 +201,16 @@ def test_cost_of_copies(adapter, positive):
     assert task.notes[0].startswith("reward=self: the reward model is the model itself")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *({"unit": "group"}, {"direction": "i2t"}, {"direction": "t2i"}, {"k_captions": 2}, {"k_images": 2}),
-        *({"steps": 2}, {"train": "norm"}, {"lr": 1e-3}, {"weight_decay": 0.5}),
-    ],
-    ids=str,
-)
-def test_every_option_changes_the_scores(adapter, change, positive):
-    few = {"steps": 3, "lr": LR}
-    task, other = (training_task(adapter, groups=1, m=3, n=3) for _ in range(2))
-    assert not torch.equal(scores_of(task, rlcf(task, **few)), scores_of(other, rlcf(other, **{**few, **change})))
+def test_every_option_changes_the_scores(adapter, positive):
+    changes = (
+        *({}, {"unit": "group"}, {"direction": "i2t"}, {"direction": "t2i"}, {"k_captions": 2}, {"k_images": 2}),
+        *({"steps": 1}, {"train": "norm"}, {"lr": 1e-3}, {"weight_decay": 0.5}),
+    )
+    found = []
+    for change in changes:
+        task = training_task(adapter, groups=1, m=3, n=3)
+        found.append(scores_of(task, rlcf(task, **{"steps": 2, "lr": LR, **change})))
+        assert len(found) == 1 or not torch.equal(found[-1], found[0]), change
 
 
 def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter):

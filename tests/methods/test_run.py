@@ -100,6 +100,16 @@ def test_a_method_that_fails_leaves_the_columns_of_others(method, message):
     assert numbers(results, "doubled") and not numbers(results, method)
 
 
+def test_ttm_that_fails_leaves_the_columns_of_others():
+    short = {"lr": 1e30, "iterations": 1, "epochs": 2}
+    results = evaluate("ttm,not_a_number,doubled", method_args={"ttm": short}, on_error="continue")
+    (error,) = results.typed.errors
+    assert "NaN or infinite" in error.message or "the loss became" in error.message
+    assert numbers(results, "doubled") and not numbers(results, "ttm")
+    (note,) = [note for note in results.typed.notes[TASK] if "a further method failed" in note]
+    assert "method 'not_a_number' of plugin 'own' must give every pair a finite score" in note
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

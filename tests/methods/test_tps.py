@@ -11,7 +11,8 @@ from support.training_tasks import load, scores_of, training_task
 
 from ttmbench.errors import UsageError
 from ttmbench.methods.losses import confident
-from ttmbench.methods.tps import confident_views, tps, view_logits
+from ttmbench.methods.tps import tps
+from ttmbench.methods.views import confident_views, view_logits
 
 AdamW = torch.optim.AdamW
 

@@ -444,7 +444,7 @@ def put_colorswap(folder: Path, content: bytes) -> Outcome:
 def put_task(folder: Path, content: bytes) -> Outcome:
     task = folder_task(folder, task=content)
     outcome, _ = command("validate", str(task))
-    shown, text = command("show", str(task))
+    shown, text = command("show", str(task), "--json")
     outcome.tracebacks += shown.tracebacks
     if shown.accepted:
         outcome.numbers = json.loads(text)

@@ -178,6 +178,18 @@ def test_sugarcrepe_is_one_number_over_seven_tasks(registry):
         assert (found, counts["ours"] - counts["published"]) == (wanted, off)
 
 
+def test_queries_of_retrieval_are_counted_each_way(registry):
+    """Of 24,809 captions 7,643 find their image, of 5,000 images 2,529 a caption; 1.2 points of either may differ."""
+    table = select(load_table("mteb_coco"), [B32], [])
+    for t2i, i2t, wanted in ((0.3081, 0.5058, "agrees"), (0.32, 0.4938, "agrees"), (0.3202, 0.4937, "differs")):
+        run = run_of("clip-b32", {"coco_retrieval": (5000, {"t2i_recall_at_1": t2i, "i2t_recall_at_1": i2t})})
+        rows = {row.number.metric: row for row in compare(table, run, registry)}
+        assert {rows["t2i_recall_at_1"].verdict, rows["i2t_recall_at_1"].verdict} == {wanted}
+        counts = rows["t2i_recall_at_1"].counts
+        assert (counts["published"], counts["of"]) == (7643, 24809)
+        assert rows["i2t_recall_at_1"].counts["published"] == 2529
+
+
 def test_commands_for_every_model_that_is_here(tmp_path, capsys):
     """The plan of a table: one command a model, and none for those without a name here."""
     for table, tasks in (("mteb_winoground", "winoground"), ("mteb_flickr30k", "flickr30k_retrieval")):
@@ -197,13 +209,19 @@ def test_a_metric_that_is_not_here_cannot_be_run(registry):
     assert found["i2t_recall_at_1"] == ("missing", "")
 
 
+def test_a_remark_on_many_rows_names_some(capsys):
+    assert main(["reproduce", "mteb_coco"]) == 0
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if "'i2t_ndcg_at_10' here" in one)
+    assert line.count(";") == 6 and line.endswith("; and 34 more)")
+
+
 def test_the_command_states_rules_and_counts(tmp_path, capsys):
     document = document_of("clip-b32", {"winoground": (400, {"group_score": 0.08})})
     (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")
     words = ["reproduce", "mteb_winoground", "--models", "clip-b32", "--runs", str(tmp_path), "--allow_missing"]
     assert main([*words, "-o", str(tmp_path / "out.json")]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Ties of mteb: an argmax takes the first of equal scores" in out
+    assert "mteb, ties: an argmax takes the first of equal scores" in out
     assert "9.00 8.00 -1.00 1.00 400 of 400 agrees" in out
     written = json.loads((tmp_path / "out.json").read_text())
     assert written["tolerance"]["points"] == 1 and "ties" in written["rules"]

@@ -23,7 +23,10 @@ from ttmbench.results.numbers import numbers_of
 
 HEAD = "source,table,task,model,method,metric,percent,std_percent,track\n"
 NAMED = (
-    (r"finetuned|negclip|trohn|^dac|^sv?lv?c|crepe-|, our |^ce-clip|^clove|^tsvlc|^gnm-clip|^fsc-clip", "supervised"),
+    (
+        r"finetuned|negclip|trohn|^dac|^sv?lv?c|crepe-|, our |^ce-clip|^clove|^tsvlc|^gnm-clip|^fsc|conclip|negfull",
+        "supervised",
+    ),
     (r"\(choice\)|prompt tuning", "forced_choice"),
     (r"^human$|^random chance$", "no_model"),
     (r"alpha\*$", "supervised"),

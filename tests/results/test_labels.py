@@ -88,7 +88,8 @@ def test_terminal(document, readme, capsys):
     assert {name: found[name, shown(name)] for name in FOUR} == readme
 
 
-def test_report(readme):
+def test_report(readme, monkeypatch):
+    monkeypatch.setattr("ttmbench.report.html.report_page._chart", lambda *_: "")
     page = to_html(read_report(MAIN, ThumbnailOptions(images="none")))
     rows = re.findall(rf'<tr[^>]*data-task="{TASK}"[^>]*>.*?</tr>', page, re.S)
     cells = [

@@ -82,7 +82,7 @@ def with_tokens(inputs, ids):
 
 
 def quick_scores(model, task, *, limit=2, batch_size="auto", dtype="fp32", **model_args):
-    """Raw scores [groups, images, captions] of a short run, and the run."""
+    """Raw scores [groups, images, captions] of a short run, and the run; of a model by name, or of an adapter."""
     arguments = {name: str(value) if name == "pretrained" else value for name, value in model_args.items()}
     usual = {"bootstrap_iters": 0, "device": "cpu", "limit": limit, "batch_size": batch_size, "dtype": dtype}
     run = ttmbench.simple_evaluate(model, task, model_args=arguments, **usual)

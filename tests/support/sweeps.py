@@ -38,8 +38,9 @@ def numbers(path: Path) -> str:
     for record in document["ttm"].values():
         for one in record["iterations"]:
             one["seconds"] = 0
-    for record in (one for of_task in document.get("methods", {}).values() for one in of_task.values()):
-        for cost in record["cost"]:
+    methods = [one for of_task in document.get("methods", {}).values() for one in of_task.values()]
+    for record in [*methods, *document["ttm"].values()]:
+        for cost in record.get("cost", ()):
             cost |= {"seconds": 0, "view_seconds": 0}
     return json.dumps({key: value for key, value in document.items() if key not in _VOLATILE}, sort_keys=True)
 

@@ -175,3 +175,12 @@ class Pretends:
 
     def do(self, unit):
         return UnitResult("done")
+
+
+def test_a_finished_seed_of_a_method_is_found_although_groups_are_held_out(tmp_path):
+    (planned,) = cells_of(tmp_path, options={**SMALL, "methods": ["drift"], "seeds": [0, 1], "ttm_holdout": 0.5})
+    root = tmp_path / "board"
+    root.mkdir()
+    assert Worker(root).do(Unit(planned.cell, "seed", 0)).state == "done"
+    left = [[(unit.kind, unit.part) for unit in stage] for stage in stages_left(root, planned)]
+    assert left == [[("seed", 1)], [("run", 0)]]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import own_parts
 from support.small_models import Towers, stage_of
+from support.training_tasks import load
 
 import ttmbench
 from ttmbench import schedules
@@ -56,8 +57,8 @@ def registry():
 
 
 @pytest.fixture(scope="module")
-def tiny_clip():
-    return load_target("ttmbench.model_adapters.tiny_clip:load")(device="cpu")
+def small_clip(tiny_hf_clip):
+    return load(tiny_hf_clip)
 
 
 def run(registry, stage=None, **settings):
@@ -185,8 +186,8 @@ def test_a_wrong_result_of_a_part_names_it(kind, given, problem, registry, monke
 
 
 @pytest.mark.parametrize("part", [*PARTS[1::2], *own_parts.ttmbench_register_methods()], ids=lambda part: part.name)
-def test_every_part_keeps_its_contract(part, tiny_clip):
-    made = check_method(part, adapter=tiny_clip)
+def test_every_part_keeps_its_contract(part, small_clip):
+    made = check_method(part, adapter=small_clip)
     assert made[0] == "settings can be read" and made[-1] == "a stopped run is resumed with equal bits"
 
 
@@ -212,9 +213,9 @@ def forgetful(step, steps, floor):
         ("teacher", "nobody", "it can be run: .* does not exist"),
     ],
 )
-def test_a_part_that_breaks_its_contract_is_told_which(kind, name, message, tiny_clip):
+def test_a_part_that_breaks_its_contract_is_told_which(kind, name, message, small_clip):
     with pytest.raises(ContractError, match=f"mine: {message}"):
-        check_method(MethodPart(kind, "mine", f"{__name__}:{name}"), adapter=tiny_clip)
+        check_method(MethodPart(kind, "mine", f"{__name__}:{name}"), adapter=small_clip)
 
 
 # --- each part ------------------------------------------------------------------------------------------------
@@ -577,12 +578,10 @@ def test_the_label_audit_and_every_variant_work_with_parts(parts):
 
 
 def test_selftrain_is_ttm_with_each_images_best_caption():
-    by_part = ttmbench.simple_evaluate(
-        "tiny-clip", "shapes_color", ttm={**SHORT, "pseudo_labels": "argmax"}, seeds=[0, 1], **QUICK
-    )
-    settings = {f"selftrain.{name}": value for name, value in SHORT.items()}
+    more = {"seeds": [0, 1], "ttm_holdout": 0.5, **QUICK}
+    by_part = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={**SHORT, "pseudo_labels": "argmax"}, **more)
     as_method = ttmbench.simple_evaluate(
-        "tiny-clip", "shapes_color", methods=["selftrain"], method_args=settings, seeds=[0, 1], **QUICK
+        "tiny-clip", "shapes_color", methods=["selftrain"], method_args={"selftrain": SHORT}, audit_labels=True, **more
     )
     results = [run["results"]["shapes_color"] for run in (by_part, as_method)]
     for metric in ("text_score", "group_score", "group_match"):
@@ -595,3 +594,11 @@ def test_selftrain_is_ttm_with_each_images_best_caption():
     assert cost["image_rows_backward"] == cost["caption_rows_backward"] == sum(2 * count * 2 for count in selected)
     of_ttm = by_part["ttm"]["shapes_color"]["cost"]
     assert [{**one, "seconds": 0} for one in of_ttm] == [{**one, "seconds": 0} for one in record["cost"]]
+    held = by_part["ttm"]["shapes_color"]["holdout"]
+    parts = len(held["adapted_groups"]), len(held["scored_groups"])
+    assert (record["holdout"]["adapted"], record["holdout"]["scored"]) == parts
+    for metric, values in record["holdout"]["metrics"].items():
+        assert values["raw"] == results[0][f"{metric},holdout_raw"]
+        assert np.mean(values["adapted"]) == results[0][f"{metric},holdout"]
+    groups = len(as_method.scores["shapes_color"]["selftrain"][0].groups)
+    assert record["audit_labels"]["passed"] and 0 < record["audit_labels"]["compared"] <= 2 * groups

@@ -153,7 +153,7 @@ def test_options_that_need_ttm_say_so(capsys):
     assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--ttm_controls", "sugar"]) == 2
     assert "placebo" in capsys.readouterr().err
     assert main(["--model", "tiny-clip", "--tasks", "shapes_color", "--save_adapted", "x"]) == 2
-    assert "so it needs ttm or simple_match" in capsys.readouterr().err
+    assert "so it needs ttm, simple_match or methods" in capsys.readouterr().err
 
 
 def test_a_holdout_that_leaves_nothing_is_refused():

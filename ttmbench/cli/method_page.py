@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 
-from ttmbench._util.console import console, echo, printable
+from ttmbench._util.console import echo
+from ttmbench.cli.pages import print_facts, print_wrapped
 from ttmbench.methods.settings import arguments
 from ttmbench.plugins.registry import load_target
 from ttmbench.results.labels import COLUMNS
@@ -56,12 +56,12 @@ def as_json(spec: MethodSpec, plugin: str) -> Record:
 def print_page(spec: MethodSpec, plugin: str) -> None:
     """A method with its arguments, for people."""
     settings = arguments(spec)
-    _print_wrapped(f"{spec.name}: {spec.summary}" if spec.summary else spec.name, "")
+    print_wrapped(f"{spec.name}: {spec.summary}" if spec.summary else spec.name)
     has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
     option = "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
     for text in () if spec.is_ttm else _paragraphs(spec):
         echo()
-        _print_wrapped(text, "")
+        print_wrapped(text)
     echo()
     facts = {
         "paper": spec.reference or "none stated",
@@ -76,8 +76,7 @@ def print_page(spec: MethodSpec, plugin: str) -> None:
         "baseline": _baseline(spec),
         **({} if settings else {"arguments": "none"}),
     }
-    for name, text in facts.items():
-        _print_wrapped(f"{name:<10}{text}", " " * 10)
+    print_facts(facts)
     if settings:
         from ttmbench.report.table import TableColumn, print_table
 
@@ -104,9 +103,9 @@ def _scores(spec: MethodSpec) -> str:
 
 def _baseline(spec: MethodSpec) -> str:
     """The column of the raw model that a method is fairly compared with."""
-    if spec.assumes_matching:
-        return "SimpleMatch (group_match,none), which uses the matching too"
-    return "raw: the same metric of the model as it is (METRIC,none)"
+    if spec.uses_matching:
+        return "SimpleMatch (group_match,none) in every metric: its scores use the matching"
+    return "the same metric of the model as it is (METRIC,none); of group match that is SimpleMatch"
 
 
 def _default(value: object, is_required: bool) -> str:
@@ -115,9 +114,3 @@ def _default(value: object, is_required: bool) -> str:
     if value is None or isinstance(value, bool):
         return "none" if value is None else str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
-
-
-def _print_wrapped(text: str, indent: str) -> None:
-    width = min(console(None).width, 120)
-    for line in textwrap.wrap(str(printable(text)), width, subsequent_indent=indent, break_on_hyphens=False):
-        echo(line)

@@ -32,6 +32,7 @@ COMMAND_GROUPS = {
         "ls": "List tasks, models, methods, parts of TTM, tags, metrics, schedules or plugins",
         "show": "Print all details for a task, model or method",
         "download": "Download the data and weights that --offline needs",
+        "prepare": "Write a task's rows from a file of its owner's",
         "validate": "Check task files and their data, or submitted results",
         "doctor": "Check which tasks and models are available locally",
         "cache": "Inspect and clean the score cache",

@@ -77,8 +77,8 @@ def _percent(value: float | None) -> str:
 
 
 def source(row: PublishedRow) -> str:
-    """Where a number was published, without its table."""
-    return one_line(row.number.source.partition(",")[0], 40)
+    """Where a number was published, without its table; the name of a repository without its owner."""
+    return one_line(row.number.source.partition(",")[0].rpartition("/")[2], 20)
 
 
 def chance(row: PublishedRow, registry: Registry) -> float | None:

@@ -21,6 +21,7 @@ from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_mone
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.reader import walk_documents
 
+NAMED = 6  # rows that are named behind a remark
 _PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")
 
 
@@ -148,7 +149,7 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     console.print(plain(f"{spec.paper}, {spec.source}, {spec.where}: percent"), soft_wrap=True)
     console.print(plain(f"{spec.shows[:1].upper()}{spec.shows[1:]}."), soft_wrap=True)
     for subject, rule in spec.rules.items():
-        print_line(f"{subject[:1].upper()}{subject[1:]} of {spec.source}: {rule}.")
+        print_line(f"{spec.source}, {subject}: {rule}.")
     has_tracks = len({row.number.track for row in rows}) > 1
     keys = ("model", *(("track",) if has_tracks else ()), "method: metric")
     columns = [TableColumn("task", "heading"), *(TableColumn(name, "key") for name in keys)]
@@ -202,7 +203,13 @@ def _remarks(table: PublishedTable, rows: Sequence[ComparedRow]) -> list[str]:
             remarks += [*row.ours.notes, *([note] if note else [])]
         for remark in remarks:
             rows_of.setdefault(remark, {})[f"{row.number.task} {row.number.model}"] = None
-    return [f"{remark} ({'; '.join(names)})" for remark, names in rows_of.items()]
+    return [f"{remark} ({_first(list(names))})" for remark, names in rows_of.items()]
+
+
+def _first(names: Sequence[str]) -> str:
+    """Some names of rows; the JSON document has what is said of each."""
+    more = len(names) - NAMED
+    return "; ".join(names[:NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _percent(value: float, std: float | None, decimals: int) -> str:

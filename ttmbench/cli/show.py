@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from ttmbench._util.console import echo
 from ttmbench.cli.method_page import as_json, print_page
 from ttmbench.cli.options import add_task_files
+from ttmbench.cli.pages import print_model, print_task
 from ttmbench.cli.task_chance import chance_of
 from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
@@ -21,27 +22,29 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench show``."""
     parser.add_argument("name", metavar="TASK|MODEL|METHOD", help="Task, model or test-time method")
     parser.add_argument("--published", action="store_true", help="List every number that is published about it")
-    parser.add_argument("--json", action="store_true", help="Print JSON; tasks and models are always JSON")
+    parser.add_argument("--json", action="store_true", help="Print JSON with every field")
     add_task_files(parser)
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print a task or a model as JSON, a method as a page or as JSON, or published numbers as a table or as JSON."""
+    """Print a page about a task, a model or a method, or published numbers as a table; or either as JSON."""
     registry = build_registry(options.include_path or [])
     name = options.name
     is_task = name in registry.task_files or name.endswith((".yaml", ".yml"))
     if options.published or not (is_task or name in registry.adapters or name in registry.methods):
         _print_published(name, registry, options)
-    elif is_task:
-        echo(json.dumps(_task(name, registry), indent=2, ensure_ascii=False))
-    elif name in registry.adapters:
-        echo(json.dumps(_model(name, registry), indent=2, default=list))
-    else:
+    elif name in registry.methods and not is_task and name not in registry.adapters:
         method, plugin = registry.methods[name]
         if options.json:
             echo(json.dumps(as_json(method, plugin), indent=2, ensure_ascii=False, default=str))
         else:
             print_page(method, plugin)
+    else:
+        shown = _task(name, registry) if is_task else _model(name, registry)
+        if options.json:
+            echo(json.dumps(shown, indent=2, ensure_ascii=False, default=list))
+        else:
+            (print_task if is_task else print_model)(shown)
     return 0
 
 

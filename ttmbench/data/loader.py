@@ -45,7 +45,7 @@ def load_task_data(
     """
     spec = task.spec
     if task.groups is not None:
-        return fill_template(Loaded(list(task.groups[:limit]), {"kind": spec.source["kind"]}), spec.caption_template)
+        return fill_template(Loaded(list(task.groups[:limit]), dict(spec.source)), spec.caption_template)
     folder = given_data_folder(data_dir)
     request = replace(_request(registry, task, folder), limit=limit, offline=offline)
     try:

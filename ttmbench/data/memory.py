@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ttmbench._annotations import Image, ImageLike
-from ttmbench._util.images import open_image
+from ttmbench._util.images import as_rgb, open_image, stacked
 from ttmbench._util.third_party_errors import describe
 from ttmbench.data.cells import Row
 from ttmbench.data.loader import check_groups
@@ -35,6 +35,7 @@ class TaskFields(TypedDict, total=False):
 
     metrics: Sequence[str] | None
     matching: Literal["group", "global"]
+    pooling: Literal["after_normalization", "before_normalization"]
     true_captions: int
     version: int
     license: str
@@ -53,7 +54,7 @@ class Task(TaskFile):
     @classmethod
     def from_groups(
         cls,
-        images: Sequence[Sequence[ImageLike]],
+        images: Sequence[Sequence[ImageLike | Sequence[ImageLike]]],
         captions: Sequence[Sequence[str]],
         *,
         name: str,
@@ -65,7 +66,7 @@ class Task(TaskFile):
 
         Args:
             images: `[groups][m]`; images of Pillow, uint8 arrays [height, width, 3], or paths of files. One object
-                given several times is one image.
+                given several times is one image. A list of images is a video of these frames; then every item is one.
             captions: `[groups][k]`, m <= k; caption i is true for image i.
             name: of the task, in results and names of files.
             ids: of the groups, all different; by default their numbers from 0.
@@ -73,7 +74,8 @@ class Task(TaskFile):
             fields: ``metrics``: names; by default those of the built-in tasks that are defined for the shape.
                 ``matching`` of TTM: inside groups ("group"), or over all images and captions at once ("global").
                 ``true_captions``: t, how many captions are true for each image: the first t of the first image, and
-                so on. ``version``: raise it whenever numbers can change. ``license`` of the data; ``description``.
+                so on. ``pooling`` of the frames of videos, as in a task file. ``version``: raise it whenever numbers
+                can change. ``license`` of the data; ``description``.
 
         Raises:
             DataError: groups of several shapes, an empty caption, a duplicate id, or a value that is not an image.
@@ -103,7 +105,7 @@ class Task(TaskFile):
             )
             for label, row, texts, group_tags in zip(labels, images, captions, every_tag, strict=True)
         ]
-        return cls._of(name, groups, fields)
+        return cls._of(name, groups, fields, _frames_of_each(where, images, labels))
 
     @classmethod
     def from_dataset(
@@ -155,8 +157,8 @@ class Task(TaskFile):
         return cls._of(name, groups, fields)
 
     @classmethod
-    def _of(cls, name: str, groups: Sequence[Group], fields: TaskFields) -> Task:
-        """The task of groups, checked as far as that needs no model."""
+    def _of(cls, name: str, groups: Sequence[Group], fields: TaskFields, frames: int = 0) -> Task:
+        """The task of groups, of images or of videos of so many frames, checked as far as that needs no model."""
         unknown = fields.keys() - TaskFields.__annotations__.keys()
         if unknown:
             raise TypeError(
@@ -179,7 +181,11 @@ class Task(TaskFile):
             metrics += ["global_assignment_accuracy"] if fields.get("matching") == "global" else []
         columns = {"shape": shape, "n_groups": len(groups), "tags": list(groups[0].tags)}
         columns["true_captions"] = fields.pop("true_captions", 1)
-        stated = {"task": name, "version": 0, "source": {"kind": KIND}, "group": columns, "metrics": list(metrics)}
+        pooling = {"pooling": fields.pop("pooling")} if "pooling" in fields else {}
+        if pooling and not frames:
+            raise UsageError(f"task '{name}': pooling is for videos, and the items are images")
+        source = {"kind": KIND, **({"video": {"frames": frames, **pooling}} if frames else {})}
+        stated = {"task": name, "version": 0, "source": source, "group": columns, "metrics": list(metrics)}
         try:
             spec = TaskSpec.model_validate({**stated, **fields})
         except ValidationError as error:
@@ -228,6 +234,18 @@ class _Images:
         return _reference(image, name, f"{self._where}: image {name!r:.80} of group {group_id}")
 
 
+def _frames_of_each(where: str, images: Sequence[Sequence[object]], labels: Sequence[str]) -> int:
+    """How many frames every item has; 0 if the items are images. DataError if one differs from the first."""
+    counts = [[len(item) if isinstance(item, list | tuple) else 0 for item in row] for row in images]
+    first = counts[0][0] if counts and counts[0] else 0
+    for label, row in zip(labels, counts, strict=True):
+        if any(count != first for count in row):
+            named = [f"a video of {count} frames" if count else "an image" for count in (row[0], *row, first)]
+            other = next(text for text in named if text != named[-1])
+            raise DataError(f"{where}: group {label} has {other}, and the first item is {named[-1]}")
+    return first
+
+
 def _reference(image: object, name: str, what: str) -> ImageRef:
     from PIL import Image as Pillow
 
@@ -244,6 +262,9 @@ def _reference(image: object, name: str, what: str) -> ImageRef:
             if not path.is_file():
                 raise DataError(f"{what} is not a file")
             return ImageRef(name, partial(open_image, path), path, path.read_bytes)
+        case list() | tuple() if image:
+            frames = [_reference(frame, name, f"frame {position} of {what}") for position, frame in enumerate(image)]
+            return ImageRef(name, lambda: stacked([as_rgb(frame.open()) for frame in frames]))
     raise DataError(
         f"{what} is a {type(image).__name__}; expected an image of Pillow, a uint8 array [height, width, 3], or a path"
     )

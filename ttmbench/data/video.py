@@ -129,12 +129,13 @@ def _of_container(path: Path, kind: str, video: Video) -> list[Image]:
 
     try:
         total = _packets(path, kind)
-        while True:
+        for _ in range(2):
             positions = _chosen(total, video)
             images, count = _decoded(path, kind, set(positions))
             if count == total:  # else there are packets without a frame of their own, and the file is read again
                 return [images[position] for position in positions]
             total = count
+        raise BadImage("it is damaged: it decodes to another number of frames each time")
     except (av.error.FFmpegError, OSError) as error:
         raise BadImage(f"it cannot be decoded: {error.strerror or error}") from None
 
@@ -168,7 +169,12 @@ def _opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
     """The container and its video stream, both of PyAV."""
     import av
 
-    with path.open("rb") as file, av.open(file, format=kind) as container:
+    with path.open("rb") as file, av.open(file, format=kind, metadata_errors="replace") as container:
         if not container.streams.video:
             raise BadImage("it has no video stream")
-        yield container, container.streams.video[0]
+        stream = container.streams.video[0]
+        if stream.codec_context is None:
+            raise BadImage("it is encoded in a way that PyAV does not know")
+        if stream.width and stream.height:  # before a frame is decoded
+            check_size((stream.width, stream.height))
+        yield container, stream

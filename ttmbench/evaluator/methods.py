@@ -218,6 +218,6 @@ def columns(
         if refusal(spec, scored.spec, run.adapter, given) is not None or (trained_alone and not spec.trains):
             continue
         if spec.is_ttm:
-            yield spec, partial(by_ttm, spec, given)
+            yield spec, partial(by_ttm, spec, given, audit=shared.audit, holdout=shared.holdout)
         else:
             yield spec, partial(shared.column, spec, given, "" if plugin == BUILTIN else plugin)

@@ -64,7 +64,7 @@ def _compared(registry: Registry, config: RunConfig, scored: Scored, document: R
             if name == RAW:
                 continue
             spec = registry.methods[name][0] if name in registry.methods else None
-            knows = spec is not None and spec.track == "matching" and "group_match" in metrics
+            knows = spec is not None and spec.uses_matching and "group_match" in metrics
             baseline = metrics["group_match"] if knows else metric
             against = _Against(config, scored, baseline, raw)
             compared.append({"method": name, "metric": metric.name, **against.row(metric, column.scores)})

@@ -161,14 +161,12 @@ def plan_task(
 def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) -> None:
     """UsageError if TTM cannot train what the settings name, or not by their loss."""
     if settings.train != "all" and model.trained is not None:
-        from ttmbench.ttm.low_rank import low_rank_removed, parameters_of, rank_of  # used for this alone
+        from ttmbench.ttm.low_rank import is_added, low_rank_removed, parameters_of  # used for this alone
 
         with low_rank_removed(model.trained):
             parameters_of(model.trained, settings.train)
-        if config.save_adapted is not None and rank_of(settings.train) is not None:
-            raise UsageError(
-                f"--save_adapted cannot save the updates of train={settings.train}; train a set of weights"
-            )
+        if config.save_adapted is not None and is_added(settings.train):
+            raise UsageError(f"--save_adapted cannot save what train={settings.train} adds; train a set of weights")
     _check_memory(model, settings)
     if settings.loss == "own":
         return

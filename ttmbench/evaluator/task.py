@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
+from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import TTMConfig
@@ -97,7 +98,7 @@ class Methods:
         return same
 
     def applied_to(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None) -> Scored:
-        """The task with the columns of all methods; if one fails, with those before it and the failure."""
+        """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
         run = self._run
         if run.config.adapts and not plan.adapts:
             scored = replace(scored, notes=[*scored.notes, _not_adapted_note(scored.spec.shape, run.config.model)])
@@ -105,14 +106,15 @@ class Methods:
             from ttmbench.evaluator.methods import undefined_notes
 
             scored = replace(scored, notes=[*scored.notes, *undefined_notes(run, scored.spec)])
-        columns, seconds, failure = list(scored.columns), dict(scored.seconds), None
+        columns, seconds, failures = list(scored.columns), dict(scored.seconds), list[Exception]()
         transfers, measured = None, dict[str, list[int]]()
         try:
             transfers = self._transfers(scored, plan, state)
             others = self._seeds_ahead(scored, plan, settings, state, seconds)
             checkpoint = self._checkpoint(scored, state)
             trained = self.columns(scored, settings, checkpoint, transfers, others) if plan.adapts else ()
-            for column in itertools.chain(trained, self._named(scored, settings, state, transfers)):
+            named = self._named(scored, settings, state, failures, transfers)
+            for column in itertools.chain(_until_failure(trained, failures), named):
                 if transfers is not None and column.name in run.left_models and column.name != SIMPLE_MATCH:
                     measured[column.name] = run.config.run_seeds
                     gains = gains_of(scored, column.scores, run.config)
@@ -121,9 +123,15 @@ class Methods:
                 seconds |= {column.name: column.seconds} if column.seconds else {}
                 self.notify(scored, column)
         except Exception as error:
-            failure = error
-        elsewhere = transfers.outcomes(measured) if transfers is not None and measured else {}
-        return replace(scored, columns=columns, seconds=seconds, elsewhere=elsewhere, failure=failure)
+            failures.append(error)
+        return replace(
+            scored,
+            columns=columns,
+            seconds=seconds,
+            notes=[*scored.notes, *(f"a further method failed: {error_line(error)}" for error in failures[1:])],
+            elsewhere=transfers.outcomes(measured) if transfers is not None and measured else {},
+            failure=next(iter(failures), None),
+        )
 
     def run_ahead(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path) -> None:
         """Runs what is trained for the process that runs the task later, and leaves its checkpoints."""
@@ -131,7 +139,7 @@ class Methods:
         transfers = self._transfers(scored, plan, state)
         if plan.adapts:
             trained = self.columns(scored, settings, self._checkpoint(scored, state), transfers)
-        for _ in itertools.chain(trained, self._named(scored, settings, state, transfers, ahead=True)):
+        for _ in itertools.chain(trained, self._named(scored, settings, state, [], transfers, ahead=True)):
             pass
 
     def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
@@ -183,10 +191,11 @@ class Methods:
         scored: Scored,
         settings: TTMConfig,
         state: Path | None,
+        failures: list[Exception],
         transfers: TransferEvaluation | None = None,
         ahead: bool = False,
     ) -> Iterator[MethodScores]:
-        """The methods of ``--methods``; a failure does not stop the others: the first one is raised last.
+        """The methods of ``--methods``; a failure does not stop the others, and is added to ``failures``.
 
         With ``ahead`` those that are trained, whose failures are left to the run that needs them.
         """
@@ -199,7 +208,6 @@ class Methods:
             stage = replace(adaptation(scored, self._run, settings), checkpoint=self._checkpoint(scored, state))
             return run_ttm_method(stage, spec, given, **after)
 
-        failures = []
         for spec, method in columns(self._run, scored, state, by_ttm, trained_alone=ahead):
             clock = time.perf_counter()
             try:
@@ -210,8 +218,6 @@ class Methods:
                 failures.append(error)
             else:
                 yield replace(column, seconds=time.perf_counter() - clock)
-        if failures and not ahead:
-            raise failures[0]
 
     def _seeds_ahead(
         self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None, seconds: dict[str, float]
@@ -305,6 +311,14 @@ class Methods:
             write_atomically(folder / "ttmbench.json", lambda path: path.write_text(text, encoding="utf-8"))
 
         return save
+
+
+def _until_failure(columns: Iterable[MethodScores], failures: list[Exception]) -> Iterator[MethodScores]:
+    """Columns until one fails, whose error is added to ``failures``."""
+    try:
+        yield from columns
+    except Exception as error:
+        failures.append(error)
 
 
 def adaptation(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
 import numpy as np
 
 from ttmbench.config import DEFAULT_LEARNING_RATE, TTMConfig
+from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.run import MethodRun, trained_record
 from ttmbench.results.summary import MethodScores
-from ttmbench.ttm.checkpoint import SeedProgress
+from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
 from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
+from ttmbench.ttm.trainer import restored
 from ttmbench.ttm.variants import Adaptation, OnSeedDone
 from ttmbench.types import MethodSpec, Record, Scores
 
@@ -21,17 +24,39 @@ def run_ttm_method(
     stage: Adaptation,
     spec: MethodSpec,
     given: Mapping[str, object],
+    *,
+    audit: bool = False,
+    holdout: float | None = None,
     finished: OnSeedDone | None = None,
     complete: Callable[[int], bool] | None = None,
 ) -> MethodScores:
     """TTM for every seed with the settings of a method, which the given ones override; the model is restored.
 
-    ``finished`` and ``complete`` as in `Adaptation.ttm`.
+    ``audit`` and ``holdout`` as in `MethodRun`, ``finished`` and ``complete`` as in `Adaptation.ttm`.
     """
     adaptation = replace(stage, settings=settings_of(spec, given, stage.settings))
     seeds = adaptation.runs(spec.name, finished, complete)
-    scores = [run.final for run in seeds.values() if run.final is not None]
-    return MethodScores(spec.name, scores, _record(adaptation, spec, seeds, scores))
+    scores = {seed: run.final for seed, run in seeds.items() if run.final is not None}
+    record = _record(adaptation, spec, seeds, list(scores.values()))
+    if audit:
+        record["audit_labels"] = audit_labels(spec.name, scores, partial(_permuted_scores, adaptation))
+    if holdout is not None:
+        before, after = replace(adaptation, checkpoint=TaskCheckpoint()).holdout(holdout)
+        groups = len(after.record["adapted_groups"]), len(after.record["scored_groups"])
+        record["holdout"] = held_out_record(holdout, groups, stage.metrics, before.scores[0], after.scores)
+    return MethodScores(spec.name, list(scores.values()), record)
+
+
+def _permuted_scores(stage: Adaptation, seed: int) -> Scores:
+    """Scores after a seed with the captions of every group in another order, put back into the task's."""
+    again, order = stage.permuted(seed)
+    with restored(again.stage):
+        *_, last = again.steps(seed)
+    back = np.argsort(order, axis=1)
+    groups = last.scores.groups
+    of_images = groups.shape[1] > groups.shape[2]
+    back = back[:, :, None] if of_images else back[:, None, :]
+    return Scores(np.take_along_axis(groups, back, axis=1 if of_images else 2))
 
 
 def settings_of(spec: MethodSpec, given: Mapping[str, object], of_run: TTMConfig) -> TTMConfig:

@@ -217,7 +217,7 @@ def _move_other_run_aside(config: RunConfig, key: RunKey) -> None:
 def seed_is_done(config: RunConfig, task: str, seed: int, key: str, trained: Sequence[MethodSpec] = ()) -> bool:
     """Whether what a run trains with a seed is finished on disk; ``trained`` are the methods of ``--methods``."""
     wanted = {SIMPLE_MATCH: config.simple_match, TTM: config.ttm, ORACLE: config.oracle}
-    wanted |= dict.fromkeys(config.ttm_controls, True) | {HOLDOUT: config.ttm_holdout is not None}
+    wanted |= dict.fromkeys(config.ttm_controls, True) | {HOLDOUT: config.ttm and config.ttm_holdout is not None}
     state = _state_of(config, task)
     if not all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted):
         return False

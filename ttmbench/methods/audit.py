@@ -1,15 +1,16 @@
-"""The label audit of a method: with the captions of every group in another order it must answer alike."""
+"""The checks of a method: the label audit, which permutes captions, and the gain on groups that are held out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from ttmbench._arrays.scores import fewer_first
 from ttmbench.errors import AssertionNotMet
 from ttmbench.matching import match_groups
-from ttmbench.types import Matching, Record, Scores
+from ttmbench.results.summary import metric_mean
+from ttmbench.types import Matching, MetricSpec, Record, Scores
 
 CLEAR = 0.01  # of the median margin: below it rounding may decide
 
@@ -44,6 +45,26 @@ def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], 
             )
         compared += int(clear.sum())
     return {"passed": True, "compared": compared, "of": sum(len(scores.groups) for scores in found.values())}
+
+
+def held_out_record(
+    share: float, groups: tuple[int, int], metrics: Sequence[MetricSpec], before: Scores, after: Sequence[Scores]
+) -> Record:
+    """For results: the metrics of held-out groups.
+
+    Args:
+        share: of the groups, that was to be held out.
+        groups: how many were trained on, and how many held out.
+        metrics: of the task.
+        before: scores of the held-out groups by the model as it is.
+        after: by the model as each seed trained it on the others.
+    """
+    values = {
+        metric.name: {"raw": metric_mean(metric, before), "adapted": [metric_mean(metric, each) for each in after]}
+        for metric in metrics
+        if metric.scope == "group"
+    }
+    return {"share": share, "adapted": groups[0], "scored": groups[1], "metrics": values}
 
 
 def is_clear(matching: Matching) -> np.ndarray:

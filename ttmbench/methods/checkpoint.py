@@ -81,10 +81,10 @@ class AfterTraining:
     @classmethod
     def of(
         cls,
-        seed: int,
         settings: Record,
         finished: Callable[[int, Record], object] | None,
         complete: Callable[[int], bool] | None,
+        seed: int,
     ) -> AfterTraining:
         """Of one seed; ``finished`` and ``complete`` as in `MethodRun.column`."""
         do = (lambda: None) if finished is None else partial(finished, seed, {"settings": settings})

@@ -18,7 +18,7 @@ import torch
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import read_references
-from ttmbench.methods.audit import audit_labels
+from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
 from ttmbench.methods.chance import Chance, chance_of
 from ttmbench.methods.checkpoint import AFTER_TRAINING, AfterTraining, MethodCheckpoint, MethodProgress
@@ -37,7 +37,7 @@ from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.plugins.registry import load_target
 from ttmbench.protocols import DualEncoder
 from ttmbench.results.clusters import held_out
-from ttmbench.results.summary import MethodScores, metric_mean
+from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.dual_encoder import Features, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
@@ -91,10 +91,8 @@ class MethodRun:
         """
         settings = checked_settings(spec, given)
         seeds = self.seeds_of(spec)
-        runs = [
-            self.seed_run(spec, settings, seed, plugin, after=AfterTraining.of(seed, settings, finished, complete))
-            for seed in seeds
-        ]
+        after = partial(AfterTraining.of, settings, finished, complete)
+        runs = [self.seed_run(spec, settings, seed, plugin, after=after(seed)) for seed in seeds]
         chance = None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
@@ -363,15 +361,7 @@ class MethodRun:
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
             part.seed_run(spec, settings, seed, plugin, after=AfterTraining(lambda: after.append(apart.score())))
-        metrics = [metric for metric in self.metrics if metric.scope == "group"]
-        values = {
-            metric.name: {
-                "raw": metric_mean(metric, before),
-                "adapted": [metric_mean(metric, scores) for scores in after],
-            }
-            for metric in metrics
-        }
-        return {"share": self.holdout, "adapted": len(used), "scored": len(held), "metrics": values}
+        return held_out_record(self.holdout, (len(used), len(held)), self.metrics, before, after)
 
 
 def _shuffled(rewards: Mapping[str, RewardModel], order: np.ndarray, axis: int) -> dict[str, RewardModel]:

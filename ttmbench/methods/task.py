@@ -19,8 +19,8 @@ from ttmbench.protocols import Batch as PreparedBatch
 from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
-from ttmbench.ttm.low_rank import add_low_rank, rank_of
-from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature, select
+from ttmbench.ttm.low_rank import parameters_of
+from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 Optimizer = torch.optim.Optimizer
 
@@ -96,8 +96,7 @@ class TrainingTask(FeatureTask):
 
         Without ``temperature`` that and the bias of the logits stay frozen too: for losses that fall as logits grow.
         """
-        rank = rank_of(which)
-        parameters = select(self.adapter, which) if rank is None else add_low_rank(self.adapter, rank)
+        parameters = parameters_of(self.adapter, which)
         self.trained = {name: tensor for name, tensor in parameters.items() if temperature or not is_temperature(name)}
         for parameter in self.adapter.parameters():
             parameter.requires_grad_(False)

@@ -8,11 +8,9 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from ttmbench.errors import UsageError
-from ttmbench.methods.features import FeatureTask, ScoreTask
-from ttmbench.methods.losses import Direction, confident, directions, view_entropy
+from ttmbench.methods.losses import Direction, view_entropy
 from ttmbench.methods.task import MethodStep, TrainingTask
-from ttmbench.methods.views import CropScale, Share, ViewCount
+from ttmbench.methods.views import CropScale, Share, ViewCount, check_directions, confident_views, view_logits
 
 
 def tps(
@@ -61,28 +59,3 @@ def tps(
 def unit(features: torch.Tensor) -> torch.Tensor:
     """The same directions with length 1."""
     return features / features.norm(dim=-1, keepdim=True)
-
-
-def check_directions(task: ScoreTask, direction: Direction) -> None:
-    """UsageError where no answer has an entropy, or no view is more confident than another."""
-    m, n = task.scores.shape[1:]
-    rows, columns = directions(direction, m, n)
-    if n == 1:
-        raise UsageError(f"views are chosen by an image's answer among captions, and a {m}x{n} group has one caption")
-    if direction == "both" and not (rows and columns):
-        task.notes.append(f"direction=both: in a {m}x{n} group there is one image, so only its own answer counts")
-
-
-def view_logits(task: FeatureTask, views: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
-    """Scores of every view: [groups, m, V, d] and [groups, n, d] -> [groups, m, V, n]."""
-    groups, m, count, _ = views.shape
-    return task.logits(views.flatten(1, 2), captions).reshape(groups, m, count, -1)
-
-
-def confident_views(task: FeatureTask, views: torch.Tensor, captions: torch.Tensor, share: float) -> torch.Tensor:
-    """Features of the most confident views of each image, most confident first: [groups, m, V, d] -> the same, fewer.
-
-    A view's confidence is the entropy of its answer among the group's captions, [groups, n, d].
-    """
-    positions = confident(view_logits(task, views, captions).detach(), share)
-    return views.take_along_dim(positions[..., None], dim=2)

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from ttmbench.methods.losses import Direction, view_entropy
 from ttmbench.methods.task import MethodStep, TrainingTask
-from ttmbench.methods.tps import check_directions, confident_views, view_logits
-from ttmbench.methods.views import CropScale, Share, ViewCount
+from ttmbench.methods.views import CropScale, Share, ViewCount, check_directions, confident_views, view_logits
 
 
 def tpt(

@@ -19,7 +19,8 @@ from pydantic import Field
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import resized
 from ttmbench.errors import UsageError, phase
-from ttmbench.methods.features import FeatureTask
+from ttmbench.methods.features import FeatureTask, ScoreTask
+from ttmbench.methods.losses import Direction, confident, directions
 from ttmbench.protocols import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
@@ -170,6 +171,31 @@ def crop_box(size: tuple[int, int], scale: float, generator: np.random.Generator
     return left, top, left + wide, top + high
 
 
+def check_directions(task: ScoreTask, direction: Direction) -> None:
+    """UsageError where no answer has an entropy, or no view is more confident than another."""
+    m, n = task.scores.shape[1:]
+    rows, columns = directions(direction, m, n)
+    if n == 1:
+        raise UsageError(f"views are chosen by an image's answer among captions, and a {m}x{n} group has one caption")
+    if direction == "both" and not (rows and columns):
+        task.notes.append(f"direction=both: in a {m}x{n} group there is one image, so only its own answer counts")
+
+
+def view_logits(task: FeatureTask, views: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
+    """Scores of every view: [groups, m, V, d] and [groups, n, d] -> [groups, m, V, n]."""
+    groups, m, count, _ = views.shape
+    return task.logits(views.flatten(1, 2), captions).reshape(groups, m, count, -1)
+
+
+def confident_views(task: FeatureTask, views: torch.Tensor, captions: torch.Tensor, share: float) -> torch.Tensor:
+    """Features of the most confident views of each image, most confident first: [groups, m, V, d] -> the same, fewer.
+
+    A view's confidence is the entropy of its answer among the group's captions, [groups, n, d].
+    """
+    positions = confident(view_logits(task, views, captions).detach(), share)
+    return views.take_along_dim(positions[..., None], dim=2)
+
+
 def views_in_groups(
     task: FeatureTask, count: int, crop_scale: float, flip: bool
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -182,7 +208,7 @@ def views_in_groups(
     features = task.views(count, crop_scale, flip)
     for image_rows, captions in zip(task.image_rows, task.captions, strict=True):
         views = features[image_rows]
-        yield views, captions, task.logits(views.flatten(0, 1), captions).reshape(*views.shape[:2], -1)
+        yield views, captions, view_logits(task, views[None], captions[None])[0]
 
 
 def views_of(

@@ -119,7 +119,8 @@ class Registry:
         if what.startswith("task") and (why := _why_not_here(name)) is not None:
             return f"there is no task '{name}': {why}"
         names = sorted(set(known))
-        near = " or ".join(map(repr, get_close_matches(name, names, n=2, cutoff=0.6)))
+        of_family = [one for one in names if one.startswith(f"{name}-")][:3]
+        near = " or ".join(map(repr, of_family or get_close_matches(name, names, n=2, cutoff=0.6)))
         hint = f"did you mean {near}?" if near else f"known: {', '.join(names)}"
         return f"unknown {what} '{name}'{self._broken}; {hint}"  # a list may be cut where it is shown
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from ttmbench.method_spec import scores_use_matching
 from ttmbench.results.records import (
     Absent,
     AtLeastOne,
@@ -282,8 +283,5 @@ class MethodRecord(Part):
 
     @property
     def uses_matching(self) -> bool:
-        """Whether scores of single pairs hold what a matching knows, so that SimpleMatch is their baseline.
-
-        Those of a trained model do not.
-        """
-        return self.assumes_matching and self.reset is None
+        """As `ttmbench.method_spec.scores_use_matching`."""
+        return scores_use_matching(self.assumes_matching, self.needs)

@@ -1,6 +1,7 @@
-"""Low-rank updates (``train=lora:RANK``) of the linear layers that make queries and values, in both towers.
+"""Low-rank updates (``train=lora:RANK``) of what makes queries and values, in both towers.
 
-They are added to the layers' outputs by hooks, so the model's own weights and the names in its state stay as they are.
+They are added by hooks: to the outputs of linear layers, or to the slices of a matrix that makes queries, keys and
+values at once. The model's own weights and the names in its state stay as they are.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -17,24 +19,25 @@ from torch import nn
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.protocols import Adapter, PairTrainable, Trainable
+from ttmbench.protocols import Adapter, PairTrainable, Trainable, TrainableInParts
+from ttmbench.ttm.caption_shifts import add_shift, is_shift, remove_shift
 from ttmbench.ttm.finetune import module_of
-from ttmbench.ttm.parameters import NOT_RUN, SETS, select
+from ttmbench.ttm.parameters import NOT_RUN, SETS, is_of_captions, is_of_images, select
 
 SCALE = 2.0  # of an update: alpha / rank, as in TTL (arXiv:2407.15913: alpha 32, rank 16)
-_WORDS = f"{', '.join(SETS)} or lora:RANK"
+_WORDS = f"{', '.join(SETS)}, lora:RANK, context:TOKENS or shift"
 _LORA = re.compile(r"lora:([1-9]\d{0,3})")
 _LAYERS = ("q_proj", "v_proj", "query", "value")
 
 
 def _known(which: str) -> str:
-    if which not in SETS and rank_of(which) is None:
+    if which not in SETS and not is_added(which):
         raise ValueError(f"must be {_WORDS}")
     return which
 
 
 Train = Annotated[str, AfterValidator(_known), Field(description=_WORDS)]
-"""A set of parameters: a key of `ttmbench.ttm.parameters.SETS`, or ``lora:RANK``."""
+"""A set of parameters: a key of `ttmbench.ttm.parameters.SETS`, or what is added to a model (`is_added`)."""
 
 
 def rank_of(which: str) -> int | None:
@@ -47,20 +50,75 @@ def rank_of(which: str) -> int | None:
     return None if match is None else int(match[1])
 
 
+def is_added(which: str) -> bool:
+    """Whether ``train=`` names parameters that are added to a model, and are not in its state: ``lora``, a shift."""
+    return rank_of(which) is not None or is_shift(which)
+
+
 class LowRankUpdate:
     """Adds ``SCALE * B A x`` to a layer's output; at first B is zero, and A Xavier normal, the same in every run."""
 
     def __init__(self, name: str, layer: nn.Linear, rank: int) -> None:
-        drawn = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        down = torch.empty(rank, layer.in_features)
-        nn.init.xavier_normal_(down, generator=drawn)
-        weight = layer.weight
-        self.down = nn.Parameter(down.to(weight.device, weight.dtype))
-        self.up = nn.Parameter(weight.new_zeros(layer.out_features, rank))
+        self.down, self.up = _factors(name, layer.weight, (layer.out_features, layer.in_features), rank)
+        self.parameters = {f"{name}.lora_a": self.down, f"{name}.lora_b": self.up}
+        layer.register_forward_hook(self)
 
     def __call__(self, layer: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
         """The layer's output with the update."""
         return output + SCALE * functional.linear(functional.linear(inputs[0], self.down), self.up)
+
+
+@dataclass(frozen=True)
+class FusedWeight:
+    """A matrix [3 d, d] that makes queries, keys and values of its input, in this order."""
+
+    attention: nn.Module  # whose forward pass uses it
+    holder: nn.Module  # that has it as a parameter: the attention, or a layer of it
+    parameter: str  # its name there
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The matrix."""
+        return self.holder._parameters[self.parameter]  # type: ignore[return-value]
+
+
+class FusedUpdate:
+    """Adds ``SCALE * B A`` to the rows of queries and of values of a fused matrix while its layer runs.
+
+    Layers read the matrix in ways of their own (a fused kernel, a functional call), so that it stands in for the
+    parameter from before a forward pass until after it, also if that fails.
+    """
+
+    def __init__(self, name: str, fused: FusedWeight, rank: int) -> None:
+        self.fused, self.original = fused, fused.weight
+        size = len(self.original) // 3, self.original.shape[1]
+        self.queries, self.values = (_factors(f"{name}.{part}", self.original, size, rank) for part in "qv")
+        parts = {"q": self.queries, "v": self.values}
+        self.parameters = {f"{name}.lora_{q}_{ab}": parts[q][at] for q in parts for at, ab in enumerate("ab")}
+        fused.attention.register_forward_pre_hook(self)
+        fused.attention.register_forward_hook(self, always_call=True)
+
+    def __call__(self, layer: nn.Module, inputs: object, *output: object) -> None:
+        """Before the layer runs the matrix is updated, and afterwards it is the parameter again."""
+        self.fused.holder._parameters[self.parameter] = self.original if output else self._updated()  # type: ignore[assignment]
+
+    @property
+    def parameter(self) -> str:
+        """Name of the matrix where it is held."""
+        return self.fused.parameter
+
+    def _updated(self) -> torch.Tensor:
+        (q_down, q_up), (v_down, v_up) = self.queries, self.values
+        keys = torch.zeros_like(self.original[: len(q_up)])
+        return self.original + SCALE * torch.cat([q_up @ q_down, keys, v_up @ v_down])
+
+
+def _factors(name: str, weight: torch.Tensor, size: tuple[int, int], rank: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """A [rank, in] drawn by a name, and B [out, rank] of zeros, like a weight; ``size`` is out and in."""
+    rows, columns = size
+    down = torch.empty(rank, columns)
+    nn.init.xavier_normal_(down, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+    return nn.Parameter(down.to(weight.device, weight.dtype)), nn.Parameter(weight.new_zeros(rows, rank))
 
 
 def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
@@ -68,34 +126,47 @@ def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
     remove_low_rank(adapter)
     parameters: dict[str, nn.Parameter] = {}
     for name, layer in layers_for(adapter, rank).items():
-        update = LowRankUpdate(name, layer, rank)
-        layer.register_forward_hook(update)
-        parameters |= {f"{name}.lora_a": update.down, f"{name}.lora_b": update.up}
+        parameters |= (FusedUpdate if isinstance(layer, FusedWeight) else LowRankUpdate)(name, layer, rank).parameters  # type: ignore[arg-type]
     return parameters
 
 
-def layers_for(adapter: object, rank: int) -> dict[str, nn.Linear]:
-    """The layers that ``lora:RANK`` updates, by name.
+def layers_for(adapter: object, rank: int) -> dict[str, nn.Linear | FusedWeight]:
+    """What ``lora:RANK`` updates, by name: linear layers, and in towers of a dual encoder without these fused matrices.
 
     Raises:
-        UsageError: the model has no linear layers of their own for queries and values, or is compiled.
+        UsageError: the model has no queries and values that could be updated, or is compiled.
     """
     model = module_of(adapter)
     modules = {} if model is None else dict(model.named_modules())
-    layers = {
+    layers: dict[str, nn.Linear | FusedWeight] = {
         name: layer
         for name, layer in modules.items()
         if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in _LAYERS and not NOT_RUN.search(f"{name}.")
     }
+    if isinstance(adapter, TrainableInParts):
+        separate = set(map(_tower, layers))
+        layers |= {name: fused for name, fused in _fused(modules) if _tower(name) not in separate}
     if not layers:
-        weights = () if model is None else (name for name, _ in model.named_parameters())
-        fused = any(name.endswith(("in_proj_weight", "qkv.weight")) for name in weights)
-        why = "they are fused with the keys in one matrix" if fused else "it has no attention"
-        raise UsageError(f"train=lora:{rank} needs linear layers for queries and for values, and in this model {why}")
+        raise UsageError(f"train=lora:{rank} needs layers for queries and for values, and this model has no attention")
     declared = adapter.fingerprint() if isinstance(adapter, Adapter) else None
     if isinstance(declared, Mapping) and declared.get("compiled"):
         raise UsageError(f"train=lora:{rank} cannot change a compiled model; run without --compile")
     return layers
+
+
+def _tower(name: str) -> tuple[bool, bool]:
+    return is_of_images(name), is_of_captions(name)
+
+
+def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]]:
+    """Fused matrices by name: of ``nn.MultiheadAttention`` and its kin, and of layers named ``qkv``."""
+    for path, module in modules.items():
+        for holder, name in ((module, "in_proj_weight"), (getattr(module, "qkv", None), "qkv.weight")):
+            weight = holder._parameters.get(name.rpartition(".")[2]) if isinstance(holder, nn.Module) else None
+            full = f"{path}.{name}".lstrip(".")
+            if weight is not None and weight.ndim == 2 and len(weight) == 3 * weight.shape[1]:
+                if isinstance(holder, nn.Module) and not NOT_RUN.search(full):
+                    yield full, FusedWeight(module, holder, name.rpartition(".")[2])
 
 
 def check_train(adapter: Trainable, which: str) -> None:
@@ -103,32 +174,40 @@ def check_train(adapter: Trainable, which: str) -> None:
     rank = rank_of(which)
     if rank is not None:
         layers_for(adapter, rank)
+    elif is_shift(which):
+        with low_rank_removed(adapter):
+            add_shift(adapter, which)
     elif which in SETS:
         select(adapter, which)
 
 
 def parameters_of(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
-    """The parameters that ``train=`` names; updates of low rank are added, in place of earlier ones."""
+    """The parameters that ``train=`` names; updates of low rank and shifts are added, in place of earlier ones."""
     rank = rank_of(which)
     if rank is not None:
         return add_low_rank(adapter, rank)
+    if is_shift(which):
+        return add_shift(adapter, which)
     if which not in SETS:
         raise UsageError(f"train={which} is unknown; it must be one of {_WORDS}")
     return select(adapter, which)
 
 
 def remove_low_rank(adapter: object) -> None:
-    """Takes the updates off again."""
+    """Takes updates and shifts off again."""
+    remove_shift(adapter)
     model = module_of(adapter)
     for layer in () if model is None else model.modules():
-        for key, hook in list(layer._forward_hooks.items()):
-            if isinstance(hook, LowRankUpdate):
-                del layer._forward_hooks[key]
+        for hooks in (layer._forward_hooks, layer._forward_pre_hooks):
+            for key, hook in list(hooks.items()):
+                if isinstance(hook, LowRankUpdate | FusedUpdate):
+                    del hooks[key]
+                    layer._forward_hooks_always_called.pop(key, None)
 
 
 @contextmanager
 def low_rank_removed(adapter: object) -> Iterator[None]:
-    """A context after which the model has no updates."""
+    """A context after which the model has no updates or shifts."""
     try:
         yield
     finally:

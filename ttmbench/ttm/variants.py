@@ -265,24 +265,27 @@ class Adaptation:
         records = [self.record_of(step, seed) for seed, run in runs.items() for step in run.steps]
         return [{**vars(record), "loss": list(record.loss), "metrics": dict(record.metrics)} for record in records]
 
-    def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, object]:
-        """Runs every seed again with the captions of each group in another order; every selection must map back.
+    def permuted(self, seed: int) -> tuple[Adaptation, np.ndarray]:
+        """The same task with the captions of every group in another order, and that order, int [groups, captions].
 
         With more images than captions, the images are permuted.
         """
         rows = self.stage.prepared.rows
         of_images = rows.images.shape[1] > rows.captions.shape[1]
         options = rows.images if of_images else rows.captions
+        rng = np.random.default_rng([seed, 4])
+        order = rng.permuted(np.broadcast_to(np.arange(options.shape[1]), options.shape), axis=1)
+        turned = np.take_along_axis(options, order, axis=1)
+        again = Rows(turned, rows.captions) if of_images else Rows(rows.images, turned)
+        stage = replace(self.stage, prepared=replace(self.stage.prepared, rows=again))
+        return replace(self, stage=stage, raw=stage.score()), order
+
+    def _audit(self, first: Mapping[int, SeedProgress]) -> dict[str, object]:
+        """Runs every seed again with the captions of each group in another order; every selection must map back."""
         for seed, run in first.items():
-            rng = np.random.default_rng([seed, 4])
-            order = rng.permuted(np.broadcast_to(np.arange(options.shape[1]), options.shape), axis=1)
-            turned = np.take_along_axis(options, order, axis=1)
-            again = Rows(turned, rows.captions) if of_images else Rows(rows.images, turned)
-            permuted = replace(self.stage.prepared, rows=again)
-            stage = replace(self.stage, prepared=permuted)
-            other_run = replace(self, stage=stage, raw=stage.score())
+            other_run, order = self.permuted(seed)
             count = 0
-            with restored(stage):
+            with restored(other_run.stage):
                 for count, permuted_step in enumerate(other_run.steps(seed), start=1):
                     step = run.steps[min(count, len(run.steps)) - 1]
                     _compare(self.spec, seed, step, permuted_step, self._unpermuted(permuted_step.captions, order))

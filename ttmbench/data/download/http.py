@@ -33,6 +33,7 @@ from ttmbench.data.paths import Origin
 from ttmbench.errors import DataError, OutOfReachError
 
 CHUNK = 1 << 20
+HUB = "https://huggingface.co"
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)", re.ASCII)
 PAGE_BYTES = 1 << 20
 _LEAST_FREE = 1 << 28  # bytes of the disk that a file of unknown size leaves
@@ -144,6 +145,15 @@ def _digits(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() else None
 
 
+def on_endpoint(url: str) -> str:
+    """The address of a file of the Hub on the server that the variable ``HF_ENDPOINT`` names; any other as it is.
+
+    The Hub's own library takes its address from there, so that a mirror serves everything.
+    """
+    endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/")
+    return endpoint + url.removeprefix(HUB) if endpoint and url.startswith(f"{HUB}/") else url
+
+
 class _SafeRedirects(HTTPRedirectHandler):
     """Follows redirects to http and https only, and never from https back to http."""
 
@@ -180,7 +190,7 @@ class Web:
         """Size of the file at an address, in bytes, from its server; None if unknown."""
         if is_drive(url):  # it answers with a page
             return None
-        request = Request(url, method="HEAD", headers=_HEADERS)
+        request = Request(on_endpoint(url), method="HEAD", headers=_HEADERS)
         try:
             with self._opener.open(request, timeout=timeout) as response:
                 return _digits(response.headers.get("Content-Length"))
@@ -237,7 +247,7 @@ class Web:
     def _once(self, origin: Origin, part: Path, what: str) -> Got:
         url = str(origin.url)
         state = PartialFile.read(part, url)
-        with self._answer(direct(url) if is_drive(url) else url, state) as response:
+        with self._answer(direct(url) if is_drive(url) else on_endpoint(url), state) as response:
             if response is None:  # the part is the whole file: it was interrupted after its last byte
                 return Got(url, state.have, file_digest(part))
             packed = response.headers.get("Content-Encoding", "identity")

@@ -35,6 +35,7 @@ from ttmbench.data.paths import (
     inside,
     read_options,
 )
+from ttmbench.data.prepare import Preparation
 from ttmbench.data.row_files import read_rows
 from ttmbench.data.rows import ImageCell, groups_from_rows, stored_image
 from ttmbench.data.video import Video
@@ -134,11 +135,14 @@ class AnnotationsOptions(FileOptions):
 
     get: dict[str, Origin] = Field(default_factory=dict)  # path below the data folder -> its origin
     also: Also = Field(default_factory=dict)  # other names for these paths (`ttmbench.data.paths.Also`)
+    prepare: Preparation | None = None  # how ``ttmbench prepare`` makes ``file``
 
     @model_validator(mode="after")
     def _has_addresses(self) -> AnnotationsOptions:
         if bool(self.addresses) != any(origin.listed for origin in self.get.values()):
             raise ValueError("'addresses' names the columns of addresses for a folder that is 'listed' in 'get'")
+        if self.prepare is not None and not (self.file or "").endswith(".jsonl"):
+            raise ValueError("'prepare' makes one 'file' of JSON lines, whose name ends in .jsonl")
         return self
 
     @property

@@ -91,7 +91,7 @@ def unaudited(columns: Sequence[MethodScores], config: RunConfig, registry: Regi
     if config.audit_labels:
         return []
     specs = [registry.method(column.name) for column in columns]
-    return [spec.name for spec in specs if set(spec.needs) != {"scores"} and not spec.is_ttm]
+    return [spec.name for spec in specs if set(spec.needs) != {"scores"}]
 
 
 def _is_undefined(
@@ -163,8 +163,6 @@ class _Known:
     def _checks(self, spec: MethodSpec) -> Record:
         """What the record has of the label audit and of held-out groups, whose numbers are as stated."""
         checks: Record = {}
-        if spec.is_ttm:
-            return checks
         if self.config.audit_labels:
             clear = [is_clear(match_groups(fewer_first(scores.groups))) for scores in self.arrays]
             counts = {"compared": sum(int(mask.sum()) for mask in clear), "of": sum(map(len, clear))}

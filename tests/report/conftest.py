@@ -1,0 +1,25 @@
+"""What tests of the report share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def charts_once() -> Iterator[dict[str, object]]:
+    """A chart of the same values is drawn once a process; a test that compares drawings empties the dictionary."""
+    from ttmbench.report.html import report_page
+
+    draw, drawn = report_page._chart, dict[str, object]()
+
+    def chart(run, course):
+        key = repr((course, run.model))
+        if key not in drawn:
+            drawn[key] = draw(run, course)
+        return drawn[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(report_page, "_chart", chart)
+        yield drawn
