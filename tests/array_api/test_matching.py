@@ -16,6 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from ttmbench import matching
 from ttmbench._arrays import assignment
 from ttmbench.matching import injections, match_global, match_groups, oracle_margin
 from ttmbench.metrics import global_assignment_accuracy
@@ -188,3 +189,19 @@ def test_the_memory_of_a_global_matching_is_one_copy(monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1.5 * 8 * scores.size
+
+
+def test_large_groups_are_matched_once_and_alike(monkeypatch):
+    scores = np.random.default_rng(3).standard_normal((5, 4, 4)).astype(np.float32)
+    expected, calls = match_groups(scores), []
+    monkeypatch.setattr(matching, "_MANY", 1)
+    plain = matching._best_of
+    monkeypatch.setattr(matching, "_best_of", lambda *given: calls.append(1) or plain(*given))
+    for _ in range(2):
+        found = match_groups(scores)
+        assert (
+            found.captions.tolist() == expected.captions.tolist() and found.margin.tolist() == expected.margin.tolist()
+        )
+        found.margin[:] = 0  # is the caller's own
+    assert len(calls) == 1
+    assert match_groups(-scores).margin.tolist() != expected.margin.tolist() and len(calls) == 2
