@@ -20,7 +20,14 @@ from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, arithmetic, pick_device, plain_attention, settle
+from ttmbench.model_adapters._shared.placement import (
+    TORCH_DTYPES,
+    arithmetic,
+    dtype_name,
+    pick_device,
+    plain_attention,
+    settle,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,7 +64,7 @@ class ContrastiveModel(ABC, Generic[Prepared]):
     _text_tower: Tower
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
-        self.dtype = TORCH_DTYPES[dtype]
+        self.dtype, self.dtype_name = TORCH_DTYPES[dtype], dtype_name(dtype)
         self.weights_sha256 = tensors_digest(model.state_dict())  # before the weights leave for a device
         self.device = settle(model, torch.device(pick_device(device)))
         self.model: Any = model.eval()
