@@ -90,15 +90,15 @@ def _read_once():
     from ttmbench.plugins import manager
     from ttmbench.reproduce import tables
 
-    read_spec, published = tables._spec, Path(tables.__file__).parent / "published"
-    specs: dict[Path, Any] = {}
+    load, published = tables._load, Path(tables.__file__).parent / "published"
+    loaded: dict[Path, Any] = {}
 
-    def spec_once(path, folder):
+    def load_once(name, path, folder):
         if getattr(path, "parent", None) != published:
-            return read_spec(path, folder)
-        if path not in specs:
-            specs[path] = read_spec(path, folder)
-        return specs[path]  # frozen
+            return load(name, path, folder)
+        if path not in loaded:
+            loaded[path] = load(name, path, folder)
+        return loaded[path]  # frozen
 
     find, read, root = manager.entry_points, catalog.read_yaml, Path(__file__).resolve().parents[1]
     seen: dict[Path, Any] = {}
@@ -116,7 +116,7 @@ def _read_once():
         patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(manager, "entry_points", functools.cache(find))
         patched.setattr(catalog, "read_yaml", read_once)
-        patched.setattr(tables, "_spec", spec_once)
+        patched.setattr(tables, "_load", load_once)
         patched.setattr(digests, "git_hash", lambda: commit_of(Path.cwd()))
         yield
 
