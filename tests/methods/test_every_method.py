@@ -62,6 +62,11 @@ def _few_draws(monkeypatch):
         monkeypatch.setitem(chance.DRAWS, kind, 4)
 
 
+@functools.cache
+def inputs(adapter, n_images: int, n_captions: int):
+    return adapter.prepare_images(images(n_images)), adapter.prepare_captions(WORDS[:n_captions])
+
+
 def staged(adapter, shape, order=None, only=None) -> PreparedTask:
     """Random images and captions; ``order`` is the captions' in each group, ``only`` are the groups that there are."""
     groups, m, n = shape
@@ -69,11 +74,7 @@ def staged(adapter, shape, order=None, only=None) -> PreparedTask:
     if order is not None:
         caption_rows = np.take_along_axis(caption_rows, order.numpy(), axis=1)
     given = slice(None) if only is None else only
-    prepared = Prepared(
-        adapter.prepare_images(images(groups * m)),
-        adapter.prepare_captions(WORDS[: groups * n]),
-        Rows(image_rows[given], caption_rows[given]),
-    )
+    prepared = Prepared(*inputs(adapter, groups * m, groups * n), Rows(image_rows[given], caption_rows[given]))
     return PreparedTask(adapter, prepared, 1, is_global=False, all_pairs=False)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.small_models import Counting
+from support.stand_in_gpu import stand_in_gpu
 from support.training_tasks import load, training_task
 
 import ttmbench
@@ -116,3 +117,16 @@ def test_a_model_that_answers_in_words_is_refused(monkeypatch):
     monkeypatch.setattr(reward_models, "make_adapter", lambda *_: Words())
     with pytest.raises(UsageError, match="model tiny-clip-seed1 answers in words, and rewards are scores of images"):
         evaluate("tiny-clip-seed1")
+
+
+def test_rewards_references_and_shifts_are_where_the_model_is():
+    methods = {"dn.references": "shapes_place:4", "rlcf.reward": "tiny-clip-seed1", "rlcf.steps": 1}
+    args = {"methods": "dn,rlcf,tent", "method_args": {**methods, "tent.train": "context:2", "tent.images": 4}}
+
+    def results(device):
+        settings = {"limit": 4, "bootstrap_iters": 0, "use_cache": "off", "device": device}
+        return ttmbench.simple_evaluate("tiny-clip", "shapes_color", **args, **settings).document["results"]
+
+    here = results("cpu")
+    with stand_in_gpu():
+        assert results("cuda") == here

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+
 import numpy as np
 import torch
 from PIL import Image
@@ -15,10 +18,15 @@ WORDS = [f"a {color} {shape}" for color in COLORS for shape in SHAPES]
 
 
 def load(folder):
-    """A model of the Hub's own format, on the CPU in float32."""
+    """A model of the Hub's own format, on the CPU in float32; a copy of one that is read once a process."""
+    return copy.deepcopy(_read(str(folder)))
+
+
+@functools.cache
+def _read(folder: str):
     from ttmbench.model_adapters import hf
 
-    return hf.load(pretrained=str(folder), device="cpu", dtype="fp32")
+    return hf.load(pretrained=folder, device="cpu", dtype="fp32")
 
 
 def images(count: int, side: int = 32) -> list[Image.Image]:

@@ -33,6 +33,8 @@ TAKEN = {
     "score": {"scores", "output_path"},
 }
 """Command -> its options that take an address."""
+WEB_PAGES = ("source_url", "weights_url", "files_url", "contact", "note")
+"""Options whose values are shown and not read: addresses of pages, and texts that may hold some."""
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ttmbench._util.console import note, one_line
 from ttmbench._util.option_values import read_place
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__
-from ttmbench.cli.addresses import TAKEN
+from ttmbench.cli.addresses import TAKEN, WEB_PAGES
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
 from ttmbench.cli.options import add_verbosity
 from ttmbench.config import RunConfig
@@ -43,7 +43,8 @@ COMMAND_GROUPS = {
         "reproduce": "Compare a paper's table with your own runs",
         "report": "Write an HTML page with results, TTM curves and groups",
         "leaderboard": "Write tables or a website from many runs",
-        "export": "Convert results for lm-eval, the Hub, CSV or LaTeX",
+        "export": "Convert results for lm-eval, mteb, the Hub, CSV or LaTeX",
+        "submit": "Prepare a run for the leaderboard's repository",
     },
     "extend": {
         "new": "Create a task, model adapter, method or plugin from a template",
@@ -140,7 +141,7 @@ class _Store(argparse._StoreAction):
             parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {_ONCE[self.dest]}")
         may_be_address = self.dest in TAKEN.get(parser.prog.partition(" ")[2], ())
         try:
-            if self.dest != "source_url":  # the address of a web page
+            if self.dest not in WEB_PAGES:
                 paths = values if isinstance(values, list) else [values]
                 read = [read_place(option or self.dest, value, may_be_address) for value in paths]
                 values = read if isinstance(values, list) else read[0]

@@ -22,8 +22,10 @@ from ttmbench.data.loader import audit_groups, data_locations, left_out, load_ta
 from ttmbench.data.paths import data_folder, given_data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
-from ttmbench.plugins.registry import Registry, build_registry, metric_for
+from ttmbench.plugins.manager import BUILTIN
+from ttmbench.plugins.registry import WEIGHTS_ARE_NAMED_BY, Registry, build_registry, metric_for
 from ttmbench.reproduce.submission.findings import Findings
+from ttmbench.results.document import ResultsDocument
 from ttmbench.types import ImageRef, Loaded
 
 MOST_PROBLEMS = 3  # of the data of a task
@@ -39,6 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--limit", metavar="N", type=count, help="Read only the first N groups")
     add("--schema_only", action="store_true", help="Check task files only, without reading the data")
     add("--allow_unchecked", action="store_true", help="Also accept submitted numbers that cannot be checked")
+    add("--with_metadata", action="store_true", help="Refuse results without the metadata that `submit` writes")
 
 
 def validate(options: argparse.Namespace) -> int:
@@ -46,7 +49,10 @@ def validate(options: argparse.Namespace) -> int:
     registry = build_registry(options.include_path or [])
     given_data_folder(options.data_dir)
     results = [word for word in options.tasks if _is_submission(registry, word)]
-    worst = _check_submissions(results, registry, options) if results else 0
+    worst = 0
+    if results:
+        paths = [path for word in results for path in _documents(Path(word))]
+        worst = check_results(paths, registry, options, with_metadata=options.with_metadata)
     tasks = [word for word in options.tasks if word not in results]
     for name in _names(registry, tasks) if tasks or not results else ():
         try:
@@ -170,23 +176,50 @@ def _is_submission(registry: Registry, word: str) -> bool:
         return True
 
 
-def _check_submissions(words: Sequence[str], registry: Registry, options: argparse.Namespace) -> int:
-    """Check results files; 3 if one is rejected, 4 if a file is not a results document."""
+def check_results(
+    paths: Sequence[Path],
+    registry: Registry,
+    options: argparse.Namespace,
+    *,
+    beside: Path | None = None,
+    with_metadata: bool = False,
+) -> int:
+    """Check results files; 3 if one is rejected, 4 if a file is not a results document.
+
+    ``beside`` is a folder of submissions that none of them may be a copy of; ``with_metadata`` needs their metadata.
+    """
     from ttmbench.reproduce.submission.check import check_submission, refuse_copies
+    from ttmbench.reproduce.submission.metadata import check_metadata
+    from ttmbench.results.reader import read_document
 
     worst = 0
     findings: dict[str, Findings] = {}
-    for path in [path for word in words for path in _documents(Path(word))]:
+    others = [] if beside is None else [path for path in _documents(beside) if path not in paths]
+    for path in [*others, *paths]:
         try:
-            findings[str(path)] = check_submission(
-                path, registry, read_command, with_data=not options.schema_only, data_dir=options.data_dir
+            outcome = check_submission(
+                path,
+                registry,
+                read_command,
+                with_data=path in paths and not getattr(options, "schema_only", False),
+                data_dir=options.data_dir,
             )
+            check_metadata(path, read_document(path), outcome, with_metadata)
+            findings[str(path)] = outcome
         except TtmbenchError as error:
             worst = max(worst, _print_error(str(path), error, options))
     refuse_copies(findings)
     for name, outcome in findings.items():
-        worst = max(worst, _print_findings(name, outcome, options.allow_unchecked))
+        if Path(name) in paths:
+            worst = max(worst, _print_findings(name, outcome, options.allow_unchecked))
     return worst
+
+
+def is_shipped(registry: Registry, document: ResultsDocument) -> bool:
+    """Whether a document's model is a built-in one, whose weights come with the package."""
+    spec, plugin = registry.adapters.get(str(document.config.get("model")), (None, ""))
+    named = spec is not None and any(key in spec.model_args for key in WEIGHTS_ARE_NAMED_BY)
+    return plugin == BUILTIN and not named and not document.config.get("model_args")
 
 
 def read_command(command: str) -> Mapping[str, Any]:

@@ -98,7 +98,7 @@ def _side(task: FeatureTask, side: Side, references: References) -> tuple[torch.
     features, rows = _features(task, side)
     if references not in ("task", "others"):
         there = task.reference_set(references)
-        features = (there.images if side == "images" else there.captions).to(features)
+        features = (there.images if side == "images" else there.captions).to(features.device, features.dtype)
     fewest = len(features)
     if references == "others":
         fewest -= int(_distinct(rows)[1].sum(dim=1).max())

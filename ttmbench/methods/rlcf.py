@@ -162,7 +162,7 @@ def clip_score(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
 def rewards_by(task: TrainingTask, reward: str, batch: Batch) -> torch.Tensor:
     """The rewards of another model for a group, [m, n]: `clip_score` of a dual encoder, else its scores."""
     model = task.reward_model(reward)
-    scores = model.scores[batch.groups[0]].to(task.scores)
+    scores = model.scores[batch.groups[0]].to(task.scores.device, task.scores.dtype)
     return (WEIGHT * scores).clamp(min=0) if model.are_cosines else scores
 
 

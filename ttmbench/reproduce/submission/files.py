@@ -15,6 +15,7 @@ from ttmbench._util.text import read_json_lines
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.reproduce.submission.findings import Findings, agree
+from ttmbench.reproduce.submission.metadata import left_out_of
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import RunFiles
 
@@ -30,18 +31,20 @@ class Files:
         document: path of the results document.
         beside: names of the other files, as `RunFiles` has them.
         stated: what the document says of them.
+        left_out: names of those that lie elsewhere, by the metadata of the submission.
     """
 
     document: Path
     beside: str
     stated: ResultsDocument
+    left_out: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, path: Path, document: ResultsDocument, config: RunConfig) -> Files:
         """The files beside a document, by the names that a run gives them."""
         is_file = (config.output_path or "").endswith(".json") or not path.stem.startswith("results_")
         names = RunFiles.of(str(path) if is_file else "folder", "model", path.stem.removeprefix("results_"))
-        return cls(path, names.beside, document)
+        return cls(path, names.beside, document, left_out_of(path))
 
     @property
     def folder(self) -> Path:
@@ -55,11 +58,10 @@ class Files:
         why = self.why_not(name)
         if why is not None:
             option = _OPTION.get(kind, "--save_scores")
-            raise (
-                MissingError(f"there is no file {name} ({option} writes it)")
-                if why == _ABSENT
-                else DataError(f"artifacts.{name}: {why}")
-            )
+            if why in (_ABSENT, _LEFT_OUT):
+                how = f"{option} writes it" if why == _ABSENT else "its metadata say where it is"
+                raise MissingError(f"there is no file {name} ({how})")
+            raise DataError(f"artifacts.{name}: {why}")
         return self.folder / name
 
     def why_not(self, name: str) -> str | None:
@@ -68,6 +70,8 @@ class Files:
         if about is None:
             return _ABSENT
         try:
+            if name in self.left_out and not path.exists():
+                return _LEFT_OUT
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):
                 return "is not a regular file (links are not followed)"
@@ -85,6 +89,7 @@ class Files:
 
 
 _ABSENT = "is not among the document's artifacts"
+_LEFT_OUT = "lies elsewhere"
 
 
 class MissingError(DataError):
