@@ -124,8 +124,6 @@ class ContrastiveModel(ABC, Generic[Prepared]):
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, in training mode; UsageError if the towers compute in fp16, whose gradients underflow."""
-        if self.dtype == torch.float16:
-            raise UsageError(FP16)
         return self._unit(self._image_features, prepared, training=True)
 
     def train_captions(self, prepared: Prepared) -> torch.Tensor:
@@ -161,6 +159,8 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         return unit(self._features(tower, prepared, training))
 
     def _features(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
+        if training and self.dtype == torch.float16:
+            raise UsageError(FP16)
         if self.model.training != training:  # torch walks over all modules, which costs as much as a small layer
             self.model.train(training)
         inputs = on_device(prepared, self.device)
