@@ -115,7 +115,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
             "architecture": type(self.model).__name__,
             "weights_sha256": self.weights_sha256,
             "image_processor": type(self.image_processor).__name__,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": self.dtype_name,
             "compiled": asked.compile,
             "n_parameters": count_parameters(self.parameters()),
             **loaded.describe(self.device),

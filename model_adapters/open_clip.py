@@ -131,7 +131,7 @@ class OpenClipModel(CaptionTokens[torch.Tensor]):
             "weights_sha256": self.weights_sha256,
             "preprocessing": json.loads(json.dumps(prepared)),
             "tokenizer": type(inner).__name__,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": self.dtype_name,
             "compiled": asked.compile,
             "n_parameters": count_parameters(self.parameters()),
             # A configuration that names no activation means GELU.

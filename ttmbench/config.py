@@ -26,6 +26,7 @@ from ttmbench._util.option_values import (
     read_dtype,
     read_limit,
     read_rerank,
+    read_value,
     split_names,
     with_own_options,
 )
@@ -225,7 +226,8 @@ class RunConfig(BaseModel):
         batch_size: images, captions or pairs scored at a time, reduced if memory runs out; changes no score. ``auto``
             (or ``auto:4``) starts large on an accelerator.
         device: ``auto`` or torch's name; several, separated by commas, share the seeds and the pairs of a run.
-        dtype: compute dtype; weights and scores are fp32. torch's names are accepted too.
+        dtype: compute dtype; weights and scores are fp32. ``tf32`` rounds the inputs of products on an NVIDIA GPU.
+            torch's names are accepted too.
         compile: run the model through ``torch.compile``.
         deterministic: the same bits every time on one machine: deterministic algorithms only, one thread, no TF32.
         output_path: a folder, or a ``.json`` file.
@@ -273,7 +275,7 @@ class RunConfig(BaseModel):
     samples: str | None = None
     batch_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 64
     device: str = "auto"
-    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    dtype: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compile: bool = False
     deterministic: bool = False
     output_path: str | None = None
@@ -329,6 +331,11 @@ class RunConfig(BaseModel):
         return self.ttm or self.simple_match or self.oracle or SELFTRAIN in self.methods
 
     @property
+    def arithmetic(self) -> object:
+        """The dtype of the model's arithmetic, which may be an argument of the model."""
+        return self.model_args.get("dtype", self.dtype)
+
+    @property
     def run_seeds(self) -> list[int]:
         """Seeds of TTM and SimpleMatch."""
         if self.seeds is not None:
@@ -367,6 +374,8 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
             raise UsageError(f"{origin}: {name} {why}")
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
+    if config.deterministic and config.arithmetic == "tf32":
+        raise UsageError(f"{origin}: deterministic computes in fp32, bf16 or fp16; leave dtype=tf32 out")
     return config
 
 
@@ -381,17 +390,5 @@ def parse_pairs(text: str) -> Arguments:
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
-        pairs[key.strip()] = _read_value(value.strip())
+        pairs[key.strip()] = read_value(value.strip())
     return pairs
-
-
-def _read_value(text: str) -> object:
-    words = {"true": True, "false": False, "none": None, "null": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -20,7 +20,14 @@ from torch.nn import functional
 
 from ttmbench._util.digests import tensors_digest
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, arithmetic, pick_device, plain_attention, settle
+from ttmbench.model_adapters._shared.placement import (
+    TORCH_DTYPES,
+    arithmetic,
+    dtype_name,
+    pick_device,
+    plain_attention,
+    settle,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,7 +64,7 @@ class ContrastiveModel(ABC, Generic[Prepared]):
     _text_tower: Tower
 
     def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
-        self.dtype = TORCH_DTYPES[dtype]
+        self.dtype, self.dtype_name = TORCH_DTYPES[dtype], dtype_name(dtype)
         self.weights_sha256 = tensors_digest(model.state_dict())  # before the weights leave for a device
         self.device = settle(model, torch.device(pick_device(device)))
         self.model: Any = model.eval()
@@ -117,8 +124,6 @@ class ContrastiveModel(ABC, Generic[Prepared]):
 
     def train_images(self, prepared: Prepared) -> torch.Tensor:
         """As `encode_images`, in training mode; UsageError if the towers compute in fp16, whose gradients underflow."""
-        if self.dtype == torch.float16:
-            raise UsageError(FP16)
         return self._unit(self._image_features, prepared, training=True)
 
     def train_captions(self, prepared: Prepared) -> torch.Tensor:
@@ -154,6 +159,8 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         return unit(self._features(tower, prepared, training))
 
     def _features(self, tower: Callable[[Prepared], torch.Tensor], prepared: Prepared, training: bool) -> torch.Tensor:
+        if training and self.dtype == torch.float16:
+            raise UsageError(FP16)
         if self.model.training != training:  # torch walks over all modules, which costs as much as a small layer
             self.model.train(training)
         inputs = on_device(prepared, self.device)

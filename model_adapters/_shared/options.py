@@ -101,8 +101,8 @@ class OnDevice(Options):
 class InPrecision(OnDevice):
     """A model whose arithmetic may be in half precision."""
 
-    dtype: Dtype = "fp32"
-    """Of the arithmetic; scores are fp32 in any case."""
+    dtype: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Of the arithmetic; scores are fp32 in any case. ``tf32`` rounds the inputs of products on an NVIDIA GPU."""
 
 
 class Compiled(Options):

@@ -16,6 +16,7 @@ from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
 from ttmbench.model_adapters._shared.placement import (
     TORCH_DTYPES,
     arithmetic,
+    dtype_name,
     own_parameters,
     pick_device,
     replace_forward,
@@ -45,7 +46,7 @@ class FrozenModel:
             "pretrained": declared_name(self.name),
             "architecture": type(self.model).__name__,
             "weights_sha256": digest,
-            "dtype": str(self.dtype).removeprefix("torch."),
+            "dtype": dtype_name(asked.dtype),
             "n_parameters": count_parameters(own_parameters(self.model)),
             **loaded.describe(self.device),
         }

@@ -21,7 +21,12 @@ from ttmbench.model_adapters._shared.options import ChatOptions
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TORCH_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def dtype_name(dtype: str) -> str:
+    """How fingerprints call the dtype of a model's arithmetic."""
+    return "tf32" if dtype == "tf32" else str(TORCH_DTYPES[dtype]).removeprefix("torch.")
 
 
 def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ def folder(family, tiny_vlm):
     return tiny_vlm(family) if family == "flava" else tiny_vlm(family, captioner=False)
 
 
+@cache
 def own_pipeline(family, folder, start="enc"):
     """The model of transformers, and a function that scores one image with one caption both ways."""
     import transformers

@@ -210,3 +210,21 @@ def test_a_copy_of_the_weights_takes_no_memory_of_the_device(tiny_hf_clip):
         restore(adapter, copied)
         after = adapter.state_dict()
         assert all(after[name].device == GPU and torch.equal(after[name].cpu(), before[name]) for name in before)
+
+
+@pytest.mark.parametrize("given", [{"dtype": "tf32"}, {"model_args": {"dtype": "tf32"}}])
+def test_tf32_is_switched_for_the_run_and_stated(given, monkeypatch, tiny_hf_clip):
+    """For training as for scores: the gradient is computed where the setting still holds."""
+    seen, where = [], torch.backends.cuda.matmul
+    before, step = where.fp32_precision, torch.optim.AdamW.step
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda *args: [seen.append(where.fp32_precision), step(*args)][1])
+    given = {**given, "model_args": {"pretrained": str(tiny_hf_clip), **given.get("model_args", {})}}
+    quick = {"limit": 3, "bootstrap_iters": 0, "use_cache": "off", **TTM}
+    with stand_in_gpu():
+        done = ttmbench.simple_evaluate("hf", "shapes_color", device="cuda", **given, **quick)
+        assert seen and set(seen) == {"tf32"} and where.fp32_precision == before
+        assert done.document["model_info"]["fingerprint"]["dtype"] == "tf32"
+        with pytest.raises(UsageError, match="deterministic computes in fp32, bf16 or fp16; leave dtype=tf32 out"):
+            ttmbench.simple_evaluate("hf", "shapes_color", device="cuda", deterministic=True, **given, **quick)
+    with pytest.raises(UsageError, match="tf32 is a way of NVIDIA GPUs to multiply, and the run has none"):
+        ttmbench.simple_evaluate("hf", "shapes_color", device="cpu", **given, **quick)

@@ -139,13 +139,17 @@ def test_the_report_sets_methods_beside_their_baseline_and_cost(folder):
     document = read_document(folder / "x.json")
     rows = {row.method: row for row in method_rows(document)}
     numbers = document.results[T]
-    assert list(rows) == METHODS
+    of_ttm = ["ttm", "placebo", "oracle"]
+    assert list(rows) == [*of_ttm, *METHODS]
     for name, row in rows.items():
         baseline = "group_match,none" if name == "dual_softmax" else "group_score,none"
         assert row.score_gain == pytest.approx(numbers[f"group_score,{name}"] - numbers[baseline])
         assert row.match_gain == pytest.approx(numbers[f"group_match,{name}"] - numbers["group_match,none"])
-        assert 0.5 <= row.position <= 1
+        assert row.position is None if name in of_ttm else 0.5 <= row.position <= 1
+    assert rows["ttm"].passes > 2 and rows["ttm"].parameters is None
     assert (rows["dn"].passes, rows["zero"].passes) == (2.0, 2.0 + 5), "five views of each image beside the plain one"
     assert rows["dn"].parameters is None and (rows["tent"].parameters or 0) > 0
     page = to_html(read_report(folder / "x.json", ThumbnailOptions()))
-    assert 'id="methods"' in page and page.count("<td>dual_softmax</td>") >= 1
+    assert (
+        'id="methods"' in page and page.count("<td>dual_softmax</td>") >= 1 and "<td>oracle (uses labels)</td>" in page
+    )

@@ -189,7 +189,7 @@ def test_a_listing_has_one_line_a_task(monkeypatch):
     text = printed(monkeypatch, 80, lambda: main(["ls", "tasks"]))
     rows = text.splitlines()[2:]
     assert len(rows) > 20 and all(
-        re.match(r"[\w-]+ +(\d+x\d+( \(\d true\))?|global) +(\d+|-) +(yes|no) *$", row) for row in rows
+        re.match(r"[\w-]+ +(\d+x(\d+|\?)( \(\d true\))?|global) +(\d+|-) +(yes|no) *$", row) for row in rows
     )
     assert "One image" not in text
     assert "Two objects, two" in printed(monkeypatch, 200, lambda: main(["ls", "tasks", "--long"]))

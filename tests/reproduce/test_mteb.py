@@ -151,6 +151,12 @@ def test_ties_and_another_commit_are_noted(registry):
         "3 ties, which are wrong here and may be correct in mteb",
         "mteb measured the model's commit 3d74acf, this run has c237dc4",
     )
+    large = select(load_table("mteb_winoground"), ["openai/clip-vit-large-patch14"], [])
+    for revision, notes in ((None, 0), ("32bd64288804d66eefd0ccbe215aa642df71cc41", 0), ("0123456789", 1)):
+        args = {"pretrained": "openai/clip-vit-large-patch14", **({"revision": revision} if revision else {})}
+        rows = compare(large, run_of("hf", {"winoground": (400, {"group_score": 0.0825})}, args), registry)
+        (row,) = (row for row in rows if row.ours)
+        assert (row.verdict, len(row.ours.notes)) == ("agrees", notes), "any commit is compared, another one noted"
     table = select(load_table("mteb_aro_order"), ["google/siglip-base-patch16-224"], ["aro_coco_order"])
     value = table.numbers[0].measured.value
     same = run_of("siglip-b16", {"aro_coco_order": (25010, {"text_score_ties_right": value})}, ties=9)

@@ -155,7 +155,11 @@ def test_every_variant_works_by_the_command_line(llava, tmp_path, capsys):
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_other_kinds_are_adapted_too(kind, tiny_vlm):
     run = ttmbench.simple_evaluate(
-        "vqascore", "shapes_color", model_args={"pretrained": str(tiny_vlm("chat", kind=kind))}, ttm=SHORT, **QUICK
+        "vqascore",
+        "shapes_color",
+        model_args={"pretrained": str(tiny_vlm("chat", kind=kind))},
+        ttm=SHORT,
+        **{**QUICK, "limit": 3},
     )
     steps = run["ttm"]["shapes_color"]["iterations"]
     assert steps[-1]["selected"] > 0 and steps[-1]["loss"][-1] < steps[0]["loss"][0]

@@ -50,7 +50,7 @@ def add_machine(common: Options, more: Options, seed: str) -> None:
     add = common.add_argument
     add("--batch_size", "-b", metavar="N|auto", type=count_or_auto, help="Batch size; auto finds one that fits")
     add("--device", metavar="NAME", help="Device: auto, cpu, cuda, cuda:1, mps; `run` accepts several: cuda:0,1")
-    add("--dtype", metavar="fp32|bf16|fp16", help="Compute dtype; scores are always float32")
+    add("--dtype", metavar="fp32|tf32|bf16|fp16", help="Compute dtype; scores are always float32")
     add("--use_cache", metavar="DIR|off", help=USE_CACHE)
     add("--offline", action="store_true", default=None, help=OFFLINE)
     add("--data_dir", metavar="DIR", help=DATA_DIR)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from datetime import datetime
 
 from ttmbench._util import digests
@@ -13,7 +12,7 @@ from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
-from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
+from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.plan import Run, plan_task
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.score_task import score_task
@@ -49,7 +48,7 @@ def analyze_tasks(
     the model, DataError for unreachable data or weights.
     """
     check_config(config)
-    with deterministic(config.seed) if config.deterministic else nullcontext(), naming_what_cannot():
+    with arithmetic_of(config), naming_what_cannot():
         registry = build_registry(config.include_path)
         tasks = tasks_of(registry, config)
         model = Capabilities(make_adapter(registry, config.model, config.model_args, model_settings(config)))

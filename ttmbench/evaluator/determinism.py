@@ -1,4 +1,4 @@
-"""The same bits every time on one machine: what ``--deterministic`` switches in this process, and back."""
+"""What ``--deterministic`` and ``--dtype tf32`` switch in this process, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from ttmbench._util import digests
-from ttmbench.errors import TtmbenchError
+from ttmbench.config import RunConfig
+from ttmbench.errors import TtmbenchError, UsageError
 
 THREADS = 1  # another number adds in another order; one is the only number that every machine has
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -40,6 +41,24 @@ def deterministic(seed: int) -> Iterator[None]:
         np.random.seed(seed % 2**32)
         random.seed(seed)
         yield
+
+
+@contextmanager
+def arithmetic_of(config: RunConfig) -> Iterator[None]:
+    """Inside, torch computes as a run asks: the same bits every time, or products in TF32. UsageError without a GPU."""
+    if config.deterministic:
+        with deterministic(config.seed):
+            yield
+    elif config.arithmetic != "tf32":
+        yield
+    elif config.device.startswith("cpu") or not torch.cuda.is_available():
+        raise UsageError("dtype tf32 is a way of NVIDIA GPUs to multiply, and the run has none; leave it out")
+    else:
+        with ExitStack() as stack:
+            stack.callback(_precision())
+            torch.backends.cuda.matmul.fp32_precision = "tf32"
+            torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
+            yield
 
 
 @contextmanager

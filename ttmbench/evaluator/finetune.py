@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -36,7 +36,7 @@ from ttmbench.evaluator.adapters import (
     trained_on,
     write_record,
 )
-from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
+from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.run_key import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
 from ttmbench.evaluator.settings import cache_of, check_config, read_samples, tasks_of
@@ -110,8 +110,7 @@ def finetune_model(
     if config.output_path is None or config.output_path.endswith(".json"):
         raise UsageError("finetune writes a folder of weights, so it needs --output_path DIR")
     folder = Path(read_place("--output_path", config.output_path))
-    bits = deterministic(config.seed) if config.deterministic else nullcontext()
-    with bits, naming_what_cannot(), _locked(folder):
+    with arithmetic_of(config), naming_what_cannot(), _locked(folder):
         return _finetune(config, folder, started, command, preset, changes or {})
 
 

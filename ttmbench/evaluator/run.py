@@ -21,8 +21,7 @@ from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, phase
 from ttmbench.evaluator.adapters import check_model, make_adapter, model_settings, remarks, trained_on
 from ttmbench.evaluator.baseline import Baseline
-from ttmbench.evaluator.determinism import deterministic as fixed_bits
-from ttmbench.evaluator.determinism import naming_what_cannot
+from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.eval_results import EvalResults, sample_lines
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.record import RunRecord
@@ -65,7 +64,7 @@ def run(
 
     ``chosen`` is what the names of the configuration were resolved to, ``memory`` keeps a task scored between runs.
     """
-    with each_note_once(), fixed_bits(config.seed) if config.deterministic else nullcontext():
+    with each_note_once(), arithmetic_of(config):
         if chosen is None:  # a wrong name is an error before anything is written
             chosen = choose(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
         baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), chosen.tasks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
 from ttmbench.evaluator.adapters import make_adapter, model_settings
-from ttmbench.evaluator.determinism import deterministic, naming_what_cannot
+from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.resume import open_output
 from ttmbench.evaluator.run import run
@@ -96,7 +96,7 @@ class Worker:
             self._forget()
             report(f"{unit.name}: loading the model")
             settings = model_settings(config) | ({} if self._device is None else {"device": self._device})
-            with phase("model"), deterministic(config.seed) if config.deterministic else nullcontext():
+            with phase("model"), arithmetic_of(config):
                 self._loaded = key, make_adapter(chosen.registry, config.model, config.model_args, settings)
         adapter = self._loaded[1]
         try:
@@ -138,7 +138,7 @@ class _Listener:
 @contextmanager
 def _part(config: RunConfig, chosen: Chosen, adapter: Model, task: str) -> Iterator[Run]:
     """The run of which this process does a part."""
-    with each_note_once(), deterministic(config.seed) if config.deterministic else nullcontext():
+    with each_note_once(), arithmetic_of(config):
         samples = read_samples(config.samples) if config.samples else None
         key = chosen.key(config).sha256
         part = Run(chosen.registry, config, Capabilities(adapter), cache_of(config), key, samples)

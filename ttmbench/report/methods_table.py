@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import RAW, key_of
+from ttmbench.results.labels import ORACLE, PLACEBO, RAW, SHUFFLE, SIMPLE_MATCH, TTM, key_of
+from ttmbench.results.method_record import Holdout, MethodRecord
+
+_OF_TTM = (SIMPLE_MATCH, TTM, PLACEBO, SHUFFLE, ORACLE)
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,8 @@ class MethodRow:
             compared with SimpleMatch in both.
         passes: of images and captions through the towers, a mean over seeds; scoring the task once is 2.
         seconds: of one seed.
-        parameters: how many numbers were trained; None for none.
-        position: share of rows that choose the most frequent of the shuffled positions.
+        parameters: how many numbers were trained; None for none, and of TTM, whose record does not say.
+        position: share of rows that choose the most frequent of the shuffled positions; None of TTM, likewise.
         scope: what an answer depends on.
     """
 
@@ -35,29 +38,33 @@ class MethodRow:
     passes: float
     seconds: float
     parameters: int | None
-    position: float
+    position: float | None
     scope: str
 
 
 def method_rows(document: ResultsDocument) -> Iterator[MethodRow]:
-    """The methods of a run, task by task, in the order in which they were run."""
-    for task, records in document.methods.items():
-        numbers = document.results.get(task, {})
+    """The methods of a run whose cost is known, task by task: TTM and its variants, then others as they were run."""
+    for task in document.results:
+        numbers = document.results[task]
         raw_score, raw_match = (numbers.get(key_of(metric, RAW)) for metric in ("group_score", "group_match"))
-        for name, record in records.items():
+        for name in (*_OF_TTM, *document.methods.get(task, {})):
+            record = document.training(task, name)
+            if record is None or isinstance(record, Holdout) or not record.cost:
+                continue
+            own = record if isinstance(record, MethodRecord) else None
             score, match = (numbers.get(key_of(metric, name)) for metric in ("group_score", "group_match"))
             yield MethodRow(
                 task=task,
                 method=name,
                 score=score,
                 match=match,
-                score_gain=_difference(score, raw_match if record.uses_matching else raw_score),
+                score_gain=_difference(score, raw_match if own is not None and own.uses_matching else raw_score),
                 match_gain=_difference(match, raw_match),
                 passes=fmean(cost.tower_passes for cost in record.cost),
                 seconds=fmean(cost.seconds for cost in record.cost),
-                parameters=None if record.trained is None else record.trained.parameters,
-                position=max(record.positions),
-                scope=record.scope,
+                parameters=None if own is None or own.trained is None else own.trained.parameters,
+                position=None if own is None else max(own.positions),
+                scope="task" if own is None else own.scope,
             )
 
 

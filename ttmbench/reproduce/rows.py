@@ -302,7 +302,17 @@ def _is_model(entry: ModelEntry, called: str, run: _Run, registry: Registry) -> 
         if is_older or (tasks, record.get("preset")) != (entry.finetuned.tasks, entry.finetuned.preset):
             return False
         identity = model_identity(base, registry)
-    return identity == model_identity(entry.model_dump(), registry)
+    wanted = model_identity(entry.model_dump(), registry)
+    if not entry.revision:
+        return identity == wanted
+    return _of_any_commit(identity) == _of_any_commit(wanted)  # another one than the source's is noted
+
+
+def _of_any_commit(identity: tuple[str, dict[str, object]] | None) -> tuple[str, dict[str, object]] | None:
+    if identity is None:
+        return None
+    target, arguments = identity
+    return target, {key: value for key, value in arguments.items() if key != "revision"}
 
 
 def _bare(name: object) -> str:

@@ -83,7 +83,9 @@ class _OverFrames:
     def fingerprint(self) -> Mapping[str, Any] | str:
         """The model's own, and how frames are pooled: which they are is known from the pixels."""
         own = self.on_images.fingerprint() if isinstance(self.on_images, Adapter) else ""
-        return {**own, "pooling": self.pooling} if own and isinstance(own, Mapping) else own and f"{own} {self.pooling}"
+        if not own:  # scores of a model without one are not cached
+            return own
+        return {**own, "pooling": self.pooling} if isinstance(own, Mapping) else f"{own} {self.pooling}"
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
         """One row a video, [frames, ...]."""

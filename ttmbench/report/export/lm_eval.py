@@ -18,7 +18,7 @@ from ttmbench.results.labels import seed_std_key, stderr_key
 from ttmbench.results.numbers import DocumentFile, Number, means_of
 
 MISSING = "N/A"
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "float32"}
 # Keys of ttmbench, below one key so that no reader takes them for metrics.
 _OWN = (
     *("schema_version", "status", "track", "tracks", "ci", "chance", "ties", "breakdowns", "tag_means", "datasets"),

@@ -31,7 +31,7 @@ _WEIGHTS = ("pretrained", "model", "path", "weights")
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/@:+()=,-]{0,199}")
 _ALIKE = str.maketrans({"0": "o", "1": "l", "i": "l", "|": "l", "5": "s"})
-_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32"}
 CAPABILITIES = {"DualEncoder", "PairScorer", "PreparedPairScorer", "ChoiceScorer", "Trainable", "PairTrainable"}
 _OF_THE_MACHINE = ("device", "attn_implementation")
 _BY_TRANSFORMERS = ("config_sha256", "preprocessing", "image_processor", "tokenizer_sha256")
