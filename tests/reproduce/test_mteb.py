@@ -198,11 +198,11 @@ def test_queries_of_retrieval_are_counted_each_way(registry):
 
 def test_commands_for_every_model_that_is_here(tmp_path, capsys):
     """The plan of a table: one command a model, and none for those without a name here."""
-    for table, tasks in (("mteb_winoground", "winoground"), ("mteb_retrieval", "coco_retrieval")):
+    for table, tasks in (("mteb_winoground", "winoground"), ("mteb_retrieval", "flickr30k_retrieval")):
         assert main(["reproduce", table, "--runs", str(tmp_path), "--dry_run"]) == 0
         lines = capsys.readouterr().out.splitlines()
         here = [entry for entry in load_table(table).spec.models.values() if entry.model]
-        assert len(lines) == len(here) > 24 and all(f"--tasks {tasks}" in line for line in lines)
+        assert len(lines) == len(here) > 24 and all(tasks in line.partition("--tasks ")[2] for line in lines)
     for table in ("mteb_aro_visual", "mteb_imagecode", "mteb_imagenet"):
         assert main(["reproduce", table, "--runs", str(tmp_path), "--dry_run"]) == 0
         assert capsys.readouterr().out == "nothing is missing\n", "nobody can run mteb's data here"
