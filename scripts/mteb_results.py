@@ -52,8 +52,8 @@ KEPT = {
         {"text_acc": "text_score", "image_acc": "image_score", "accuracy": "group_score"},
     ),
     "SugarCrepe": Kept("mteb_sugarcrepe", "sugarcrepe", 7511, {"text_acc": "text_score"}),
-    "AROCocoOrder": Kept("mteb_aro_order", "aro_coco_order", 25010, _TEXTS),
-    "AROFlickrOrder": Kept("mteb_aro_order", "aro_flickr30k_order", 5000, _TEXTS),
+    "AROCocoOrder": Kept("mteb_aro_coco_order", "aro_coco_order", 25010, _TEXTS),
+    "AROFlickrOrder": Kept("mteb_aro_flickr_order", "aro_flickr30k_order", 5000, _TEXTS),
     "AROVisualRelation": Kept("mteb_aro_visual", "aro_vg_relation (whole images)", 23937, _TEXTS),
     "AROVisualAttribution": Kept("mteb_aro_visual", "aro_vg_attribution (whole images)", 28748, _TEXTS),
     "ImageCoDe": Kept(
@@ -61,10 +61,10 @@ KEPT = {
         {"accuracy": "image_score", "image_acc": "image_score"},
     ),
     "Imagenet1kZeroShot": Kept("mteb_imagenet", "imagenet (one prompt)", 50000, {"accuracy": "accuracy_top1"}),
-    "Flickr30kI2TRetrieval": Kept("mteb_flickr30k", "flickr30k_retrieval", 1000, _recalls("i2t")),
-    "Flickr30kT2IRetrieval": Kept("mteb_flickr30k", "flickr30k_retrieval", 5000, _recalls("t2i")),
-    "MSCOCOI2TRetrieval": Kept("mteb_coco", "coco_retrieval", 5000, _recalls("i2t")),
-    "MSCOCOT2IRetrieval": Kept("mteb_coco", "coco_retrieval", 24809, _recalls("t2i")),
+    "Flickr30kI2TRetrieval": Kept("mteb_retrieval", "flickr30k_retrieval", 1000, _recalls("i2t")),
+    "Flickr30kT2IRetrieval": Kept("mteb_retrieval", "flickr30k_retrieval", 5000, _recalls("t2i")),
+    "MSCOCOI2TRetrieval": Kept("mteb_retrieval", "coco_retrieval", 5000, _recalls("i2t")),
+    "MSCOCOT2IRetrieval": Kept("mteb_retrieval", "coco_retrieval", 24809, _recalls("t2i")),
 }
 ONE_BY_K = ("SugarCrepe", "AROCocoOrder", "AROFlickrOrder", "AROVisualRelation", "AROVisualAttribution")
 IN_PERCENT = "ndcg_at_10"

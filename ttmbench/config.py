@@ -26,6 +26,7 @@ from ttmbench._util.option_values import (
     read_dtype,
     read_limit,
     read_rerank,
+    read_value,
     split_names,
     with_own_options,
 )
@@ -389,17 +390,5 @@ def parse_pairs(text: str) -> Arguments:
         key, equals, value = part.partition("=")
         if not equals or not key:
             raise UsageError(f"arguments must be key=value, separated by commas, got '{part}'")
-        pairs[key.strip()] = _read_value(value.strip())
+        pairs[key.strip()] = read_value(value.strip())
     return pairs
-
-
-def _read_value(text: str) -> object:
-    words = {"true": True, "false": False, "none": None, "null": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

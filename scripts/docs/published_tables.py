@@ -108,8 +108,9 @@ def differences() -> str:
     """How far mteb lies from `OTHER`, for the models that both measured."""
     numbers = _cells(published_rows(build_registry()))
     names = ("clip-b32", "clip-b16", "openai/clip-vit-large-patch14", "siglip-b16", "siglip-l16")
-    tables = {"winoground": "mteb_winoground", "sugarcrepe": "mteb_sugarcrepe", "aro": "mteb_aro_order"}
-    tables |= {"flickr30k_retrieval": "mteb_flickr30k", "coco_retrieval": "mteb_coco"}
+    tables = {"winoground": "mteb_winoground", "sugarcrepe": "mteb_sugarcrepe", "aro_coco_order": "mteb_aro_coco_order"}
+    tables |= {"aro_flickr30k_order": "mteb_aro_flickr_order"}
+    tables |= dict.fromkeys(("flickr30k_retrieval", "coco_retrieval"), "mteb_retrieval")
     places = [("winoground", metric) for metric in ("text_score", "image_score", "group_score")]
     places += [COLUMNS[name] for name in COLUMNS if name.startswith(("Sugar", "ARO COCO", "ARO Fl", "Flickr", "COCO"))]
     lines = [_line(["task", "metric", "differences in points", "allowed in `reproduce`"]), "|---|---|---|---|"]

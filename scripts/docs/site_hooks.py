@@ -4,7 +4,7 @@ One text has one place. The start page is README.md, pages of the project are th
 docstrings, and the list of decisions from their headings. Links are written as they
 work in the repository, and are turned here: to the page of a file if it has one, to the file at
 ``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name alone. An image ``x.png`` that
-has an ``x_dark.png`` beside it is shown light and dark.
+has an ``x_dark.png`` beside it is shown light and dark, and so is a ``<picture>`` of the two.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ FILES = {
 DECISIONS = "adr/"
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+PICTURE = re.compile(r'<picture>.*?<img alt="([^"]*)" src="([^"]*)"[^>]*>.*?</picture>', flags=re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 
 
@@ -109,6 +110,7 @@ def turn_links(text: str, page: str, repository: str = "") -> str:
             raise ValueError(f"{source_of(page)}: there is no {target}")
         return f"[{shown}]({repository.rstrip('/')}/blob/main/{file}{hash_sign}{anchor})" if repository else shown
 
+    text = PICTURE.sub(r"![\1](\2)", text)
     return _outside(FENCE, text, lambda part: _outside_code(part, turned))
 
 

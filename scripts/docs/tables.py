@@ -1,5 +1,7 @@
 """Writes the tables of all named models, tasks and methods, and those of published results, into their pages.
 
+The README's table of benchmarks is one of them.
+
 python scripts/docs/tables.py write    # after the catalogue, a task file or a method changed
 python scripts/docs/tables.py check    # fails if a table is not what these say
 """
@@ -10,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ttmbench.data.catalog import all_tasks
+from ttmbench.data.catalog import all_tasks, select_tasks
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.model_adapters import catalog
 from ttmbench.plugins.registry import build_registry
@@ -36,6 +38,58 @@ METHOD_HEAD = [
         "fair baseline of group score",
     ),
 ]
+
+FAMILY_HEAD = (
+    "benchmark",
+    "`--tasks`",
+    "what it tests",
+    "shape",
+    "groups",
+    "chance: group score",
+    "chance: group match",
+)
+# Benchmark, what selects its tasks, what it tests; the rest of a row is what the tasks say.
+FAMILIES = (
+    ("Winoground", "winoground", "the same words in another order"),
+    ("MMVP-VLM", "mmvp_vlm", "visual patterns that CLIP misses"),
+    ("ColorSwap", "colorswap", "which object has which colour"),
+    ("SugarCrepe", "sugarcrepe", "one word or phrase replaced, swapped or added"),
+    ("SugarCrepe++", "sugarcrepe_pp", "two correct wordings, one incorrect"),
+    ("What'sUp", "whatsup_a,whatsup_b", "spatial prepositions"),
+    ("ARO", "aro", "relations, attributes, word order"),
+    ("VALSE", "valse", "linguistic phenomena: counting, coreference, actions"),
+    ("VL-CheckList", "vl_checklist", "objects, attributes, relations"),
+    ("BiVLC", "bivlc", "SugarCrepe with generated hard negative images"),
+    ("VisMin", "vismin", "minimal changes: object, attribute, counting, relation"),
+    ("NegBench", "negbench_mcq", "negation"),
+    ("SPEC", "spec", "size, position, existence, count"),
+    ("Vinoground", "vinoground", "temporal order in videos"),
+)
+
+
+def families() -> str:
+    """The README's Markdown table, one line a benchmark."""
+    registry = build_registry()
+    lines = ["| " + " | ".join(FAMILY_HEAD) + " |", "|---|---|---|---|" + "---:|" * 3]
+    for name, selector, tested in FAMILIES:
+        specs = [file.spec for file in select_tasks(registry, selector.split(",")).values()]
+        shapes = sorted({(spec.shape.images, spec.shape.captions) for spec in specs})
+        chances = []
+        for metric in ("group_score", "group_match"):
+            chance = registry.metric(metric).chance
+            rates = sorted(100 * chance(*shape) for shape in shapes)
+            ends = ("< 0.01" if rate < 0.01 else f"{rate:.2f}" for rate in (rates[0], rates[-1]))
+            chances.append(" to ".join(dict.fromkeys(ends)))
+        cells = (
+            f"[{name}]({specs[0].reference})",
+            f"`{selector}`",
+            tested,
+            " to ".join(dict.fromkeys(f"{m}x{k}" for m, k in (shapes[0], shapes[-1]))),
+            f"{sum(spec.group.n_groups for spec in specs):,}",
+            *chances,
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def models() -> str:
@@ -191,9 +245,22 @@ def main() -> None:
 
     if sys.argv[1:] not in (["write"], ["check"]):
         sys.exit(__doc__)
-    pages = {"models": "models.md", "finetuned": "models.md", "tasks": "tasks.md", "methods": "methods.md"}
+    pages = {
+        "families": "../README.md",
+        "models": "models.md",
+        "finetuned": "models.md",
+        "tasks": "tasks.md",
+        "methods": "methods.md",
+    }
     of_published = [(f"published {table.__name__}", table) for table in published.TABLES]
-    named = (("models", models), ("finetuned", finetuned), ("tasks", tasks), ("methods", methods), *of_published)
+    named = (
+        ("families", families),
+        ("models", models),
+        ("finetuned", finetuned),
+        ("tasks", tasks),
+        ("methods", methods),
+        *of_published,
+    )
     for name, table in named:
         page = DOCS / pages.get(name, "published.md")
         text = page.read_text(encoding="utf-8")

@@ -128,7 +128,7 @@ def test_the_image_that_each_caption_chose(tmp_path):
         {"qid1": 2 * at + 1, "qid2": 2 * at + 2, "pred1": f"img{one}", "pred2": f"img{two}", **truth}
         for at, (one, two) in enumerate(chosen)
     ]
-    path = table(tmp_path / "output.csv", rows)
+    path = table(tmp_path / "Prediction_Results_OpenAICLIP", rows)
     assert numbers(path, "mmvp_vlm") == {"image_score": 0.5}
     assert ttmbench.score(path, "mmvp_vlm", limit=6).tasks["mmvp_vlm"].data.groups[1].group_id == "3"
     rows[2]["pred1"] = "A"

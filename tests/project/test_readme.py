@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import yaml
+from support.checkout import load_script
 
 import ttmbench
+from ttmbench.data.rendered.scenes import make_groups
 from ttmbench.reproduce.tables import load_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +30,22 @@ METHODS = {
     ("group match", "published"): "simple_match",
     ("TTM", "published"): "ttm",
 }
+
+
+def test_the_readme_is_short():
+    """Words outside of code, tables and HTML."""
+    prose = re.sub(r"```.*?```|<!--.*?-->|<[^>]+>", " ", TEXT, flags=re.DOTALL)
+    lines = [line for line in prose.splitlines() if not line.startswith("|")]
+    assert len(re.findall(r"\S*\w\S*", " ".join(lines))) <= 900
+
+
+def test_the_picture_of_the_readme_is_of_its_group():
+    drawing = load_script("docs/readme_picture")
+    for ending, scheme in drawing.SCHEMES.items():
+        assert (drawing.IMAGES / f"group{ending}.svg").read_text(encoding="utf-8") == drawing.picture(scheme)
+        assert f"docs/images/group{ending}.svg" in TEXT
+    group = make_groups("color", drawing.NUMBER + 1, 0)[drawing.NUMBER]
+    assert tuple(group.captions) == drawing.CAPTIONS
 
 
 def known_rows() -> dict[str, dict[tuple[str, str], str]]:
@@ -86,9 +104,9 @@ def test_the_time_of_the_first_command_is_that_of_its_run():
 def test_what_is_to_be_cited_is_what_the_citation_file_says():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     (paper,) = cited["references"]
-    entry = TEXT[TEXT.index("@article") :]
+    entry = TEXT[TEXT.index("@inproceedings") :]
     assert f"title   = {{{paper['title']}}}" in entry and f"{paper['year']}}}" in entry
     names = " and ".join(f"{one['family-names']}, {one['given-names']}" for one in paper["authors"])
     assert f"author  = {{{names}}}" in entry
-    software = TEXT[TEXT.index("@software") : TEXT.index("@article")]
+    software = TEXT[TEXT.index("@software") : TEXT.index("@inproceedings")]
     assert f"version = {{{cited['version']}}}" in software and cited["version"] == ttmbench.__version__

@@ -43,6 +43,11 @@ def test_nothing_in_the_configuration_asks_another_host():
             "![x](docs/images/site_start.png)",
             "![x](images/site_start.png#only-light)![x](images/site_start_dark.png#only-dark)",
         ),
+        (
+            "index.md",
+            '<picture>\n<source srcset="group_dark.svg">\n<img alt="x" src="docs/images/group.svg">\n</picture>',
+            "![x](images/group.svg#only-light)![x](images/group_dark.svg#only-dark)",
+        ),
         ("index.md", "`[x](nowhere.md)`", "`[x](nowhere.md)`"),
         ("index.md", "```text\n[x](nowhere.md)\n```", "```text\n[x](nowhere.md)\n```"),
     ],

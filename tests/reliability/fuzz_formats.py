@@ -790,6 +790,57 @@ def put_samples(folder: Path, content: bytes) -> Outcome:
     return outcome
 
 
+def make_cells(rng: random.Random) -> bytes:
+    """Per-sample scores as others publish them: a row a group, a column a pair."""
+    rows = [{f"c{c}_i{i}": float(block[i, c]) for i in range(2) for c in range(2)} for block in table_of(rng)]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().encode()
+
+
+def read_cells(content: bytes) -> np.ndarray:
+    rows = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""))
+    named = [{key.strip().lower(): value for key, value in row.items() if key} for row in rows]
+    return np.array(
+        [[[float(row[f"c{c}_i{i}"]) for c in range(2)] for i in range(2)] for row in named if any(row.values())]
+    )
+
+
+def make_log(rng: random.Random) -> bytes:
+    """A sample log as lmms-eval writes it."""
+    common = {"target": "Yes", "filtered_resps": "Yes", "doc_hash": "a", "input": "Is it?"}
+    scores = [float(rng.random() < 0.5) for _ in range(8)]
+    return jsonl(
+        {"doc_id": at, **common, "input_media": [f"{at // 2}.png"], "acc": {"score": score}}
+        for at, score in enumerate(scores)
+    )
+
+
+def put_log(folder: Path, content: bytes) -> Outcome:
+    """`ttmbench compare` on two logs, and the mean by adding up."""
+    paths = []
+    for name, log in (("one", make_log(random.Random(3))), ("two", content)):
+        (folder / name).mkdir()
+        paths.append(folder / name / "samples_mine_2026-01-01T00-00-00.1.jsonl")
+        paths[-1].write_bytes(log)
+    words = ("--allow_different", "--bootstrap_iters", "5", "-o", str(folder / "out.json"))
+    outcome, _ = command("compare", *map(str, paths), *words)
+    if not outcome.accepted:
+        return outcome
+    rows = json.loads((folder / "out.json").read_text(encoding="utf-8"))["comparisons"][0]["rows"]
+    for row in rows:
+        check_fractions(outcome, {key: row[key] for key in ("baseline", "other", "p", "p_holm")})
+    known = {str(at) for at in range(8)}
+    values = [one["acc"]["score"] for one in _lines_of(content) if str(one.get("doc_id")) in known and "acc" in one]
+    found = next((row["other"] for row in rows if row["metric"] == "acc"), None)
+    if found is not None and abs(found - sum(values) / len(values)) > 1e-12:
+        outcome.wrong.append(f"acc is {found}, {len(values)} lines say otherwise")
+    outcome.numbers = [(row["metric"], row["other"]) for row in rows]
+    return outcome
+
+
 def make_published(rng: random.Random) -> bytes:
     lines = ["source,table,task,model,method,metric,percent,std_percent,track"]
     for metric in METRICS:
@@ -891,6 +942,8 @@ FORMATS = (
     Format("answers JSON", "score", make_answers, put_answers, mutations.json_mutated, json_relaid),
     Format("ColorSwap JSON", "score", make_colorswap, put_colorswap, mutations.json_mutated, json_relaid),
     Format("results JSON", "leaderboard, compare", make_document, put_document, **_MEANT),
+    Format("per-sample CSV", "score", make_cells, scored("s.csv", read_cells), **_CSV),
+    Format("harness JSONL", "compare", make_log, put_log, **_LINES),
     Format("compared JSONL", "compare", lambda rng: jsonl(sample_lines(rng)), put_samples, **_LINES),
     Format("published CSV", "leaderboard", make_published, put_published, **_CSV),
     Format("rows JSONL", "validate", lambda rng: jsonl(rows(rng)), rows_in("jsonl"), **_LINES),

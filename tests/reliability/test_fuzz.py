@@ -29,7 +29,7 @@ def test_two_hundred_broken_files_of_every_format(tmp_path):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     *rows, total = json.loads(report.read_text())["rows"]
-    assert len(rows) == 25 and all(row["files"] == row["accepted"] + row["refused"] for row in rows)
+    assert len(rows) == 27 and all(row["files"] == row["accepted"] + row["refused"] for row in rows)
     assert total["files"] == 200 and total["accepted"] > 20 and total["refused"] > 70
     for name in ("tracebacks", "wrong numbers", "touched outside", "too long or large"):
         assert total[name] == 0, rows

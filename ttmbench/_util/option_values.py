@@ -254,6 +254,23 @@ def name_of_model(model: str = "", model_args: Mapping[str, Any] = MappingProxyT
     return f"{named}+{Path(adapter).name if Path(adapter).exists() else adapter}" if isinstance(adapter, str) else named
 
 
+def read_value(text: str) -> object:
+    """A value of ``k=v``: numbers, true, false and none are read as such.
+
+    >>> [read_value(text) for text in ("1e-4", "5", "True", "none", "cosine")]
+    [0.0001, 5, True, None, 'cosine']
+    """
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def split_names(text: str) -> list[str]:
     """``a, b`` as a list, as ``--tasks`` takes it.
 

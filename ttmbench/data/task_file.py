@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -114,7 +115,7 @@ class Columns(BaseModel):
     crop: Crop | None = None
     where: Where = {}
     first_rows: int | None = Field(None, ge=1)
-    pick: Picks = {}
+    pick: Picks = Field({}, exclude_if=not_)  # so that tasks without one have the keys of runs that they had
 
 
 class GroupSpec(Columns):
@@ -137,7 +138,7 @@ class GroupSpec(Columns):
     n_groups: int | None = Field(None, ge=1)
     n_captions: int | None = Field(None, ge=1)
     wrong_sizes: dict[int, str] = {}
-    suspects: dict[str, str] = {}
+    suspects: dict[str, str] = Field({}, exclude_if=not_)
     known_defects: list[Defect] = []
     constant_tags: dict[str, str] = {}
     tag_files: dict[str, TagFile] = {}
@@ -207,7 +208,7 @@ class TaskSpec(BaseModel):
     means: dict[str, TagMean] = {}
     ttm: dict[str, dict[str, Any]] = {}
     noise_images: int | None = Field(None, ge=1)
-    caption_template: Template | None = None
+    caption_template: Template | None = Field(None, exclude_if=not_)
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSpec:

@@ -53,7 +53,9 @@ def read_sample_table(path: Path, shape: GroupShape | None) -> SampleTable | Non
         first, more = next(lines, ""), next(lines, None) is not None
         begins = first.lstrip()[:1]
         if begins not in ("[", "{"):
-            return None
+            # Some tables have a name without an ending; pages of errors begin with a tag.
+            is_csv = path.suffix.lower() in ("", ".txt") and begins != "<" and ("," in first or "\t" in first)
+            return SampleTable(_csv(path, read_text(path))) if is_csv else None
         row = _parsed(first)
         if isinstance(row, dict) and any(keys <= row.keys() for keys in _SCORE_LINES):
             return None

@@ -33,6 +33,7 @@ _WHY_NOT = {
         ("flickr30k_retrieval", "coco_retrieval"),
         "mteb's main number is ndcg@10 with other captions, which recalls do not give",
     ),
+    "imagecode": "mteb's copy has images of 256 x 256 pixels, on which numbers are far lower",
     "imagenet": "mteb has one prompt a class, this task several",
 }
 _NO_REVISION = ("no_revision_available", "revision_not_applicable")  # mteb's words, of a model and of data
