@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ttmbench.methods.task import TrainingTask as TrainingTask
     from ttmbench.protocols import Adapter as Adapter
     from ttmbench.protocols import Augmentable as Augmentable
+    from ttmbench.protocols import BeforeNormalization as BeforeNormalization
     from ttmbench.protocols import Blind as Blind
     from ttmbench.protocols import Bounding as Bounding
     from ttmbench.protocols import CaptionEmbeddings as CaptionEmbeddings
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from ttmbench.protocols import Preparing as Preparing
     from ttmbench.protocols import Reporting as Reporting
     from ttmbench.protocols import Savable as Savable
+    from ttmbench.protocols import ShowsFrames as ShowsFrames
     from ttmbench.protocols import StoredFeatures as StoredFeatures
     from ttmbench.protocols import Trainable as Trainable
     from ttmbench.protocols import TrainableInParts as TrainableInParts
@@ -104,10 +106,27 @@ _HOME = {
     "methods.features": ("FeatureTask", "ScoreTask"),
     "methods.task": ("MethodStep", "TrainingTask"),
     "protocols": (
-        *("Adapter", "Augmentable", "Blind", "Bounding", "CaptionEmbeddings", "ChoiceQuestion", "ChoiceScorer"),
+        *(
+            "Adapter",
+            "Augmentable",
+            "BeforeNormalization",
+            "Blind",
+            "Bounding",
+            "CaptionEmbeddings",
+            "ChoiceQuestion",
+            "ChoiceScorer",
+        ),
         *("ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce", "MayRefuse"),
         *("NoisePrior", "PairScorer", "PairTrainable"),
-        *("PreparedPairScorer", "PreparesInThreads", "Preparing", "Reporting", "Savable", "StoredFeatures"),
+        *(
+            "PreparedPairScorer",
+            "PreparesInThreads",
+            "Preparing",
+            "Reporting",
+            "Savable",
+            "ShowsFrames",
+            "StoredFeatures",
+        ),
         *("Trainable", "TrainableInParts", "Truncating"),
     ),
     "ttm.finetune": ("LabelledBatch",),

@@ -615,7 +615,7 @@ def test_it_works_where_an_event_loop_is_running(chat_server, tmp_path):
 
 
 def test_the_named_model_fixes_version_and_prices(capsys):
-    assert main(["show", "gpt-4.1"]) == 0
+    assert main(["show", "gpt-4.1", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["model_args"] == {"model": "gpt-4.1-2025-04-14", "price_in": 2.0, "price_out": 8.0}
 

@@ -243,7 +243,7 @@ def test_the_note_is_printed_and_in_the_document(folders, tmp_path, capsys):
 
 def test_named_models_state_it(capsys):
     for name, stated in {"clip-b32": True, "open_clip-vit-b32": False, "tiny-clip": True}.items():
-        assert main(["show", name]) == 0
+        assert main(["show", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["card"]["quick_gelu"] is stated, name
     from ttmbench.model_adapters import tiny_clip
 

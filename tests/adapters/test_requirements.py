@@ -59,7 +59,7 @@ def test_what_transformers_says_of_a_missing_package_becomes_a_command(backend, 
     monkeypatch.setitem(import_utils.BACKENDS_MAPPING, backend, (lambda: False, message))
     with pytest.raises(ImportError) as caught:
         import_utils.requires_backends("SomeTokenizer", backend)
-    expected = {"timm": "timm", "av": "av", "vision": ours("pillow")}.get(backend) or ours(backend)
+    expected = {"timm": "timm", "av": "'ttmbench[video]'", "vision": ours("pillow")}.get(backend) or ours(backend)
     assert what_to_install(caught.value) == f"pip install {expected}"
 
 

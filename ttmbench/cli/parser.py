@@ -29,7 +29,7 @@ COMMAND_GROUPS = {
         "analyze": "Compute the TTM paper's analyses for a model and a task",
     },
     "data and models": {
-        "ls": "List tasks, models, methods, parts of TTM, tags, metrics, schedules or plugins",
+        "ls": "List tasks, models, methods, metrics and other names",
         "show": "Print all details for a task, model or method",
         "download": "Download the data and weights that --offline needs",
         "prepare": "Write a task's rows from a file of its owner's",

@@ -44,7 +44,7 @@ def simple_evaluate(
     samples: str | None = None,
     batch_size: int | Literal["auto"] = 64,
     device: str = "auto",
-    dtype: Literal["fp32", "bf16", "fp16"] = "fp32",
+    dtype: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32",
     compile: bool = False,
     deterministic: bool = False,
     output_path: str | None = None,
