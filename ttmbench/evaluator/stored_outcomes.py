@@ -30,9 +30,9 @@ _CLUSTERS = ("cluster", "image_id", "filename", "image_path", "image_file")
 _SUBSETS = ("subset", "category", "split", "data_split", "type")
 _CORRECT = (CORRECT, "is_correct", "right", "is_right", "acc", "accuracy", "hit", "result", "score")
 _OTHER_NAMES = {
-    f"{side}{ending}": f"{side}_score"
-    for side in ("text", "image", "group")
-    for ending in ("_correct", "_acc", "_accuracy", "")
+    **dict.fromkeys(("text_correct", "text_acc", "text_accuracy"), "text_score"),
+    **dict.fromkeys(("image_correct", "image_acc", "image_accuracy"), "image_score"),
+    **dict.fromkeys(("group_correct", "group_acc", "group_accuracy"), "group_score"),
 }
 
 
