@@ -69,7 +69,12 @@ def test_a_method_whose_function_is_missing_is_one_line():
     [
         (
             "winoground",
-            ["paper     https://arxiv.org/abs/2204.03162", "size      400 groups of 2x2", "50.00  matching"],
+            [
+                "paper     https://arxiv.org/abs/2204.03162",
+                "size      400 groups of 2x2",
+                "50.00  matching",
+                "@inproceedings{thrush",
+            ],
         ),
         ("imagenet", ["50000 images, classes: 1000", "accuracy_top1 "]),
         ("coco_retrieval", ["5000 images and captions: 25010"]),

@@ -54,7 +54,10 @@ def print_task(task: Record) -> None:
     print_table(columns, [[name, percent(row["chance"]), row["track"]] for name, row in task["metrics"].items()])
     _print_published(task["published"])
     echo()
-    print_wrapped(f"Every field, with the citation: ttmbench show {task['task']} --json")
+    if task["citation"]:
+        print_wrapped(" ".join(str(task["citation"]).split()), "  ")
+        echo()
+    print_wrapped(f"Every field: ttmbench show {task['task']} --json")
 
 
 def print_model(model: Record) -> None:
