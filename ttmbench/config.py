@@ -375,7 +375,7 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
     if config.deterministic and config.batch_size == "auto":
         raise UsageError(f"{origin}: batch_size must be a number for deterministic, since it changes the last bits")
     if config.deterministic and config.arithmetic == "tf32":
-        raise UsageError(f"{origin}: deterministic computes in fp32, bf16 or fp16; leave dtype=tf32 out")
+        raise UsageError(f"{origin}: deterministic needs dtype fp32, bf16 or fp16, got tf32")
     return config
 
 

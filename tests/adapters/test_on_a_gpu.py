@@ -224,7 +224,7 @@ def test_tf32_is_switched_for_the_run_and_stated(given, monkeypatch, tiny_hf_cli
         done = ttmbench.simple_evaluate("hf", "shapes_color", device="cuda", **given, **quick)
         assert seen and set(seen) == {"tf32"} and where.fp32_precision == before
         assert done.document["model_info"]["fingerprint"]["dtype"] == "tf32"
-        with pytest.raises(UsageError, match="deterministic computes in fp32, bf16 or fp16; leave dtype=tf32 out"):
+        with pytest.raises(UsageError, match="deterministic needs dtype fp32, bf16 or fp16, got tf32"):
             ttmbench.simple_evaluate("hf", "shapes_color", device="cuda", deterministic=True, **given, **quick)
-    with pytest.raises(UsageError, match="tf32 is a way of NVIDIA GPUs to multiply, and the run has none"):
+    with pytest.raises(UsageError, match="--dtype tf32 needs an NVIDIA GPU, and it runs on the CPU; use --dtype fp32"):
         ttmbench.simple_evaluate("hf", "shapes_color", device="cpu", **given, **quick)

@@ -33,10 +33,10 @@ FREED_BYTES = 2**30  # larger arrays, and what is free beyond this, are returned
 
 
 def command() -> NoReturn:
-    """Carry out the command line of the process, and end the process with its exit code.
+    """Run the command line of this process, and end the process with its exit code.
 
-    It ends as a child of ``multiprocessing`` does: threads are waited for and what is registered for the exit runs,
-    but modules are not taken apart. That would look through all objects of torch and transformers twice, for 0.8 s.
+    As at the end of a ``multiprocessing`` child, threads are waited for and exit handlers run, but the interpreter
+    does not free its modules: with torch and transformers that takes 0.8 s.
     """
     code = main()
     threading._shutdown()  # type: ignore[attr-defined]

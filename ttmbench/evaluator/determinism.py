@@ -45,14 +45,18 @@ def deterministic(seed: int) -> Iterator[None]:
 
 @contextmanager
 def arithmetic_of(config: RunConfig) -> Iterator[None]:
-    """Inside, torch computes as a run asks: the same bits every time, or products in TF32. UsageError without a GPU."""
+    """Inside, torch computes as the settings say: with ``deterministic`` the same bits every time, or in TF32.
+
+    UsageError for TF32 without an NVIDIA GPU.
+    """
     if config.deterministic:
         with deterministic(config.seed):
             yield
     elif config.arithmetic != "tf32":
         yield
     elif config.device.startswith("cpu") or not torch.cuda.is_available():
-        raise UsageError("dtype tf32 is a way of NVIDIA GPUs to multiply, and the run has none; leave it out")
+        where = "it runs on the CPU" if config.device.startswith("cpu") else "torch finds none"
+        raise UsageError(f"--dtype tf32 needs an NVIDIA GPU, and {where}; use --dtype fp32")
     else:
         with ExitStack() as stack:
             stack.callback(_precision())

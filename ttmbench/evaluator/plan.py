@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import torch
+
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
@@ -160,14 +162,16 @@ def plan_task(
 
 def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) -> None:
     """UsageError if TTM cannot train what the settings name, or not by their loss."""
-    if settings.train != "all" and model.trained is not None:
-        from ttmbench.ttm.low_rank import is_added, low_rank_removed, parameters_of  # used for this alone
+    if model.trained is not None:
+        trained = list(model.trained.parameters())
+        if settings.train != "all":
+            from ttmbench.ttm.low_rank import is_added, low_rank_removed, parameters_of  # used for this alone
 
-        with low_rank_removed(model.trained):
-            parameters_of(model.trained, settings.train)
-        if config.save_adapted is not None and is_added(settings.train):
-            raise UsageError(f"--save_adapted cannot save what train={settings.train} adds; train a set of weights")
-    _check_memory(model, settings)
+            with low_rank_removed(model.trained):
+                trained = list(parameters_of(model.trained, settings.train).values())
+            if config.save_adapted is not None and is_added(settings.train):
+                raise UsageError(f"--save_adapted cannot save what train={settings.train} adds; train a set of weights")
+        _check_memory(trained, device_of(model.trained))
     if settings.loss == "own":
         return
     why = None
@@ -179,19 +183,11 @@ def check_training(model: Capabilities, config: RunConfig, settings: TTMConfig) 
         raise UsageError(f"loss={settings.loss} (--ttm_args) needs features with gradients, which {why}")
 
 
-def _check_memory(model: Capabilities, settings: TTMConfig) -> None:
+def _check_memory(trained: Sequence[torch.nn.Parameter], device: torch.device | None) -> None:
     """UsageError if a GPU has no room for the gradient and AdamW's two means of each parameter."""
-    device = device_of(model.trained)
-    if model.trained is None or device is None or device.type != "cuda":
+    if device is None or device.type != "cuda":
         return
-    import torch
-
-    from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
-
-    with low_rank_removed(model.trained):
-        named = {} if settings.train == "all" else parameters_of(model.trained, settings.train)
-        need = 3 * sum(parameter.nbytes for parameter in named.values() or model.trained.parameters())
-    free = torch.cuda.mem_get_info(device)[0]
+    need, free = 3 * sum(parameter.nbytes for parameter in trained), torch.cuda.mem_get_info(device)[0]
     if need > free:
         raise UsageError(
             f"training needs {need / 1e9:.0f} GB of memory for gradients and the optimizer, and {device} has "
