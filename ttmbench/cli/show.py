@@ -62,8 +62,8 @@ def _task(name: str, registry: Registry) -> Record:
         metrics[metric.name] = row
     presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
     published = in_brief(of_task(published_rows(registry), spec.task), name, registry, is_task=True)
-    shown = {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets, "published": published}
-    return {**shown, "benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
+    notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
+    return {**spec.model_dump(mode="json"), **notes, "metrics": metrics, "ttm": presets, "published": published}
 
 
 def _model(name: str, registry: Registry) -> Record:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from ttmbench._util.text import read_yaml
 
@@ -39,9 +40,9 @@ class Benchmark:
 @cache
 def benchmarks() -> tuple[Benchmark, ...]:
     """All benchmarks, in the order of tables."""
-    entries = read_yaml(files("ttmbench.tasks") / "_benchmarks.yaml")
+    entries: dict[str, dict[str, Any]] = read_yaml(files("ttmbench.tasks") / "_benchmarks.yaml")
     return tuple(
-        Benchmark(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        Benchmark(name=name, **{**entry, "tasks": tuple(entry["tasks"]), "notes": tuple(entry.get("notes", ()))})
         for name, entry in entries.items()
     )
 
