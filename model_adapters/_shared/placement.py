@@ -119,8 +119,8 @@ def settle(model: torch.nn.Module, device: torch.device) -> torch.device:
             raise
         size = sum(parameter.nbytes for parameter in model.parameters())
         raise UsageError(
-            f"device {device} has too little free memory for the model's weights ({_size(size)}); use a smaller model or "
-            "another device, or for chat models --model_args weights_dtype=bf16 or device_map=auto"
+            f"device {device} has too little free memory for the model's weights ({_size(size)}); use a smaller model "
+            "or another device, or for chat models --model_args weights_dtype=bf16 or device_map=auto"
         ) from None
     return device
 

@@ -310,7 +310,10 @@ def to_csv(board: Leaderboard, cost: bool = False) -> str:
 
 def to_markdown(board: Leaderboard, cost: bool = False) -> str:
     """One table per track, in percent; with ``cost``, also what each line cost."""
-    parts = [*map(text_table.to_markdown, _tables(board, cost)), *(f"{line}\n" for line in legends(board.rows, markdown))]
+    parts = [
+        *map(text_table.to_markdown, _tables(board, cost)),
+        *(f"{line}\n" for line in legends(board.rows, markdown)),
+    ]
     parts += [text_table.to_markdown(transfer_table(board.transfers))] if board.transfers else []
     return "\n".join(parts)
 
