@@ -9,7 +9,7 @@ from ttmbench.results.numbers import Number
 
 
 @dataclass(frozen=True)
-class Source:
+class PublishedSource:
     """Where published numbers come from.
 
     Attributes:
@@ -37,6 +37,6 @@ class Published:
     """
 
     numbers: Sequence[Number] = ()
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, PublishedSource] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     notes: Mapping[tuple[str, str], str] = field(default_factory=dict)

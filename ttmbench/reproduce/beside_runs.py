@@ -14,7 +14,7 @@ from ttmbench._util.console import one_line
 from ttmbench.data.catalog import AlreadyRead, find_task
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.report.published import Published, Source
+from ttmbench.report.published import Published, PublishedSource
 from ttmbench.reproduce.lookup import PublishedRow, chance_level, published_rows
 from ttmbench.reproduce.published_numbers import CELL, TRACKS, PublishedNumber, read_published
 from ttmbench.reproduce.tables import TableSpec, TaskEntry, published_tables
@@ -55,7 +55,7 @@ def published_beside_runs(names: Sequence[str], registry: Registry | None = None
         return find_task(registry, task, read).spec if task in registry.task_files else None
 
     decimals_of: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
-    sources: dict[str, Source] = {}
+    sources: dict[str, PublishedSource] = {}
     configs: dict[str, Mapping[str, object]] = {}
     notes: dict[tuple[str, str], str] = {}
     for name in names:
@@ -138,9 +138,9 @@ def _config(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | N
     return shape | about | {"description": other or means + about["description"]}
 
 
-def _source(spec: TableSpec) -> Source:
+def _source(spec: TableSpec) -> PublishedSource:
     ties = {"ties": _TIES[spec.ties]} if spec.ties in _TIES else {}
-    return Source(spec.paper, spec.address, spec.shows, {**ties, **spec.rules})
+    return PublishedSource(spec.paper, spec.address, spec.shows, {**ties, **spec.rules})
 
 
 def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:

@@ -90,7 +90,7 @@ def write_site(
     """
     written = []
     samples = GroupValues(folder, {run.file: run.document for run in board.runs})
-    pages = SitePages(board, made, published or Published(), samples, docs)
+    pages = SitePages(board, made, published, samples, docs)
     for name, text in _files(board, pages, folder):
         write_text(site / name, text)
         written.append(site / name)
@@ -131,8 +131,14 @@ class SitePages:
     """
 
     def __init__(
-        self, board: Leaderboard, made: str, published: Published, samples: GroupValues | None, docs: str
+        self,
+        board: Leaderboard,
+        made: str,
+        published: Published | None = None,
+        samples: GroupValues | None = None,
+        docs: str = "",
     ) -> None:
+        published = published or Published()
         self.board, self.made, self.published, self.docs = board, made, published, docs.rstrip("/")
         self._samples = samples
         runs = sorted(board.runs, key=lambda run: run.document.date)
