@@ -304,7 +304,7 @@ def overview() -> str:
             (
                 f"[{one.title}](../tasks/{own[0].task}.yaml)",
                 one.tests,
-                " to ".join(unique([shape(shapes[0]), shape(shapes[-1])])),
+                " to ".join(unique([shape(shapes[0]), shape(shapes[-1])])) if own[0].kind == "groups" else own[0].kind,
                 f"{sum(counts):,}" if all(counts) else "unknown",
                 " to ".join(unique([min(found, key=found.get), max(found, key=found.get)])) if found else "-",
                 "; ".join(unique([short_licence(spec.license) for spec in own])) + ", gated" * own[0].gated,
