@@ -141,7 +141,7 @@ class TTMConfig(BaseModel):
         if value == "auto":
             raise ValueError(
                 "must be a number, since no rule without labels chooses it well on all built-in tasks "
-                "(docs/learning-rate.md); 'ttmbench analyze lr' compares learning rates"
+                "(docs/finetune.md); 'ttmbench analyze lr' compares learning rates"
             )
         return value
 

@@ -19,6 +19,10 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import command_pages as commands
+
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
@@ -49,7 +53,7 @@ def pages() -> dict[str, str]:
     made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
     made["parity.md"] = parity(made["parity.md"])
     made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"
-    return made | api_pages()
+    return made | api_pages() | commands.command_pages() | {commands.ARGUMENTS: commands.arguments_page()}
 
 
 def parity(text: str) -> str:
@@ -72,7 +76,12 @@ def api_pages() -> dict[str, str]:
     modules = ttmbench._MODULES
     homes = {name: home for home, names in ttmbench._HOME.items() for name in names}
     top_level = sorted(name for name, home in homes.items() if home not in modules)
-    lines = ["# ttmbench", "", "What programs import. [From Python](../python.md) shows how it is used.", ""]
+    lines = [
+        "# ttmbench",
+        "",
+        "What programs import. [Run evaluations](../running.md#from-python) shows how it is used.",
+        "",
+    ]
     lines += ["| module | what is in it, also to be had from `ttmbench` itself |", "|---|---|"]
     for module in sorted(modules):
         names = ", ".join(f"`{name}`" for name in sorted(homes) if homes[name] == module)
@@ -188,4 +197,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """A page as the site shows it."""
-    return plain_tables(turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, "")))
+    text = turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, ""))
+    return plain_tables(commands.link_commands(text) if page.file.src_uri == "command-line.md" else text)

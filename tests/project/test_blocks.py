@@ -1,6 +1,6 @@
 """Programs, plugins, task files and listings that pages show: they run, or the product reads them.
 
-`test_docs.py` runs the page on Python and the pages that are walked from top to bottom.
+`test_docs.py` runs the page on running evaluations and the pages that are walked from top to bottom.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ HERE = {
         *("README.md", "add-a-method.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md"),
         "ttm-parts.md",
     },
-    "yaml": {"add-a-task.md", "command-line.md", "reproduce.md", "sweep.md"},
+    "yaml": {"add-a-task.md", "reproduce.md", "running.md", "sweep.md"},
     "toml": {"add-a-method.md", "add-an-adapter.md", "hooks.md"},
     "text": {"add-a-task.md", "architecture.md", "tasks.md"},
 }
 ELSEWHERE = {  # test_docs.py, test_lessons.py, test_reference.py and test_readme.py
-    "python": {"python.md", *WALKED, *LESSONS},
+    "python": {"running.md", *WALKED, *LESSONS},
     "jsonl": WALKED,
-    "text": {"README.md", "python.md", *LESSONS},
+    "text": {"README.md", "running.md", *LESSONS},
     "bibtex": {"README.md"},
     "bash": {page.name for page in PAGES},
     "console": {page.name for page in PAGES},
@@ -226,7 +226,7 @@ def test_a_part_of_a_task_file_is_one(text, tmp_path):
 
 
 def test_the_configuration_of_a_run_is_one(tmp_path, monkeypatch, capsys):
-    ((_, text),) = blocks(ROOT / "docs" / "command-line.md", "yaml")
+    ((_, text),) = blocks(ROOT / "docs" / "running.md", "yaml")
     (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--config", "run.yaml", "--ttm_args", "epochs=3", "--dry_run"]) == 0
