@@ -1,10 +1,11 @@
 """What mkdocs asks while it builds the site of mkdocs.yml: pages from other files, and links that fit the site.
 
-One text has one place. The start page is README.md, pages of the project are the files of its root, and the API comes
-from docstrings. Files for developers of ttmbench (`OUTSIDE`) are not on the site. Links are written as they
-work in the repository, and are turned here: to the page of a file if it has one, to the file at
-``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name alone. An image ``x.png`` that
-has an ``x_dark.png`` beside it is shown light and dark, and so is a ``<picture>`` of the two.
+One text has one place. The start page is README.md, pages of the project are the files of its root, the API comes from
+docstrings, and options, arguments and keys of task files come from the program. Files for developers of ttmbench
+(`OUTSIDE`) are not on the site. Links are written as they work in the repository, and are turned here: to the page of a
+file if it has one, to the file at ``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name
+alone. An image ``x.png`` that has an ``x_dark.png`` beside it is shown light and dark, and so is a ``<picture>`` of the
+two.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import yaml
 sys.path.insert(0, str(Path(__file__).parent))
 
 import command_pages as commands
+import task_keys
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -198,4 +200,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """A page as the site shows it."""
     text = turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, ""))
-    return plain_tables(commands.link_commands(text) if page.file.src_uri == "command-line.md" else text)
+    filled = {"command-line.md": commands.link_commands, "task-file.md": task_keys.with_tables}.get(page.file.src_uri)
+    return plain_tables(filled(text) if filled else text)

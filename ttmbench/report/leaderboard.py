@@ -85,8 +85,13 @@ class Leaderboard:
     runs: list[MergedRun] = field(default_factory=list)
 
 
-def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
-    """Merge every results document of a folder, searched recursively, and published numbers of the same tasks.
+def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = False) -> Leaderboard:
+    """Merge every results document of a folder, searched recursively, and published numbers.
+
+    Args:
+        folder: of the documents.
+        published: numbers; those of tasks that no run has are skipped.
+        every_task: keep them too.
 
     Raises:
         UsageError: it is not a folder, or has no results document.
@@ -111,7 +116,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     ]
     skipped |= {run.file: f"has no finished task (status {run.document.status})" for run in runs if not run.rows}
     newest, superseded = _newest(row for run in runs for row in run.rows)
-    tasks = {row.task for row in newest}
+    tasks = {row.task for row in (*newest, *(published if every_task else ()))}
     rows = [*newest, *with_chance((row for row in published if row.task in tasks), documents.values())]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"{NOT_RUN}{task}"] = "no run has this task"
@@ -197,9 +202,16 @@ def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument
     }
     numbers = []
     for row in published:
-        shape = shapes.get(row.own_task) if row.filter == CHOICE else None
+        shape = shapes.get(row.own_task) if row.filter == CHOICE and row.chance is None else None
         numbers.append(replace(row, chance=choice_chance(*shape).get(row.metric)) if shape else row)
     return numbers
+
+
+def beats_chance(row: Number) -> bool:
+    """Whether a number is better than random scores; also where their level is unknown."""
+    if row.chance is None or row.value is None:
+        return row.value is not None
+    return row.value > row.chance if row.higher_is_better else row.value < row.chance
 
 
 def disagreements(rows: Iterable[Number]) -> list[str]:
