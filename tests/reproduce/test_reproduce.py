@@ -23,6 +23,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.agreement import Measured, Rule, agrees, tolerance
+from ttmbench.reproduce.beside_runs import published_numbers
 from ttmbench.reproduce.rows import compare as compare_typed
 from ttmbench.reproduce.rows import select
 from ttmbench.reproduce.run import plan
@@ -30,7 +31,6 @@ from ttmbench.reproduce.tables import (
     ModelEntry,
     TaskEntry,
     load_table,
-    published_numbers,
     published_tables,
     shipped_tables,
 )
