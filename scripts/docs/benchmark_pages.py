@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
-from ttmbench.cli.task_chance import chance_of
 from ttmbench.data.benchmarks import Benchmark, benchmarks
 from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.reproduce.lookup import PublishedRow, published_rows
