@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import benchmark_pages as benchmarks
@@ -41,6 +43,7 @@ FILES = {
     "CONTRIBUTING.md": "contributing.md",
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "reporting.md",
+    "tests/evidence/parity.yaml": "parity.md",
 }
 # Files of docs/ that the site does not show: decision records and the architecture, for developers.
 OUTSIDE = ("adr/", "architecture.md")
@@ -60,6 +63,7 @@ CODE = re.compile(r"`[^`\n]+`")
 def pages() -> dict[str, str]:
     """Every page that no file of docs/ is: place on the site -> Markdown, links as in the repository."""
     made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
+    made["parity.md"] = parity(made["parity.md"])
     made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"
     return (
         made
@@ -72,6 +76,19 @@ def pages() -> dict[str, str]:
         | commands.command_pages()
         | {commands.ARGUMENTS: commands.arguments_page()}
     )
+
+
+def parity(text: str) -> str:
+    """The page of comparisons with reference implementations, from its YAML file."""
+    lines = ["# Parity", "", "How each scorer, data loader and method compares with its [reference implementation]"]
+    lines[-1] += "(../../docs/evidence.md#reference-implementations)."
+    for section, rows in yaml.safe_load(text).items():
+        lines += ["", f"## {section}", "", "| what | reference | largest difference | deliberate differences |"]
+        lines.append("|---|---|---|---|")
+        for row in rows:
+            cells = (row["what"], row["reference"], row["difference"], row.get("deliberate", "-"))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
 
 
 def api_pages() -> dict[str, str]:
