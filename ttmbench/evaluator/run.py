@@ -137,7 +137,7 @@ def _load_model(
         record.describe_model(model, trained_on(registry, config.model, config.model_args, adapter))
         if config.assertions:
             check_names(config.assertions, metrics_by_task(chosen.tasks), filters_of(config, model))
-    check_model(config, model)
+    check_model(config, model, registry.adapts(config))
     for remark in remarks(adapter):
         warn(remark)
     return model
