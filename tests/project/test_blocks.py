@@ -83,7 +83,7 @@ def package_of(page: str, folder: Path) -> tuple[list[tuple[str, str]], list[lis
 
 
 def test_the_page_on_adapters_makes_a_package_that_works(tmp_path):
-    """Its files in the package that its command makes, its tests, its program, its commands as an installed plugin's."""
+    """Its files in the package that its command makes: tests, program, and commands as an installed plugin's."""
     tmp_path /= "my-models"
     assert main(["new", "adapter", "my-models", "--output_path", str(tmp_path)]) == 0
     marked, words = package_of("add-an-adapter.md", tmp_path)
