@@ -24,12 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import benchmark_pages as benchmarks
 import command_pages as commands
-<<<<<<< HEAD
-import result_keys
-=======
 import published_tables
+import result_keys
 import tables
->>>>>>> main
 import task_keys
 
 from ttmbench._util import limits

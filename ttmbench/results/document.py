@@ -192,8 +192,8 @@ class ResultsDocument(Part):
         "resumed. Part of run_key; absent for stored scores.",
     )
     hardware: Free[dict[str, Any]] = Field(
-        description="platform, machine, cpus, accelerator, torch_threads, and cpu_capability: the instructions that "
-        "torch uses (AVX2, AVX512); the last two are null without torch."
+        description="platform, machine, cpus, accelerator, matmul_precision, torch_threads, and cpu_capability: the "
+        "instructions that torch uses (AVX2, AVX512); the last two are null without torch."
     )
     total_evaluation_time_seconds: Recorded[Real] = Field(description="Seconds so far.")
     command: Recomputed[str] = Field(description="Command line, secrets redacted; empty from Python without one.")
