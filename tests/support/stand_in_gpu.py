@@ -154,7 +154,7 @@ def _output(function, args: Sequence[object], kwargs: Mapping[str, object]):
     if not any(one.is_meta for one in tensors):
         return function(*args, **given)
     if function._schema.name == "aten::_local_scalar_dense":
-        return args[0].dtype.is_floating_point and 1.0 or 1
+        return 1.0 if args[0].dtype.is_floating_point else 1
     if function._schema.name == "aten::copy_" and not args[0].is_meta:
         return args[0]
     given = {key: "meta" if key == "device" and value is not None else value for key, value in given.items()}
