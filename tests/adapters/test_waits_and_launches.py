@@ -19,8 +19,8 @@ from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
 
-# Module, small model, its options; launches of a scoring pass and of a training step in fp32, the same in bf16; waits in
-# libraries, of both. All a tenth more than was counted with torch 2.15 and transformers 5.23.
+# Module, small model, its options; launches of a scoring pass and of a training step in fp32, the same in bf16; waits
+# in libraries, of both. All a tenth more than was counted with torch 2.15 and transformers 5.23.
 CONTRASTIVE = [
     ("hf", "clip", {}, (125, 315), (205, 485)),
     ("hf", "siglip", {}, (130, 330), (225, 535)),
