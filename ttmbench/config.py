@@ -23,6 +23,7 @@ from ttmbench._util.option_values import (
     nested,
     of_this_machine,
     read_batch_size,
+    read_country,
     read_dtype,
     read_limit,
     read_rerank,
@@ -243,6 +244,8 @@ class RunConfig(BaseModel):
         baseline: a results document of another run to compare with.
         track: experiment trackers.
         track_args: their settings; ``wandb.mode`` is for one of them, ``project`` for all that have it.
+        energy: measure the energy of every task with codecarbon, and its CO2 in this country: an ISO 3166-1 code of
+            three letters, or ``auto`` for that of the environment (CODECARBON_COUNTRY_ISO_CODE), if any.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: Wilson's score interval, or a bootstrap over groups.
         seed: of everything except TTM and SimpleMatch, and the first of ``seeds`` by default.
@@ -290,6 +293,7 @@ class RunConfig(BaseModel):
     baseline: str | None = None
     track: list[Literal["wandb", "trackio", "tensorboard"]] = []
     track_args: Arguments = {}
+    energy: str | None = None
     bootstrap_iters: int = Field(1000, ge=0)
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
@@ -302,8 +306,9 @@ class RunConfig(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without methods, as configurations were before there were any: with the same digest."""
-        return {key: value for key, value in dump(self).items() if value or key not in ("methods", "method_args")}
+        """Without methods and energy, as configurations were before there were any: with the same digest."""
+        later = ("methods", "method_args", "energy")
+        return {key: value for key, value in dump(self).items() if value or key not in later}
 
     @field_validator("rerank", mode="before")
     @classmethod
@@ -319,10 +324,10 @@ class RunConfig(BaseModel):
         pairs = nested(pairs, ("device_map", "max_memory", "quantization_config"))
         return {key: read_dtype(item) if key in ("dtype", "weights_dtype") else item for key, item in pairs.items()}
 
-    @field_validator("dtype", "batch_size", "limit", mode="before")
+    @field_validator("dtype", "batch_size", "limit", "energy", mode="before")
     @classmethod
     def _read_spelling(cls, value: object, info: ValidationInfo) -> object:
-        readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit}
+        readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit, "energy": read_country}
         return None if value is None else readers[str(info.field_name)](value)
 
     @property

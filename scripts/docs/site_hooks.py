@@ -18,8 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 sys.path.insert(0, str(Path(__file__).parent))
 
+import benchmark_pages as benchmarks
 import command_pages as commands
 import task_keys
 
@@ -38,9 +41,12 @@ FILES = {
     "CONTRIBUTING.md": "contributing.md",
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "reporting.md",
+    "tests/evidence/parity.yaml": "parity.md",
 }
 # Files of docs/ that the site does not show: decision records and the architecture, for developers.
 OUTSIDE = ("adr/", "architecture.md")
+# A page for each benchmark, made from its task files.
+BENCHMARKS = "benchmarks/"
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 PICTURE = re.compile(r'<picture>.*?<img alt="([^"]*)" src="([^"]*)"[^>]*>.*?</picture>', flags=re.DOTALL)
@@ -50,8 +56,28 @@ CODE = re.compile(r"`[^`\n]+`")
 def pages() -> dict[str, str]:
     """Every page that no file of docs/ is: place on the site -> Markdown, links as in the repository."""
     made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
+    made["parity.md"] = parity(made["parity.md"])
     made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"
-    return made | api_pages() | commands.command_pages() | {commands.ARGUMENTS: commands.arguments_page()}
+    return (
+        made
+        | api_pages()
+        | benchmarks.pages()
+        | commands.command_pages()
+        | {commands.ARGUMENTS: commands.arguments_page()}
+    )
+
+
+def parity(text: str) -> str:
+    """The page of comparisons with reference implementations, from its YAML file."""
+    lines = ["# Parity", "", "How each scorer, data loader and method compares with its [reference implementation]"]
+    lines[-1] += "(../../docs/evidence.md#reference-implementations)."
+    for section, rows in yaml.safe_load(text).items():
+        lines += ["", f"## {section}", "", "| what | reference | largest difference | deliberate differences |"]
+        lines.append("|---|---|---|---|")
+        for row in rows:
+            cells = (row["what"], row["reference"], row["difference"], row.get("deliberate", "-"))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
 
 
 def api_pages() -> dict[str, str]:
@@ -126,10 +152,12 @@ def _place(file: str) -> str | None:
     """Where a file or folder of the repository is on the site; None if it is not there."""
     if file in FILES:
         return FILES[file]
+    if file.startswith("tasks/"):
+        return benchmarks.page_of(file)
     if not file.startswith("docs/"):
         return None
     inside = file.removeprefix("docs/")
-    if inside.startswith("api/"):
+    if inside.startswith(("api/", BENCHMARKS)):
         return inside
     if inside.startswith(OUTSIDE) or not (ROOT / file).is_file():
         return None
@@ -163,8 +191,12 @@ def slug(text: str, separator: str) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Anchors as on GitHub, and the package of this checkout for the API."""
+    """Anchors as on GitHub, the pages of benchmarks, and the package of this checkout for the API."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
+    for entries in (entries for section in config.nav for entries in section.values() if isinstance(entries, list)):
+        for entry in entries:
+            if isinstance(entry, dict) and BENCHMARKS in entry.values():
+                entry.update(dict.fromkeys(entry, sorted(benchmarks.pages())))
     sys.path.insert(0, str(ROOT))
     return config
 

@@ -38,7 +38,7 @@ from ttmbench.ttm.trainer import TrainingState
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
 CHECKPOINTS = ["iteration_1.safetensors", "iteration_2.safetensors", "training.safetensors"]
-TIMES = {"date", "timing", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}
+TIMES = {"date", "timing", "efficiency", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}
 
 
 class Killed(BaseException):

@@ -39,7 +39,7 @@ HERE = {
     },
     "yaml": {"reproduce.md", "running.md", "sweep.md", "task-file.md"},
     "toml": {"add-a-method.md", "add-an-adapter.md", "hooks.md"},
-    "text": {"add-a-task.md", "architecture.md", "tasks.md"},
+    "text": {"add-a-task.md", "architecture.md"},
 }
 ELSEWHERE = {  # test_docs.py, test_lessons.py, test_reference.py and test_readme.py
     "python": {"running.md", *WALKED, *LESSONS},
@@ -269,15 +269,6 @@ def test_a_new_task_has_the_files_that_are_listed(tmp_path, monkeypatch):
     assert main(["new", "task", "my_photos"]) == 0
     folder, *names = (line.split()[0] for line in text.splitlines())
     assert sorted(names) == sorted(path.name + "/" * path.is_dir() for path in (tmp_path / folder).iterdir())
-
-
-def test_the_data_folder_has_what_task_files_name():
-    ((_, text),) = blocks(ROOT / "docs" / "tasks.md", "text")
-    named = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tasks").glob("*.yaml"))
-    for line in text.splitlines():
-        parts = line.split()[0].partition("*")[0].strip("/,").split("/")
-        place = "/".join(parts[: 1 if "..." in line else 2])  # below that are the files of an archive
-        assert re.search(rf"(?<![\w/]){re.escape(place)}\b", named), line
 
 
 def test_the_page_on_parts_brings_four_that_run_and_resume(tmp_path):

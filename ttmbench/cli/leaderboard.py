@@ -21,6 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
     published = "Published numbers: a CSV file, a table name, or all"
     parser.add_argument("--published", metavar="FILE|TABLE", action="append", help=published)
+    parser.add_argument("--cost", action="store_true", help="Also show time, speed, memory and energy")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: DIR)")
     parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
     parser.add_argument("--docs", metavar="URL", help="Address of the documentation that the website links to")
@@ -44,10 +45,10 @@ def leaderboard(options: argparse.Namespace) -> int:
         echo(f"{site / 'index.html'} ({len(files)} files)")
         return 0
     texts = {
-        "leaderboard.json": to_json(as_document(board)),
-        "leaderboard.csv": formats.to_csv(board),
-        "leaderboard.md": formats.to_markdown(board),
-        "leaderboard.tex": formats.to_latex(board),
+        "leaderboard.json": to_json(as_document(board, options.cost)),
+        "leaderboard.csv": formats.to_csv(board, options.cost),
+        "leaderboard.md": formats.to_markdown(board, options.cost),
+        "leaderboard.tex": formats.to_latex(board, options.cost),
         "leaderboard.html": to_html(board, made),
     }
     echo(texts["leaderboard.md"])
