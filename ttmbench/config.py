@@ -43,7 +43,6 @@ _WITHOUT_A_SOURCE = (
 NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"the paper's value is legible in no copy at hand; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
-SELFTRAIN = "selftrain"  # the method that is TTM with another rule for pseudo-labels
 PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
 _UNSAID = ("train", "part_args", *PART_KINDS)  # in records, where they are the defaults
 Settings = Mapping[str, Any]
@@ -331,9 +330,13 @@ class RunConfig(BaseModel):
         return None if value is None else readers[str(info.field_name)](value)
 
     @property
-    def adapts(self) -> bool:
-        """Whether the run adapts the model by TTM or a variant of it."""
-        return self.ttm or self.simple_match or self.oracle or SELFTRAIN in self.methods
+    def own_columns(self) -> list[str]:
+        """Methods with options of their own (TTM and its variants) by the filters of their numbers, in their order."""
+        columns: dict[str, bool] = {"simple_match": self.simple_match, "ttm": self.ttm}
+        for name in self.ttm_controls:
+            columns[name] = True
+        columns |= {"holdout": self.ttm and self.ttm_holdout is not None, "oracle": self.oracle}
+        return [name for name, is_asked in columns.items() if is_asked]
 
     @property
     def arithmetic(self) -> object:
@@ -360,14 +363,13 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
-    test_time = config.adapts, "is for test-time training, so it needs ttm, simple_match or oracle"
     named, left = bool(config.methods), config.ttm or config.simple_match or bool(config.methods)
-    any_method = config.adapts or named, f"{test_time[1]}, or methods"
+    trains = bool(config.own_columns) or named, "is for test-time training, so it needs ttm, simple_match or oracle"
     ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
     needs = {
-        **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
-        "seeds": any_method,
+        **dict.fromkeys(("ttm_args", "ttm_preset"), trains),
+        "seeds": (trains[0], f"{trains[1]}, or methods"),
         "method_args": (named, "is for methods, so it needs methods"),
         "ttm_controls": ttm,
         **dict.fromkeys(("ttm_holdout", "ttm_also", "audit_labels"), (ttm[0] or named, f"{ttm[1]}, or methods")),

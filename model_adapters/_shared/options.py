@@ -360,6 +360,10 @@ class ServedOptions(Choosing):
     """``log_odds`` of yes, its ``probability``, or that of the token "Yes" alone (``yes_token``)."""
     on_refusal: Literal["error", "wrong"] | None = None
     """With VQAScore, ``error`` (the default) or ``wrong`` for groups with a pair that has no score."""
+    batch_requests: Text | None = None
+    """Write the questions into this file of OpenAI's batch API instead of asking them."""
+    batch_answers: Text | None = None
+    """Read answers from a batch's output: a file, or a folder of such files."""
     offline: bool = False
     """Use stored answers only."""
 

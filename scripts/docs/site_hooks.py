@@ -24,6 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import benchmark_pages as benchmarks
 import command_pages as commands
+import published_tables
+import tables
 import task_keys
 
 if TYPE_CHECKING:
@@ -45,6 +47,11 @@ FILES = {
 }
 # Files of docs/ that the site does not show: decision records and the architecture, for developers.
 OUTSIDE = ("adr/", "architecture.md")
+# Data of the repository -> the page that shows it.
+MADE = {
+    "model_adapters/named_models.json": "named-models.md",
+    "ttmbench/reproduce/published": "published-numbers.md",
+}
 # A page for each benchmark, made from its task files.
 BENCHMARKS = "benchmarks/"
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", flags=re.MULTILINE | re.DOTALL)
@@ -62,6 +69,10 @@ def pages() -> dict[str, str]:
         made
         | api_pages()
         | benchmarks.pages()
+        | {
+            MADE["ttmbench/reproduce/published"]: published_tables.page(),
+            MADE["model_adapters/named_models.json"]: tables.page(),
+        }
         | commands.command_pages()
         | {commands.ARGUMENTS: commands.arguments_page()}
     )
@@ -152,6 +163,8 @@ def _place(file: str) -> str | None:
     """Where a file or folder of the repository is on the site; None if it is not there."""
     if file in FILES:
         return FILES[file]
+    if file in MADE:
+        return MADE[file]
     if file.startswith("tasks/"):
         return benchmarks.page_of(file)
     if not file.startswith("docs/"):
