@@ -28,7 +28,12 @@ def words(text):
 def test_a_lesson_runs_and_prints_what_it_shows(page, lessons, tmp_path):
     found = lessons.blocks(page)
     assert len(found) >= 7
-    surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "130", "TTMBENCH_CACHE": str(tmp_path / ".cache")}
+    surroundings = {
+        **os.environ,
+        "MPLBACKEND": "Agg",
+        "COLUMNS": lessons.WIDTH,
+        "TTMBENCH_CACHE": str(tmp_path / ".cache"),
+    }
     program = lessons.program(found, STORED)
     done = processes.run(["-c", program], cwd=tmp_path, env=surroundings, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-4000:]
