@@ -11,7 +11,7 @@ from ttmbench._util.files import to_json, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.html.board_page import to_html
-from ttmbench.report.html.site import check_place, write_site
+from ttmbench.report.html.site_files import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
 from ttmbench.reproduce.beside_runs import published_beside_runs
 

@@ -45,7 +45,7 @@ def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False,
             )
             for name in names
         ]
-        print_table(columns, [[_text(row, name) for name in names] for row in rows])
+        print_table(columns, [[_text(row, name, is_long) for name in names] for row in rows])
     return 0
 
 
@@ -157,15 +157,17 @@ _ROWS = {
 _LONG = {
     "tasks": ("kind", "tags", "description"),
     "models": ("aliases", "plugin", "license", "extra", "note"),
-    "methods": ("reset", "track", "order_dependent", "assumes_matching", "plugin", "summary"),
+    "methods": ("reset", "order_dependent", "assumes_matching", "plugin", "summary"),
 }
 """Columns that only ``--long`` shows."""
 _KINDS = {"groups": "number", "size": "number"}
 
 
-def _text(row: Row, name: str) -> str:
+def _text(row: Row, name: str, is_long: bool) -> str:
     """A cell of the table. That a method needs gradients too is said by the column ``trains``."""
     value = row[name]
+    if name == "reference" and not is_long:
+        return _cell(str(value).removeprefix("arXiv:"))
     if name == "needs" and isinstance(value, list):
         value = [need for need in value if need != "gradients"] or value
     return _cell(value)
