@@ -56,4 +56,4 @@ def test_a_lesson_goes_on_without_a_file_that_is_not_part_of_the_project(lessons
     (page,) = [page for page in PAGES if any(block.needs for block in lessons.blocks(page))]
     found = lessons.blocks(page)
     program = lessons.program(found, tmp_path)
-    assert "clip.jsonl" not in program and program.count(lessons.END) == len(found)
+    assert "'clip.jsonl'" not in program and program.count(lessons.END) == len(found)
