@@ -1,13 +1,11 @@
-"""The screenshots of the documentation: a report and a leaderboard of the reference runs, and the site itself.
+"""The screenshots of the documentation: a report and a leaderboard of the reference runs.
 
     ttmbench --model tiny-clip --tasks builtin --simple_match --ttm --seeds 0,1,2,3 --log_samples --output_path shown
     python scripts/docs/page_screenshots.py shown
-    make docs && python scripts/docs/page_screenshots.py --site site
 
 They are taken in an installed Chromium. The run is that of results/reference with samples, which are too large to be
 kept there; its numbers must be the same. ``--boards`` takes those of the leaderboard and its site alone, which need no
-samples. ``scripts/docs/reference.py check`` says when screenshots show something else than the reference, or than the
-first lines of the pages.
+samples. ``scripts/docs/reference.py check`` says when screenshots show something else than the reference.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ COLORS = 256
 class Shot:
     """One screenshot of a width and height in CSS pixels, from the element ``begin`` on; ``before`` it a reader acts.
 
-    The page is ``report``, ``leaderboard``, ``board_site`` (its start page), ``board_task``, or a page of the site.
+    The page is ``report``, ``leaderboard``, ``board_site`` (its start page) or ``board_task``.
     """
 
     page: str
@@ -71,13 +69,6 @@ SHOTS = {
     "leaderboard_site.png": Shot("board_site", "body", 1100, 860),
     "leaderboard_site_task.png": Shot("board_task", "body", 1100, 860),
 }
-SITE_SHOTS = {
-    "site_start.png": Shot("index.html", "header", 1240, 700),
-    "site_start_dark.png": Shot("index.html", "header", 1240, 700, dark=True),
-    "site_tasks.png": Shot("tasks.html", "header", 1240, 640),
-    "site_tasks_dark.png": Shot("tasks.html", "header", 1240, 640, dark=True),
-}
-
 
 _SHOW_EVERYTHING = """() => Promise.all([...document.images].map(image => {
     image.loading = "eager";
@@ -169,14 +160,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="?", help="folder of the run with samples")
     parser.add_argument("--boards", action="store_true", help="the leaderboard and its site")
-    parser.add_argument("--site", type=Path, metavar="FOLDER", help="the built site")
     options = parser.parse_args()
     if why_not():
         sys.exit(why_not())
     if options.runs is not None or options.boards:
         take_of_runs(options.runs)
-    if options.site is not None:
-        take(SITE_SHOTS, {shot.page: options.site / shot.page for shot in SITE_SHOTS.values()})
 
 
 if __name__ == "__main__":

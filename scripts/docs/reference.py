@@ -47,8 +47,6 @@ MAIN = FOLDER / "builtin.json"
 TRANSFER = FOLDER / "study_transfer.json"
 IMAGES = ROOT / "docs" / "images"
 RECORD = IMAGES / "reference.json"
-# Screenshot of the site -> the page that it shows, and where on it the text below the screenshot begins.
-SITE = {"site_start": ("README.md", "\n## "), "site_tasks": ("docs/tasks.md", "\n|")}
 HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in figures.COLUMNS))
 
 
@@ -150,10 +148,7 @@ def shown_numbers(document: ResultsDocument) -> str:
 
 
 def shown_in(name: str) -> str:
-    """Digest of what a screenshot has to show: numbers of all runs or of `MAIN`, or the first lines of a page."""
-    for shot, (page, end) in SITE.items():
-        if name.startswith(shot):
-            return digest((ROOT / page).read_text(encoding="utf-8").partition(end)[0])
+    """Digest of the numbers that a screenshot has to show: of all runs or of `MAIN`."""
     if name.startswith("leaderboard"):
         return digest([shown_numbers(run.document) for run in runs()])
     return shown_numbers(read_document(MAIN))

@@ -41,7 +41,7 @@ def copied(scripts, monkeypatch, tmp_path):
     """The script on copies of everything that it reads and writes."""
     for folder in ("results/reference", "docs/images", "ttmbench/reproduce/published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    for page in ("README.md", "docs/builtin.md", "docs/methods-compared.md", "docs/tasks.md"):
+    for page in ("README.md", "docs/builtin.md", "docs/methods-compared.md"):
         shutil.copy(ROOT / page, tmp_path / page)
     for module, names in (
         (scripts, ("ROOT", "FOLDER", "FIRST", "MAIN", "TRANSFER", "IMAGES", "RECORD")),

@@ -30,19 +30,19 @@ def test_nothing_in_the_configuration_asks_another_host():
 @pytest.mark.parametrize(
     ("page", "link", "turned"),
     [
-        ("index.md", "[x](docs/concepts.md#metrics)", "[x](concepts.md#metrics)"),
+        ("index.md", "[x](docs/metrics.md#definitions)", "[x](metrics.md#definitions)"),
         ("index.md", "![x](docs/images/styles.png)", "![x](images/styles.png)"),
         ("index.md", "[x](docs/adr)", "x"),
-        ("concepts.md", "[x](architecture.md)", "x"),
-        ("concepts.md", "[x](../CONTRIBUTING.md#tests)", "[x](contributing.md#tests)"),
+        ("metrics.md", "[x](architecture.md)", "x"),
+        ("metrics.md", "[x](../CONTRIBUTING.md#tests)", "[x](contributing.md#tests)"),
         ("lessons/first-lesson.md", "[x](first-lesson.ipynb)", "[x](first-lesson.ipynb)"),
-        ("lessons/first-lesson.md", "[x](../concepts.md)", "[x](../concepts.md)"),
+        ("lessons/first-lesson.md", "[x](../metrics.md)", "[x](../metrics.md)"),
         ("lessons/first-lesson.md", "[`chance`](../../ttmbench/chance.py)", "`chance`"),
         ("contributing.md", "[x](https://example.org) [y](#tests)", "[x](https://example.org) [y](#tests)"),
         (
             "contributing.md",
-            "![x](docs/images/site_start.png)",
-            "![x](images/site_start.png#only-light)![x](images/site_start_dark.png#only-dark)",
+            "![x](docs/images/group.svg)",
+            "![x](images/group.svg#only-light)![x](images/group_dark.svg#only-dark)",
         ),
         (
             "index.md",

@@ -43,6 +43,7 @@ def print_task(task: Record) -> None:
             "defects": "; ".join(str(defect) for defect in group.get("known_defects") or []),
             "template": task.get("caption_template"),
             "evidence": ", ".join(f"{what}: {certainty}" for what, certainty in task["evidence"].items()),
+            "notes": " ".join(task["notes"]),
             "tags": ", ".join(task["tag"]),
             "TTM": f"the paper's settings for {', '.join(presets)} (--ttm_preset paper)" if presets else None,
         }

@@ -50,9 +50,11 @@ def show(options: argparse.Namespace) -> int:
 
 def _task(name: str, registry: Registry) -> Record:
     from ttmbench.cli.published_page import in_brief
+    from ttmbench.data.benchmarks import benchmark_of
     from ttmbench.reproduce.lookup import of_task, published_rows
 
     spec = find_task(registry, name).spec
+    benchmark = benchmark_of(spec.task)
     metrics = {}
     for metric in map(registry.metric, spec.metrics):
         described = metric if spec.kind != "groups" else metric_for(metric, spec.shape)
@@ -60,7 +62,8 @@ def _task(name: str, registry: Registry) -> Record:
         metrics[metric.name] = row
     presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
     published = in_brief(of_task(published_rows(registry), spec.task), name, registry, is_task=True)
-    return {**spec.model_dump(mode="json"), "metrics": metrics, "ttm": presets, "published": published}
+    notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
+    return {**spec.model_dump(mode="json"), **notes, "metrics": metrics, "ttm": presets, "published": published}
 
 
 def _model(name: str, registry: Registry) -> Record:

@@ -1,0 +1,18 @@
+"""Every shipped task belongs to one benchmark, whose selection finds its tasks."""
+
+from __future__ import annotations
+
+from ttmbench.data.benchmarks import benchmark_of, benchmarks
+from ttmbench.data.catalog import all_tasks, select_tasks
+from ttmbench.plugins.registry import build_registry
+
+
+def test_every_task_belongs_to_one_benchmark():
+    registry = build_registry()
+    for task in all_tasks(registry):
+        assert [one.name for one in benchmarks() if one.has(task)] == [benchmark_of(task).name], task
+    for one in benchmarks():
+        for task in select_tasks(registry, one.run.split(",")):
+            assert one.has(task), (one.name, task)
+        assert all(any(one.has(task) for task in select_tasks(registry, [pattern])) for pattern in one.tasks)
+    assert benchmark_of("my_photos") is None
