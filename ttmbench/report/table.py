@@ -172,19 +172,19 @@ def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -
     widths = _fitted(columns, _natural(columns, rows), width, TEXT, "text")
     if _total(widths) <= width:
         return list(columns), [list(row) for row in rows], widths
-    columns, rows = _without_headings(columns, rows)
+    columns, cells = _without_headings(columns, rows)
     while True:
         droppable = [at for at, column in enumerate(columns) if column.kind != "key"]
         is_last = len(droppable) == 1
-        widths = _fitted(columns, _natural(columns, rows), width, TEXT, "text")
+        widths = _fitted(columns, _natural(columns, cells), width, TEXT, "text")
         widths = _fitted(columns, widths, width, LEAST if is_last else KEY, "key")
         widths = _fitted(columns, widths, width, LEAST, "text") if is_last else widths
         if _total(widths) <= width:
-            return columns, rows, widths
+            return columns, cells, widths
         if not droppable:
-            return columns, rows, _fitted(columns, widths, width, 1, "key")
+            return columns, cells, _fitted(columns, widths, width, 1, "key")
         drop = min(droppable, key=lambda at: (columns[at].importance, -at))
-        rows = [row if _spans(row, columns) else [*row[:drop], *row[drop + 1 :]] for row in rows]
+        cells = [row if _spans(row, columns) else [*row[:drop], *row[drop + 1 :]] for row in cells]
         columns = [*columns[:drop], *columns[drop + 1 :]]
 
 
