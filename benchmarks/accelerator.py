@@ -1,10 +1,12 @@
-"""Times TTM on an accelerator: siglip-b16's architecture with random weights, 400 groups, 10 iterations of 30 epochs.
+"""Times TTM on an accelerator: a SigLIP's architecture with random weights, and on request the authors' way of loading.
 
-    python benchmarks/accelerator.py                      # on CUDA, fp32 and bf16
-    python benchmarks/accelerator.py --device cpu --width 64 --layers 1 --groups 8 --iterations 1 --epochs 1
+    python benchmarks/accelerator.py                      # siglip-b16 on CUDA, fp32, tf32 and bf16
+    python benchmarks/accelerator.py --dtypes bf16 --width 1024 --layers 24 --side 256          # siglip-l16
+    python benchmarks/accelerator.py --device cpu --dtypes fp32 --width 64 --layers 1 --groups 8 --beside 1
 
 Reports seconds, images a second in training, memory, and the share of what a large matrix product reaches on the same
-device.
+device in the same precision. ``--beside N`` also times `straightforward.py` in float32, whose images come from N worker
+processes. The file of ``--output`` is written after every run.
 """
 
 from __future__ import annotations
@@ -19,16 +21,20 @@ from typing import Any
 import numpy as np
 import torch
 from material import FORMATS, make_groups_of_files, make_siglip
+from straightforward import Settings, Straightforward
 from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import logging
 
 from ttmbench import schedules
-from ttmbench.config import TTMConfig
+from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.evaluator.determinism import arithmetic_of
 from ttmbench.model_adapters import hf
 from ttmbench.scoring.inputs import take
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.algorithm import adapt
 from ttmbench.types import Group, ScheduleSpec
+
+RATE = 1e-5
 
 
 def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Namespace) -> dict:
@@ -52,7 +58,7 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
             raw,
             config=config,
             schedule=ScheduleSpec("linear", schedules.linear),
-            learning_rate=1e-5,
+            learning_rate=RATE,
             seed=0,
         )
     )
@@ -65,6 +71,7 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
         "prepare_seconds": prepare_seconds,
         "score_seconds": score_seconds,
         "ttm_seconds": seconds,
+        "total_seconds": prepare_seconds + score_seconds + seconds,
         "trained_images": images,
         "images_per_second": images / seconds,
         "flops_per_trained_image": flops / (2 * options.batch),
@@ -72,6 +79,26 @@ def time_run(model: Path, groups: list[Group], dtype: str, options: argparse.Nam
         "gigabytes": torch.cuda.max_memory_allocated() / 1e9 if on_cuda else None,
         "share_of_peak": images / seconds * flops / (2 * options.batch) / peak,
         "first_and_last_loss": [steps[0].loss[:1], steps[-1].loss[-1:]],
+    }
+
+
+def time_straightforward(model: Path, groups: list[Group], options: argparse.Namespace) -> dict:
+    """The same run as Algorithm 1 reads, with the DataLoader's processes: all seconds, images a second."""
+    files = [[Path(image.name) for image in group.images] for group in groups]
+    captions = [group.captions for group in groups]
+    straight = Straightforward(model, files, captions, options.device, options.beside)
+    started = time.perf_counter()
+    history = straight.run(Settings(options.iterations, options.epochs, options.batch, RATE, seed=0))
+    _wait(options.device)
+    seconds = time.perf_counter() - started
+    images = 2 * options.epochs * sum(len(step.selected) for step in history)
+    losses = [history[0].losses[:1], history[-1].losses[-1:]]
+    return {
+        "total_seconds": seconds,
+        "trained_images": images,
+        "images_per_second": images / seconds,
+        "seconds_by_stage": dict(straight.clock.seconds),
+        "first_and_last_loss": losses,
     }
 
 
@@ -88,7 +115,7 @@ def flops_of_a_step(adapter: Any, prepared: Any, batch: int) -> float:
 
 def matrix_peak(device: str, dtype: str, size: int) -> float:
     """Floating-point operations a second of the best of several products of square matrices."""
-    kind = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
     matrix = torch.randn(size, size, device=device, dtype=kind)
     best = np.inf
     for _ in range(10):
@@ -105,22 +132,29 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def main() -> None:
-    """Makes the material, runs each precision, prints and, on request, writes JSON."""
+def read_options() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtypes", nargs="+", choices=("fp32", "bf16"), default=["fp32", "bf16"])
+    parser.add_argument("--dtypes", nargs="+", choices=("fp32", "tf32", "bf16"), default=["fp32", "tf32", "bf16"])
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--beside", type=int, metavar="N", help="also the authors' loader, with so many workers")
     parser.add_argument("--groups", type=int, default=400)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--side", type=int, default=224, help="of an image, in pixels")
     parser.add_argument("--images", choices=FORMATS, default="jpeg")
-    parser.add_argument("--iterations", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--iterations", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch", type=int, default=50, help="groups in a batch")
     parser.add_argument("--matrix", type=int, help="side of the matrices of the peak")
     parser.add_argument("--output", type=Path, help="JSON file")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Makes the material, runs each precision, prints and, on request, writes JSON."""
+    options = read_options()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     report: dict = {
@@ -129,16 +163,24 @@ def main() -> None:
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU",
         "runs": {},
     }
+
+    def add(name: str, run: dict) -> None:
+        report["runs"][name] = run
+        print(f"{name}: {json.dumps(run)}", flush=True)
+        if options.output is not None:
+            options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
     with tempfile.TemporaryDirectory() as folder:
         model, images = Path(folder) / "model", Path(folder) / "images"
         images.mkdir()
-        make_siglip(model, options.width, options.layers)
+        make_siglip(model, options.width, options.layers, side=options.side)
         groups = make_groups_of_files(images, options.groups, options.images)
         for dtype in options.dtypes:
-            report["runs"][dtype] = time_run(model, groups, dtype, options)
-            print(f"{dtype}: {json.dumps(report['runs'][dtype])}", flush=True)
-    if options.output is not None:
-        options.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            settings = RunConfig(model="hf", tasks=["timed"], device=options.device, dtype=dtype)  # type: ignore[arg-type]
+            with arithmetic_of(settings):
+                add(dtype, time_run(model, groups, dtype, options))
+        if options.beside is not None:
+            add("straightforward", time_straightforward(model, groups, options))
 
 
 if __name__ == "__main__":

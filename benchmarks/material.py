@@ -74,19 +74,19 @@ def make_clip(folder: Path, width: int, layers: int, words: int = 2000) -> None:
     CLIPImageProcessor(size={"shortest_edge": 224}, crop_size={"height": 224, "width": 224}).save_pretrained(folder)
 
 
-def make_siglip(folder: Path, width: int, layers: int, patch: int = 16) -> None:
-    """A random SigLIP of 224 pixels and 64 tokens; width 768, 12 layers and patches of 16 are siglip-b16's."""
+def make_siglip(folder: Path, width: int, layers: int, patch: int = 16, side: int = 224) -> None:
+    """A random SigLIP of 64 tokens; width 768, 12 layers, patches of 16 and 224 pixels are siglip-b16's."""
     from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
 
     torch.manual_seed(0)
     tower = _tower(width, layers)
     config = SiglipConfig(
         text_config={**tower, "vocab_size": 32000, "max_position_embeddings": 64, "projection_size": width},
-        vision_config={**tower, "image_size": 224, "patch_size": patch},
+        vision_config={**tower, "image_size": side, "patch_size": patch},
     )
     SiglipModel(config).save_pretrained(folder)
     _tokenizer(length=64).save_pretrained(folder)
-    SiglipImageProcessor(size={"height": 224, "width": 224}).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
 
 
 def _tower(width: int, layers: int) -> dict[str, int]:

@@ -2,7 +2,8 @@
 
 Images are opened and preprocessed whenever they are needed, every batch is scored against itself, evaluation and
 matching each run the model, captions are padded to the model's maximum. It shares no code with the package; only the
-random streams of the batches are the same, so that both give the same numbers.
+random streams of the batches are the same, so that both give the same numbers. With ``workers`` images come from
+torch's DataLoader, whose processes are started for every pass over the data, as float32, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
 
@@ -64,8 +66,16 @@ class Iteration:
 class Straightforward:
     """A model and a task's files, 2x2 groups, and nothing kept from one step to the next."""
 
-    def __init__(self, folder: Path, images: Sequence[Sequence[Path]], captions: Sequence[Sequence[str]]) -> None:
-        self.model = AutoModel.from_pretrained(folder)
+    def __init__(
+        self,
+        folder: Path,
+        images: Sequence[Sequence[Path]],
+        captions: Sequence[Sequence[str]],
+        device: str = "cpu",
+        workers: int = 0,
+    ) -> None:
+        self.device, self.workers = device, workers
+        self.model = AutoModel.from_pretrained(folder).to(device)
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.processor = AutoImageProcessor.from_pretrained(folder)
         self.images, self.captions = images, captions
@@ -106,12 +116,12 @@ class Straightforward:
     def group_scores(self, batch: int) -> Iterator[np.ndarray]:
         """Each batch scored against itself, of which only the blocks inside groups are used."""
         self.model.eval()
-        for start in range(0, len(self.images), batch):
-            groups = range(start, min(start + batch, len(self.images)))
-            pixels = self.preprocess([path for g in groups for path in self.images[g]])
+        starts = range(0, len(self.images), batch)
+        batches = [range(start, min(start + batch, len(self.images))) for start in starts]
+        for groups, pixels in zip(batches, self.loaded(batches), strict=True):
             tokens = self.tokenise([caption for g in groups for caption in self.captions[g]])
             with self.clock.stage("score"), torch.no_grad():
-                logits = self.model(pixel_values=pixels, **tokens).logits_per_image.numpy().astype(np.float64)
+                logits = self.model(pixel_values=pixels, **tokens).logits_per_image.cpu().numpy().astype(np.float64)
             for index in range(len(groups)):
                 block = slice(2 * index, 2 * index + 2)
                 yield logits[block, block]
@@ -129,13 +139,13 @@ class Straightforward:
         self.model.train()
         for epoch in range(settings.epochs):
             order, total = rng.permutation(len(selected)), 0.0
-            for b in range(per_epoch):
-                part = [selected[i] for i in order[b * settings.batch : (b + 1) * settings.batch]]
+            starts = range(0, len(selected), settings.batch)
+            parts = [[selected[i] for i in order[start : start + settings.batch]] for start in starts]
+            for b, (part, pixels) in enumerate(zip(parts, self.loaded(parts), strict=True)):
                 done = (epoch * per_epoch + b) / (per_epoch * settings.epochs)
                 optimizer.param_groups[0]["lr"] = (
                     settings.learning_rate * 0.95 ** (iteration - 1) * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
                 )
-                pixels = self.preprocess([path for g in part for path in self.images[g]])
                 tokens = self.tokenise([self.captions[g][c] for g in part for c in labels[g]])
                 with self.clock.stage("train"):
                     loss = self.model(pixel_values=pixels, **tokens, return_loss=True).loss
@@ -146,18 +156,43 @@ class Straightforward:
             losses.append(total / len(selected))
         return losses
 
-    def preprocess(self, paths: Sequence[Path]) -> torch.Tensor:
+    def loaded(self, batches: Sequence[Sequence[int]]) -> Iterator[torch.Tensor]:
+        """The images of each batch of groups, on the device."""
+        loader: Iterator[torch.Tensor] = map(self.preprocess, batches)
+        if self.workers:
+            rows = DataLoader(_Batches(self.preprocess, batches), batch_size=None, num_workers=self.workers)
+            loader = iter(rows)
+        for _ in batches:
+            with self.clock.stage("prepare"):
+                pixels = next(loader).to(self.device)
+            yield pixels
+
+    def preprocess(self, groups: Sequence[int]) -> torch.Tensor:
         """Opened, resized and normalised, each time."""
-        with self.clock.stage("prepare"):
-            images = [Image.open(path).convert("RGB") for path in paths]
-            pixels: torch.Tensor = self.processor(images=images, return_tensors="pt")["pixel_values"]
-            return pixels
+        images = [Image.open(path).convert("RGB") for g in groups for path in self.images[g]]
+        pixels: torch.Tensor = self.processor(images=images, return_tensors="pt")["pixel_values"]
+        return pixels
 
     def tokenise(self, captions: Sequence[str]) -> dict[str, torch.Tensor]:
         """Padded to the model's maximum."""
         with self.clock.stage("prepare"):
             length = self.model.config.text_config.max_position_embeddings
-            return dict(self.tokenizer(list(captions), padding="max_length", max_length=length, return_tensors="pt"))
+            tokens = self.tokenizer(list(captions), padding="max_length", max_length=length, return_tensors="pt")
+            return dict(tokens.to(self.device))
+
+
+@dataclass(frozen=True)
+class _Batches(Dataset[torch.Tensor]):
+    """Batches as a data set, of which a worker makes each."""
+
+    preprocess: Callable[[Sequence[int]], torch.Tensor]
+    batches: Sequence[Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.preprocess(self.batches[index])
 
 
 def main() -> None:

@@ -26,10 +26,11 @@ _OPTIONS = {
     "open_clip": "open_clip_options:OpenClipOptions",
     "embeddings": "options:EmbeddingsOptions",
     "openai": "options:ServedOptions",
+    "vllm": "engine_options:VllmOptions",
 }
 _APACHE, _BSD, _MIT = "Apache-2.0", "BSD-3-Clause", "MIT"
 _SAFETENSORS, _PICKLE, _PICKLED = "model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model"
-_NEEDS = {"open_clip": ("open_clip_torch",), "openai": ("ttmbench[api]",)}
+_NEEDS = {"open_clip": ("open_clip_torch",), "openai": ("ttmbench[api]",), "vllm": ("ttmbench[vllm]",)}
 _TINY = {"lr": 5e-4, "epochs": 5}
 _GB = 1_000_000_000
 # Image collections, as the models' papers and cards list them.
@@ -102,6 +103,11 @@ _KINDS = [
         (
             "choice",
             "forced choices of any model with a chat template: --model_args pretrained=<hub id>[,side_by_side=true]",
+            {},
+        ),
+        (
+            "vllm",
+            "vqascore, visualgpt or choice in vLLM's engine: --model_args pretrained=<hub id>[,scorer=choice]",
             {},
         ),
         ("blind", "P(caption) without the image: --model_args pretrained=<hub id>", {}),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.chat_prompts import JOINED
 from ttmbench.model_adapters._shared.image_text import ImageTextModel, load_image_text
 from ttmbench.model_adapters._shared.options import ChoiceOptions, takes
 from ttmbench.model_adapters._shared.pair_model import FrozenModel
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from transformers import BatchFeature, GenerationConfig
 
 __all__ = ["ChatChooser", "load", "locate"]
-HINT = "--model_args side_by_side=true joins them into one"
 
 
 @takes(ChoiceOptions)
@@ -72,19 +72,14 @@ class ChatChooser(FrozenModel):
         return text.strip()
 
     def _inputs(self, prompt: str, images: Sequence[Image]) -> BatchFeature:
-        if len(images) == 1:
-            return self.chat.process(self.chat.ask(prompt), images)
-        refused = f"{type(self.chat.model).__name__} cannot be shown {len(images)} images at once"
+        asked = self.chat.ask_several(prompt, len(images))
         try:
-            asked = self.chat.ask(prompt, len(images))
-            marks = asked.count(getattr(self.chat.processor, "image_token", None) or "\0")
-            counted = marks == len(images) if marks else asked != self.chat.ask(prompt, len(images) - 1)
-            inputs = self.chat.process(asked, images) if counted else None
-        except Exception as error:  # templates and processors refuse in many ways
-            raise UsageError(f"{refused}: {error}; {HINT}") from error
-        if inputs is None:
-            raise UsageError(f"{refused}: its chat template shows fewer; {HINT}")
-        return inputs
+            return self.chat.process(asked, images)
+        except Exception as error:  # processors refuse in many ways
+            if len(images) == 1:
+                raise
+            refused = f"{self.chat.architecture} cannot be shown {len(images)} images at once"
+            raise UsageError(f"{refused}: {error}; {JOINED}") from error
 
 
 def _greedy(chat: ImageTextModel, max_tokens: int) -> GenerationConfig:

@@ -211,7 +211,8 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
     from platformdirs import user_cache_path
 
     _check_address(asked.base_url)
-    key = _key(asked.api_key_env, asked.base_url, asked.offline)
+    asks = not (asked.offline or asked.batch_requests or asked.batch_answers)
+    key = _key(asked.api_key_env, asked.base_url, asks)
     parameters: Body = {"temperature": asked.temperature}
     if asked.scorer == "vqascore":
         parameters |= {"max_tokens": 1, "logprobs": True, "top_logprobs": asked.top_logprobs}
@@ -225,15 +226,15 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
     return ChoosingModel(chat, ChoiceStyle(asked.order, asked.side_by_side))
 
 
-def _key(name: str, base_url: str, offline: bool) -> str | None:
-    """The key from the environment. OpenAI's server needs one, others may not."""
+def _key(name: str, base_url: str, asks: bool) -> str | None:
+    """The key from the environment. OpenAI's server needs one where it is asked, others may not."""
     if not is_variable_name(name):
         raise UsageError(
             "api_key_env takes the name of an environment variable that holds the key, such as OPENAI_API_KEY, and not "
             "the key itself; the value given is not the name of a variable that is set, and is not shown"
         )
     key = os.environ.get(name, "").strip()
-    if not key and (base_url == OPENAI or (name != DEFAULT_KEY and name not in os.environ)) and not offline:
+    if not key and (base_url == OPENAI or (name != DEFAULT_KEY and name not in os.environ)) and asks:
         raise UsageError(f"the environment has no {name}; set it to a key of the API, or name another with api_key_env")
     if not key.isascii() or not key.isprintable():
         raise UsageError(f"the key in {name} holds characters that no header can hold; copy it again")

@@ -145,7 +145,7 @@ VOLATILE = [
     (r"\b\d+(?:\.\d+)?(?:it|pair|group|image)s?/s\b", "RATE"),
     (r"\bpid \d+", "pid N"),
 ]
-VOLATILE_KEYS = {"timing", "hardware", "packages", "date", "run_key", "code"}
+VOLATILE_KEYS = {"timing", "efficiency", "hardware", "packages", "date", "run_key", "code"}
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:

@@ -23,6 +23,7 @@ from ttmbench._util.option_values import (
     nested,
     of_this_machine,
     read_batch_size,
+    read_country,
     read_dtype,
     read_limit,
     read_rerank,
@@ -42,7 +43,6 @@ _WITHOUT_A_SOURCE = (
 NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"the paper's value is legible in no copy at hand; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
-SELFTRAIN = "selftrain"  # the method that is TTM with another rule for pseudo-labels
 PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
 _UNSAID = ("train", "part_args", *PART_KINDS)  # in records, where they are the defaults
 Settings = Mapping[str, Any]
@@ -141,7 +141,7 @@ class TTMConfig(BaseModel):
         if value == "auto":
             raise ValueError(
                 "must be a number, since no rule without labels chooses it well on all built-in tasks "
-                "(docs/learning-rate.md); 'ttmbench analyze lr' compares learning rates"
+                "(docs/finetune.md); 'ttmbench analyze lr' compares learning rates"
             )
         return value
 
@@ -243,6 +243,8 @@ class RunConfig(BaseModel):
         baseline: a results document of another run to compare with.
         track: experiment trackers.
         track_args: their settings; ``wandb.mode`` is for one of them, ``project`` for all that have it.
+        energy: measure the energy of every task with codecarbon, and its CO2 in this country: an ISO 3166-1 code of
+            three letters, or ``auto`` for that of the environment (CODECARBON_COUNTRY_ISO_CODE), if any.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: Wilson's score interval, or a bootstrap over groups.
         seed: of everything except TTM and SimpleMatch, and the first of ``seeds`` by default.
@@ -290,6 +292,7 @@ class RunConfig(BaseModel):
     baseline: str | None = None
     track: list[Literal["wandb", "trackio", "tensorboard"]] = []
     track_args: Arguments = {}
+    energy: str | None = None
     bootstrap_iters: int = Field(1000, ge=0)
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
@@ -302,8 +305,9 @@ class RunConfig(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without methods, as configurations were before there were any: with the same digest."""
-        return {key: value for key, value in dump(self).items() if value or key not in ("methods", "method_args")}
+        """Without methods and energy, as configurations were before there were any: with the same digest."""
+        later = ("methods", "method_args", "energy")
+        return {key: value for key, value in dump(self).items() if value or key not in later}
 
     @field_validator("rerank", mode="before")
     @classmethod
@@ -319,16 +323,20 @@ class RunConfig(BaseModel):
         pairs = nested(pairs, ("device_map", "max_memory", "quantization_config"))
         return {key: read_dtype(item) if key in ("dtype", "weights_dtype") else item for key, item in pairs.items()}
 
-    @field_validator("dtype", "batch_size", "limit", mode="before")
+    @field_validator("dtype", "batch_size", "limit", "energy", mode="before")
     @classmethod
     def _read_spelling(cls, value: object, info: ValidationInfo) -> object:
-        readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit}
+        readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit, "energy": read_country}
         return None if value is None else readers[str(info.field_name)](value)
 
     @property
-    def adapts(self) -> bool:
-        """Whether the run adapts the model by TTM or a variant of it."""
-        return self.ttm or self.simple_match or self.oracle or SELFTRAIN in self.methods
+    def own_columns(self) -> list[str]:
+        """Methods with options of their own (TTM and its variants) by the filters of their numbers, in their order."""
+        columns: dict[str, bool] = {"simple_match": self.simple_match, "ttm": self.ttm}
+        for name in self.ttm_controls:
+            columns[name] = True
+        columns |= {"holdout": self.ttm and self.ttm_holdout is not None, "oracle": self.oracle}
+        return [name for name, is_asked in columns.items() if is_asked]
 
     @property
     def arithmetic(self) -> object:
@@ -355,14 +363,13 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
         raise UsageError(f"{origin}: {_describe(error, RunConfig)}") from None
     if config.seeds is not None and (min(config.seeds) < 0 or len(set(config.seeds)) < len(config.seeds)):
         raise UsageError(f"{origin}: seeds must be different whole numbers from 0, got {config.seeds}")
-    test_time = config.adapts, "is for test-time training, so it needs ttm, simple_match or oracle"
     named, left = bool(config.methods), config.ttm or config.simple_match or bool(config.methods)
-    any_method = config.adapts or named, f"{test_time[1]}, or methods"
+    trains = bool(config.own_columns) or named, "is for test-time training, so it needs ttm, simple_match or oracle"
     ttm = config.ttm, "is for TTM, so it needs ttm"
     file = config.output_path is not None, "writes a file, so it needs output_path"
     needs = {
-        **dict.fromkeys(("ttm_args", "ttm_preset"), test_time),
-        "seeds": any_method,
+        **dict.fromkeys(("ttm_args", "ttm_preset"), trains),
+        "seeds": (trains[0], f"{trains[1]}, or methods"),
         "method_args": (named, "is for methods, so it needs methods"),
         "ttm_controls": ttm,
         **dict.fromkeys(("ttm_holdout", "ttm_also", "audit_labels"), (ttm[0] or named, f"{ttm[1]}, or methods")),

@@ -42,6 +42,10 @@ class OutOfReachError(DataError):
     """Data are not available locally and cannot be downloaded now; another source may have them."""
 
 
+class NotRestoredError(TtmbenchError):
+    """A model is not what it was before it was trained, so nothing more is done with it (exit 1)."""
+
+
 class DivergedError(TtmbenchError):
     """Training reached NaN or infinite numbers: a lower learning rate may help (exit 1).
 

@@ -270,10 +270,12 @@ class ChoiceQuestion:
     Attributes:
         prompt: the whole text, options included.
         images: in the order in which the prompt counts them.
+        options: a short answer for each, in the prompt's order, for models that write nothing else.
     """
 
     prompt: str
     images: Sequence[Image]
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

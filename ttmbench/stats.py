@@ -145,6 +145,19 @@ def score_interval(
     if codes is not None:
         worth /= _design_effect(values, codes, p_more * (1 - p_more))
         z2 = float(stdtrit(int(codes.max()), (1 + level) / 2)) ** 2
+    return _score_ends(p, worth, z2)
+
+
+def proportion_interval(p: float | int, n: float | int, level: float = 0.95) -> tuple[float, float]:
+    """Score interval (Wilson 1927) of a proportion of which only the value and the number of groups are known.
+
+    >>> [round(end, 4) for end in proportion_interval(0.0, 100)]
+    [0.0, 0.037]
+    """
+    return _score_ends(float(p), float(n), float(ndtri((1 + level) / 2)) ** 2)
+
+
+def _score_ends(p: float, worth: float, z2: float) -> tuple[float, float]:
     center = (p + z2 / (2 * worth)) / (1 + z2 / worth)
     half = math.sqrt(z2 * (p * (1 - p) / worth + z2 / (4 * worth**2))) / (1 + z2 / worth)
     # Not the rounding of the formula, but the ends themselves where no or every value is 1.

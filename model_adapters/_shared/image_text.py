@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -19,6 +19,7 @@ import torch
 
 from ttmbench._util.images import frames_of
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.chat_prompts import PREFIXES, ChatPrompts, Prompts
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import pick_device, placement_of, settle, with_weights
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from transformers import BatchFeature
     from transformers.image_processing_utils import BaseImageProcessor
     from transformers.modeling_outputs import BaseModelOutputWithPooling
-
-# Models without a chat template: the text before a question, and the request for a caption.
-PREFIXES = {"paligemma": ("answer en ", "caption en")}
 
 
 @dataclass(eq=False)
@@ -63,15 +61,13 @@ class EncodedImage:
 SeenImage = tuple[PreparedImage, EncodedImage]
 
 
-class PromptedModel(ABC):
+class PromptedModel(Prompts):
     """A model that answers a question about an image, and what encodes both.
 
     Args:
         loaded: model and processor.
         device: where to compute.
     """
-
-    answer = "Yes"  # as the model was taught to write it
 
     def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
         self.device = settle(loaded.model, device)
@@ -87,14 +83,6 @@ class PromptedModel(ABC):
         return {}
 
     @abstractmethod
-    def ask(self, question: str, images: int = 1) -> str:
-        """The prompt that shows the images and asks: the model's next token begins its answer."""
-
-    @abstractmethod
-    def with_caption(self, instruction: str, caption: str) -> str | None:
-        """The prompt continued by the model's own text; None where the prompt cannot contain it."""
-
-    @abstractmethod
     def _encoded(self, image: PreparedImage) -> EncodedImage:
         """Vision encoder and projection of one image."""
 
@@ -103,17 +91,9 @@ class PromptedModel(ABC):
         known = {id(image): self._encoded(image) for image in {id(image): image for image in images}.values()}
         return [known[id(image)] for image in images]
 
-    def answer_ids(self, answer: str) -> list[int] | None:
-        """The tokens of an answer where the model's turn begins with it; None if it changes the prompt's own tokens."""
-        asked, whole = self.ask("?"), self.with_caption("?", answer)
-        if whole is None:
-            return [int(token) for token in self.tokenizer(answer, add_special_tokens=False)["input_ids"]]
-        before, both = (self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in (asked, whole))
-        return [int(token) for token in both[len(before) :]] if both[: len(before)] == before else None
 
-
-class ImageTextModel(PromptedModel):
-    """An image-text-to-text model of transformers with a chat template, or one of `PREFIXES`.
+class ImageTextModel(ChatPrompts, PromptedModel):
+    """An image-text-to-text model of transformers with a chat template, or one that needs none.
 
     Args:
         loaded: model and processor.
@@ -126,37 +106,16 @@ class ImageTextModel(PromptedModel):
         self.kind: str = self.model.config.model_type
         self._core = getattr(self.model, "model", self.model)
         self._forward = set(inspect.signature(self.model.forward).parameters)
-        name = type(self.model).__name__
+        self.architecture = type(self.model).__name__
         if encodes and ("mm_encoder_outputs" not in self._forward or not hasattr(self._core, "get_image_features")):
-            raise UsageError(f"{name} of transformers takes no encoded images (get_image_features, mm_encoder_outputs)")
-        if not self.processor.chat_template and self.kind not in PREFIXES:
-            raise UsageError(f"{name} has no chat template, so it is not known how to ask it")
+            missing = "get_image_features, mm_encoder_outputs"
+            raise UsageError(f"{self.architecture} of transformers takes no encoded images ({missing})")
+        self.check_prompts()
 
     @property
     def declared(self) -> dict[str, object]:
         """Whether an image's tokens are computed once, which changes scores by rounding."""
         return {"image_prefix": "computed once"} if self.kind in REUSES_PREFIX else {}
-
-    def ask(self, question: str, images: int = 1) -> str:
-        """The prompt that shows the images and asks: the model's next token begins its answer."""
-        if not self.processor.chat_template:
-            return f"{self.processor.image_token * images}{PREFIXES[self.kind][0]}{question}"
-        return self._render(question, images=images)
-
-    def before_caption(self, instruction: str) -> str:
-        """The prompt that shows the image, after which a caption may follow."""
-        if not self.processor.chat_template:
-            return f"{self.processor.image_token}{instruction or PREFIXES[self.kind][1]}"
-        return self._render(instruction)
-
-    def with_caption(self, instruction: str, caption: str) -> str | None:
-        """The same with the caption as the model's turn, left open; None where no template can say that."""
-        if not self.processor.chat_template:
-            return None
-        try:
-            return self._render(instruction, caption)
-        except UsageError:
-            return None
 
     def continued(self, row: Row, ids: Sequence[int]) -> Row:
         """A prompt's tokens followed by tokens of the model's own text."""
@@ -194,12 +153,10 @@ class ImageTextModel(PromptedModel):
 
     def process(self, prompt: str, images: Sequence[Image]) -> BatchFeature:
         """Output of the model's own processor for a prompt and the images that it shows."""
-        bos = self.tokenizer.bos_token
-        begun = {"add_special_tokens": False} if bos and prompt.startswith(bos) else {}  # else it would stand twice
         shown = list(images) if len(images) == 1 else [list(images)]  # a list in the list: all belong to one prompt
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # PaliGemma's processor copies tensors in an old way
-            return self.processor(text=[prompt], images=shown, return_tensors="pt", **begun)
+            return self.processor(text=[prompt], images=shown, return_tensors="pt", **self.special_tokens(prompt))
 
     def _encoded(self, image: PreparedImage) -> EncodedImage:
         inputs = {
@@ -295,20 +252,6 @@ class ImageTextModel(PromptedModel):
         else:
             logits = torch.take_along_dim(self.model(**inputs).logits, places[..., None], dim=1)
         return [row[: len(kept)].float() for row, kept in zip(logits, keep, strict=True)]
-
-    def _render(self, question: str, answer: str | None = None, images: int = 1) -> str:
-        content: list[dict[str, str]] = [{"type": "image"} for _ in range(images)]
-        if question:
-            content.append({"type": "text", "text": question})
-        turns: list[dict[str, object]] = [{"role": "user", "content": content}]
-        if answer is not None:
-            turns.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
-        last = {"add_generation_prompt": True} if answer is None else {"continue_final_message": True}
-        try:
-            prompt: str = self.processor.apply_chat_template(turns, tokenize=False, **last)
-        except Exception as error:  # templates are programs of their own, which may refuse in any way
-            raise UsageError(f"the chat template of {type(self.model).__name__} refused: {error}") from error
-        return prompt
 
     @contextmanager
     def _remembering(self, answer: BatchFeature | None) -> Iterator[_Memory]:

@@ -219,24 +219,29 @@ class ChatOptions(LanguageOptions):
     """Further settings of either, or of another method (``quant_method``)."""
 
 
-class VqaScoreOptions(ChatOptions):
-    """A model that is asked whether an image shows a caption (``vqascore``)."""
+class YesNoOptions(Options):
+    """Whether an image shows a caption, asked."""
 
     score: Literal["log_odds", "probability", "yes_token", "yes_and_end"] = "log_odds"
     """``log_odds``, log P(yes) - log P(no); ``probability``, P(yes); or, as t2v_metrics has it, ``yes_token``, the
     probability of the one token "Yes", or ``yes_and_end``, its geometric mean with that of ending there."""
     template: str = QUESTION
     """The question; ``{caption}`` stands for the caption."""
-    lora: Count | None = None
-    """Train factors of this rank instead of all weights."""
-    lora_targets: str = LORA_TARGETS
-    """Regular expression for the names of the layers that get factors."""
 
     @model_validator(mode="after")
     def _check_template(self) -> Self:
         if "{caption}" not in self.template:
             raise ValueError(f"template {self.template!r} has no {{caption}}")
         return self
+
+
+class VqaScoreOptions(YesNoOptions, ChatOptions):
+    """A model that is asked whether an image shows a caption (``vqascore``)."""
+
+    lora: Count | None = None
+    """Train factors of this rank instead of all weights."""
+    lora_targets: str = LORA_TARGETS
+    """Regular expression for the names of the layers that get factors."""
 
 
 class Choosing(Options):
@@ -355,6 +360,10 @@ class ServedOptions(Choosing):
     """``log_odds`` of yes, its ``probability``, or that of the token "Yes" alone (``yes_token``)."""
     on_refusal: Literal["error", "wrong"] | None = None
     """With VQAScore, ``error`` (the default) or ``wrong`` for groups with a pair that has no score."""
+    batch_requests: Text | None = None
+    """Write the questions into this file of OpenAI's batch API instead of asking them."""
+    batch_answers: Text | None = None
+    """Read answers from a batch's output: a file, or a folder of such files."""
     offline: bool = False
     """Use stored answers only."""
 

@@ -107,22 +107,14 @@ class LoadedModel:
 
     def describe(self, device: torch.device) -> dict[str, object]:
         """Entries of a fingerprint: everything except tensors that changes a score, the kind of device included."""
-        declared: dict[str, object] = {
+        return {
             "config_sha256": digest_of(self.model.config.to_dict()),
             "attn_implementation": getattr(self.model.config, "_attn_implementation", None),
             "device": device.type,
-            "tokenizer_sha256": tokenizer_digest(self.tokenizer),
+            **describe_inputs(self.tokenizer, self.image_processor, self.processor),
             **quantization_of(self.model),
             **applied_to(self.model).declared,
         }
-        if self.processor is not None:
-            settings = {
-                name: value for name, value in vars(self.processor).items() if isinstance(value, str | int | float)
-            }
-            declared["processor_sha256"] = digest_of({"class": type(self.processor).__name__, **settings})
-        if self.image_processor is not None:
-            declared["preprocessing"] = plain(self.image_processor.to_dict())
-        return declared
 
 
 def find(asked: HubFiles) -> Pretrained:
@@ -319,6 +311,21 @@ def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, object
 
 # Where files came from and which version wrote them: a copy of the same model has other values.
 _VOLATILE = {"_name_or_path", "name_or_path", "transformers_version", "torch_dtype", "dtype", "processor_class"}
+
+
+def describe_inputs(
+    tokenizer: PreTrainedTokenizerBase,
+    image_processor: BaseImageProcessor | None = None,
+    processor: ProcessorMixin | None = None,
+) -> dict[str, object]:
+    """What a fingerprint says of what prepares a model's inputs."""
+    declared: dict[str, object] = {"tokenizer_sha256": tokenizer_digest(tokenizer)}
+    if processor is not None:
+        settings = {name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}
+        declared["processor_sha256"] = digest_of({"class": type(processor).__name__, **settings})
+    if image_processor is not None:
+        declared["preprocessing"] = plain(image_processor.to_dict())
+    return declared
 
 
 def quantization_of(model: PreTrainedModel) -> dict[str, object]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from ttmbench._util.console import progress_bar, progress_iter, warn
 from ttmbench._util.rate_limit import shared_pauses
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.model_adapters._shared.options import ServedOptions
+from ttmbench.model_adapters._shared.options import OPENAI, ServedOptions
 from ttmbench.model_adapters.api.answers import Answer, AnswerCache, open_answers, request_key
+from ttmbench.model_adapters.api.batch_files import BatchFiles
 from ttmbench.model_adapters.api.client import Body, ChatClient, Dialect, Server
 from ttmbench.model_adapters.api.costs import Account, money
 from ttmbench.model_adapters.api.images import ImageStyle, image_digest, image_tokens
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 VERSION = 1  # of the keys of stored answers
+SHOWN = 5  # lines or questions in a message
 REMEMBERED = 4  # images whose digest and encoding are in memory
 
 
@@ -53,6 +55,15 @@ class ChatModel:
         self.models: set[str] = set()  # the same without the fingerprint
         self.listed: int | None = None  # the most tokens that an answer lists, if fewer than were asked for
         self._dialect = Dialect()
+        self._batch: BatchFiles | None = None
+        if asked.batch_requests is not None or asked.batch_answers is not None:
+            paths = (
+                None if name is None else Path(name).expanduser()
+                for name in (asked.batch_requests, asked.batch_answers)
+            )
+            self._batch = BatchFiles(*paths, "/chat/completions" if server.api_version else "/v1/chat/completions")
+            if asked.base_url == OPENAI:
+                self._dialect.limit_name = "max_completion_tokens"  # which all its models take
         self._digests: deque[tuple[Image, str]] = deque(maxlen=REMEMBERED)
         self._encoded: dict[str, dict[str, object]] = {}
 
@@ -70,16 +81,58 @@ class ChatModel:
                 estimate += self._tokens_in(prompt.text, images)
             keys = [request_key(request) for request in requests]
             known = cache.get(keys)
+            if self._batch is not None and self._batch.answers is not None:
+                known |= self._from_batch(self._batch, cache, requests, [key for key in keys if key not in known])
             for answer in known.values():
                 self._note_served(answer)
                 self.account.stored.add(answer.get("usage"))
             first = {key: index for index, key in reversed(list(enumerate(keys)))}
             missing = [index for key, index in sorted(first.items(), key=lambda item: item[1]) if key not in known]
             if missing:
+                if self._batch is not None:
+                    raise self._left_to_batch(self._batch, prompts, requests, keys, missing)
                 self.account.estimate = (estimate / len(prompts), self.parameters["max_tokens"])
                 self._announce(len(first), len(missing), estimate / len(prompts))
                 known.update(self._ask(cache, prompts, requests, keys, missing))
         return [known[key] for key in keys]
+
+    def _from_batch(
+        self, batch: BatchFiles, cache: AnswerCache, requests: Sequence[Body], wanted: Sequence[str]
+    ) -> dict[str, Answer]:
+        """Answers in the batch's output, which are stored from now on; what is wrong with others is warned of."""
+        answers, wrong = batch.read(wanted, bool(self.parameters.get("logprobs")), self.server)
+        request_of = {request_key(request): request for request in requests}
+        for key, answer in answers.items():
+            cache.put(key, request_of[key], answer)
+        if wrong:
+            warn(f"{len(wrong)} answers in {batch.answers} are errors, as if they were missing: {_first(wrong)}")
+        return answers
+
+    def _left_to_batch(
+        self,
+        batch: BatchFiles,
+        prompts: Sequence[Prompt],
+        requests: Sequence[Body],
+        keys: Sequence[str],
+        missing: Sequence[int],
+    ) -> DataError:
+        """What is to be done about questions without an answer; they are written if that was asked for."""
+        if batch.requests is None:
+            shown = [repr(prompts[index].text) for index in missing]
+            return DataError(
+                f"{batch.answers} has no answer to {len(missing)} of {len(set(keys))} questions of this task and this "
+                f"model: {_first(shown)}; batch_requests=FILE writes these alone (answers so far are stored)"
+            )
+        bodies = (
+            (keys[index], self._dialect.translated(self._body(prompts[index], requests[index]["pictures"])))
+            for index in progress_iter(missing, "writing", "requests", len(missing))
+        )
+        files = batch.write(bodies)
+        return DataError(
+            f"{len(missing)} questions are written to {' '.join(map(str, files))}, and none is scored yet: send them "
+            "as a batch, then run the same command with batch_answers=OUTPUT in place of batch_requests "
+            "(--on_error continue goes on with the questions of further tasks)"
+        )
 
     def _ask(
         self,
@@ -183,3 +236,8 @@ class ChatModel:
         if answer.get("model"):
             self.models.add(str(answer["model"]))
             self.served.add(" ".join(filter(None, (str(answer["model"]), answer.get("system_fingerprint")))))
+
+
+def _first(texts: Sequence[str]) -> str:
+    more = f"; {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return "; ".join(texts[:SHOWN]) + more

@@ -1,7 +1,8 @@
-"""Runs the commands of docs/why-believe-it.md that need nothing but the clone, and writes down what was run.
+"""Runs the checks of tests/evidence/checks.yaml that need nothing but the clone, and writes docs/evidence.md.
 
-python scripts/docs/evidence.py run      # every command; writes the page if all of them succeed
-python scripts/docs/evidence.py list     # prints them
+python scripts/docs/evidence.py list     # prints the commands
+python scripts/docs/evidence.py run      # executes them; writes the page if all of them succeed
+python scripts/docs/evidence.py write    # writes the tables of the page, after checks.yaml changed
 """
 
 from __future__ import annotations
@@ -17,33 +18,39 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "why-believe-it.md"
-HEAD = "| claim | found | command | needs | stands in |"
+PAGE = ROOT / "docs" / "evidence.md"
+CHECKS = ROOT / "tests" / "evidence" / "checks.yaml"
 PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "numpy", "scipy")
-START, END = "<!-- evidence -->\n", "<!-- /evidence -->"
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """A row of the page: a claim, the figures that were found, the command, what it needs, where the figures stand."""
+class Check:
+    """A claim, what was found, the command, what it needs, and the file that states the figures (empty: the page)."""
 
     claim: str
     found: str
     command: str
-    needs: str
-    stands_in: str
+    needs: str = ""
+    stated: str = ""
 
 
-def rows(text: str) -> list[Evidence]:
-    """The rows of all tables of evidence of a page."""
-    entries, inside = [], False
-    for line in text.splitlines():
-        inside = line.startswith("|") and (inside or line == HEAD)
-        if inside and line != HEAD and not line.startswith("|---"):
-            claim, what, command, needs, where = (cell.strip() for cell in line.strip("|").split("|"))
-            entries.append(Evidence(claim, what, command.strip("`"), needs, where))
-    return entries
+def checks() -> dict[str, list[Check]]:
+    """All checks, by the section of the page."""
+    listed = yaml.safe_load(CHECKS.read_text(encoding="utf-8"))
+    return {section: [Check(**check) for check in entries] for section, entries in listed.items()}
+
+
+def tables() -> str:
+    """The checks as Markdown, a table for each section."""
+    parts = []
+    for section, entries in checks().items():
+        parts += [f"### {section}", "", "| check | found |", "|---|---|"]
+        parts += [f"| {one.claim}{f' (*{one.needs}*)' if one.needs else ''} | {one.found} |" for one in entries]
+        parts.append("")
+    return "\n".join(parts[:-1])
 
 
 def run(command: str) -> str:
@@ -63,35 +70,41 @@ def run(command: str) -> str:
     return re.sub(r" in [\d.]+s.*$", "", last)
 
 
-def written(results: list[tuple[str, str]]) -> str:
+def summary(results: list[tuple[str, str]]) -> str:
     """What the page says of a run of the commands: (command, its last line)."""
     numbers = [re.search(r"(\d+) passed", last) for _, last in results]
     passed = sum(int(match[1]) for match in numbers if match)
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
-    lines = [
-        f"On {datetime.date.today():%Y-%m-%d}, Python {sys.version.split()[0]}, {sys.platform}, {versions}:",
-        f"{len(results)} commands succeeded, with {passed} tests in them.",
-    ]
-    return "\n".join([*lines, ""])
+    date = f"{datetime.date.today():%Y-%m-%d}"
+    return (
+        f"On {date}, Python {sys.version.split()[0]}, {sys.platform}, {versions}:\n"
+        f"{len(results)} commands succeeded, with {passed} tests in them."
+    )
+
+
+def replaced(text: str, name: str, new: str) -> str:
+    """A page with other content between its marks."""
+    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, _, rest = text.partition(start)
+    return f"{before}{start}{new}\n{end}{rest.partition(end)[2]}"
 
 
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["run", "list"])
+    parser.add_argument("action", choices=["list", "run", "write"])
     action = parser.parse_args().action
-    text = PAGE.read_text(encoding="utf-8")
-    commands = [row.command for row in rows(text) if not row.needs]
+    listed = [check for entries in checks().values() for check in entries]
     if action == "list":
-        print("\n".join(commands))
+        print("\n".join(check.command + (f"    # needs {check.needs}" if check.needs else "") for check in listed))
         return
     results = []
-    for command in commands:
+    for command in [check.command for check in listed if not check.needs] if action == "run" else []:
         last = run(command)
         print(f"{command}\n    {last}", flush=True)
         results.append((command, last))
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(START)  # it may have been edited meanwhile
-    PAGE.write_text(f"{before}{START}{written(results)}{END}{rest.partition(END)[2]}", encoding="utf-8")
+    text = replaced(PAGE.read_text(encoding="utf-8"), "checks", tables())
+    PAGE.write_text(replaced(text, "evidence", summary(results)) if results else text, encoding="utf-8")
 
 
 if __name__ == "__main__":

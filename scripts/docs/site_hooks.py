@@ -1,10 +1,11 @@
 """What mkdocs asks while it builds the site of mkdocs.yml: pages from other files, and links that fit the site.
 
-One text has one place. The start page is README.md, pages of the project are the files of its root, and the API comes
-from docstrings. Files for developers of ttmbench (`OUTSIDE`) are not on the site. Links are written as they
-work in the repository, and are turned here: to the page of a file if it has one, to the file at
-``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name alone. An image ``x.png`` that
-has an ``x_dark.png`` beside it is shown light and dark, and so is a ``<picture>`` of the two.
+One text has one place. The start page is README.md, pages of the project are the files of its root, the API comes from
+docstrings, and options, arguments and keys of task files come from the program. Files for developers of ttmbench
+(`OUTSIDE`) are not on the site. Links are written as they work in the repository, and are turned here: to the page of a
+file if it has one, to the file at ``TTMBENCH_REPOSITORY`` if that is set (https://host/owner/name), else to its name
+alone. An image ``x.png`` that has an ``x_dark.png`` beside it is shown light and dark, and so is a ``<picture>`` of the
+two.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import benchmark_pages as benchmarks
+import command_pages as commands
+import task_keys
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -32,9 +41,12 @@ FILES = {
     "CONTRIBUTING.md": "contributing.md",
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "reporting.md",
+    "tests/evidence/parity.yaml": "parity.md",
 }
 # Files of docs/ that the site does not show: decision records and the architecture, for developers.
 OUTSIDE = ("adr/", "architecture.md")
+# A page for each benchmark, made from its task files.
+BENCHMARKS = "benchmarks/"
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 PICTURE = re.compile(r'<picture>.*?<img alt="([^"]*)" src="([^"]*)"[^>]*>.*?</picture>', flags=re.DOTALL)
@@ -44,8 +56,28 @@ CODE = re.compile(r"`[^`\n]+`")
 def pages() -> dict[str, str]:
     """Every page that no file of docs/ is: place on the site -> Markdown, links as in the repository."""
     made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
+    made["parity.md"] = parity(made["parity.md"])
     made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"
-    return made | api_pages()
+    return (
+        made
+        | api_pages()
+        | benchmarks.pages()
+        | commands.command_pages()
+        | {commands.ARGUMENTS: commands.arguments_page()}
+    )
+
+
+def parity(text: str) -> str:
+    """The page of comparisons with reference implementations, from its YAML file."""
+    lines = ["# Parity", "", "How each scorer, data loader and method compares with its [reference implementation]"]
+    lines[-1] += "(../../docs/evidence.md#reference-implementations)."
+    for section, rows in yaml.safe_load(text).items():
+        lines += ["", f"## {section}", "", "| what | reference | largest difference | deliberate differences |"]
+        lines.append("|---|---|---|---|")
+        for row in rows:
+            cells = (row["what"], row["reference"], row["difference"], row.get("deliberate", "-"))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
 
 
 def api_pages() -> dict[str, str]:
@@ -55,7 +87,12 @@ def api_pages() -> dict[str, str]:
     modules = ttmbench._MODULES
     homes = {name: home for home, names in ttmbench._HOME.items() for name in names}
     top_level = sorted(name for name, home in homes.items() if home not in modules)
-    lines = ["# ttmbench", "", "What programs import. [From Python](../python.md) shows how it is used.", ""]
+    lines = [
+        "# ttmbench",
+        "",
+        "What programs import. [Run evaluations](../running.md#from-python) shows how it is used.",
+        "",
+    ]
     lines += ["| module | what is in it, also to be had from `ttmbench` itself |", "|---|---|"]
     for module in sorted(modules):
         names = ", ".join(f"`{name}`" for name in sorted(homes) if homes[name] == module)
@@ -115,10 +152,12 @@ def _place(file: str) -> str | None:
     """Where a file or folder of the repository is on the site; None if it is not there."""
     if file in FILES:
         return FILES[file]
+    if file.startswith("tasks/"):
+        return benchmarks.page_of(file)
     if not file.startswith("docs/"):
         return None
     inside = file.removeprefix("docs/")
-    if inside.startswith("api/"):
+    if inside.startswith(("api/", BENCHMARKS)):
         return inside
     if inside.startswith(OUTSIDE) or not (ROOT / file).is_file():
         return None
@@ -152,8 +191,12 @@ def slug(text: str, separator: str) -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Anchors as on GitHub, and the package of this checkout for the API."""
+    """Anchors as on GitHub, the pages of benchmarks, and the package of this checkout for the API."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slug
+    for entries in (entries for section in config.nav for entries in section.values() if isinstance(entries, list)):
+        for entry in entries:
+            if isinstance(entry, dict) and BENCHMARKS in entry.values():
+                entry.update(dict.fromkeys(entry, sorted(benchmarks.pages())))
     sys.path.insert(0, str(ROOT))
     return config
 
@@ -171,4 +214,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """A page as the site shows it."""
-    return plain_tables(turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, "")))
+    text = turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, ""))
+    filled = {"command-line.md": commands.link_commands, "task-file.md": task_keys.with_tables}.get(page.file.src_uri)
+    return plain_tables(filled(text) if filled else text)

@@ -9,11 +9,10 @@ python scripts/docs/tables.py check    # fails if a table is not what these say
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ttmbench.data.catalog import all_tasks, select_tasks
-from ttmbench.data.task_file import TaskSpec
+from ttmbench.data.benchmarks import benchmarks
+from ttmbench.data.catalog import select_tasks
 from ttmbench.model_adapters import catalog
 from ttmbench.plugins.registry import build_registry
 
@@ -22,10 +21,6 @@ MODEL_HEAD = ("name", "repository", "commit", "weights that are read", "size", "
 FINETUNED_HEAD = ("name", "from", "commit", "file", "size", "licence", "activation", "what is uncertain or unusual")
 # Kinds of models that the test-time stage can train.
 TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
-TASK_HEAD = [
-    *("task", "groups", "shape", "chance: group score", "chance: group match", "images needed", "source", "licence"),
-    *("gated", "known how", "fetched by", "in the data folder", "known label errors"),
-]
 METHOD_HEAD = [
     *(
         "method",
@@ -48,22 +43,10 @@ FAMILY_HEAD = (
     "chance: group score",
     "chance: group match",
 )
-# Benchmark, what selects its tasks, what it tests; the rest of a row is what the tasks say.
+# Those of the README, by their names in tasks/_benchmarks.yaml.
 FAMILIES = (
-    ("Winoground", "winoground", "the same words in another order"),
-    ("MMVP-VLM", "mmvp_vlm", "visual patterns that CLIP misses"),
-    ("ColorSwap", "colorswap", "which object has which colour"),
-    ("SugarCrepe", "sugarcrepe", "one word or phrase replaced, swapped or added"),
-    ("SugarCrepe++", "sugarcrepe_pp", "two correct wordings, one incorrect"),
-    ("What'sUp", "whatsup_a,whatsup_b", "spatial prepositions"),
-    ("ARO", "aro", "relations, attributes, word order"),
-    ("VALSE", "valse", "linguistic phenomena: counting, coreference, actions"),
-    ("VL-CheckList", "vl_checklist", "objects, attributes, relations"),
-    ("BiVLC", "bivlc", "SugarCrepe with generated hard negative images"),
-    ("VisMin", "vismin", "minimal changes: object, attribute, counting, relation"),
-    ("NegBench", "negbench_mcq", "negation"),
-    ("SPEC", "spec", "size, position, existence, count"),
-    ("Vinoground", "vinoground", "temporal order in videos"),
+    *("winoground", "mmvp_vlm", "colorswap", "sugarcrepe", "sugarcrepe_pp", "whatsup", "aro", "valse", "vl_checklist"),
+    *("bivlc", "vismin", "negbench", "spec", "vinoground"),
 )
 
 
@@ -71,8 +54,8 @@ def families() -> str:
     """The README's Markdown table, one line a benchmark."""
     registry = build_registry()
     lines = ["| " + " | ".join(FAMILY_HEAD) + " |", "|---|---|---|---|" + "---:|" * 3]
-    for name, selector, tested in FAMILIES:
-        specs = [file.spec for file in select_tasks(registry, selector.split(",")).values()]
+    for one in (one for one in benchmarks() if one.name in FAMILIES):
+        specs = [file.spec for file in select_tasks(registry, one.run.split(",")).values()]
         shapes = sorted({(spec.shape.images, spec.shape.captions) for spec in specs})
         chances = []
         for metric in ("group_score", "group_match"):
@@ -81,9 +64,9 @@ def families() -> str:
             ends = ("< 0.01" if rate < 0.01 else f"{rate:.2f}" for rate in (rates[0], rates[-1]))
             chances.append(" to ".join(dict.fromkeys(ends)))
         cells = (
-            f"[{name}]({specs[0].reference})",
-            f"`{selector}`",
-            tested,
+            f"[{one.title}]({specs[0].reference})",
+            f"`{one.run}`",
+            one.tests,
             " to ".join(dict.fromkeys(f"{m}x{k}" for m, k in (shapes[0], shapes[-1]))),
             f"{sum(spec.group.n_groups for spec in specs):,}",
             *chances,
@@ -156,66 +139,6 @@ def _repository(kind: str, arguments: dict[str, str]) -> str:
     return f"[{repository}](https://huggingface.co/{repository}), `{arguments['model']}` `{arguments['pretrained']}`"
 
 
-def tasks() -> str:
-    """The Markdown table, one line a task."""
-    registry = build_registry()
-    lines = ["| " + " | ".join(TASK_HEAD) + " |", "|" + "---|" * len(TASK_HEAD)]
-    for name, file in all_tasks(registry).items():
-        spec = file.spec
-        chances = []
-        for metric in ("group_score", "group_match"):
-            chance = registry.metric(metric).chance if spec.kind == "groups" else None
-            value = chance(spec.shape.images, spec.shape.captions) if chance else None
-            chances.append("-" if value is None else f"{100 * value:.2f}")
-        cells = [
-            f"`{name}`",
-            "-" if spec.group.n_groups is None else str(spec.group.n_groups),
-            f"{spec.shape}, global" if spec.is_global else _shape(spec),
-            *chances,
-            spec.images_needed or "-",
-            ", else ".join(_places(spec.source)),
-            spec.license,
-            "yes" if spec.gated else "no",
-            ", ".join(f"{fact}: {how}" for fact, how in spec.evidence.items()) or "-",
-            "-" if spec.source["kind"] == "rendered" else f"`ttmbench download {name}`",
-            ", ".join(f"`{path}`" for path in _files(spec.source, spec.group.tag_files)) or "-",
-            spec.label_errors or "-",
-        ]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
-
-
-def _shape(spec: TaskSpec) -> str:
-    return spec.extent if spec.kind == "groups" else f"{spec.extent}, {spec.kind}"
-
-
-def _places(source: Mapping) -> Iterator[str]:
-    """Where the data come from, in the order in which the places are tried."""
-    if "of" in source:
-        for part in source["of"]:
-            yield from _places(part)
-    elif source["kind"] in ("huggingface", "hub_files", "webdataset"):
-        path, revision = source["path"], source.get("revision")
-        pinned = f"at `{revision[:7]}`" if revision else "not pinned"
-        kind = "" if source.get("repo_type") == "model" else "datasets/"
-        yield f"[{path}](https://huggingface.co/{kind}{path}) ({pinned})"
-    elif source["kind"] == "rendered":
-        yield "[rendered](builtin.md)"
-    else:
-        yield "the data folder"
-
-
-def _files(source: Mapping, tag_files: Mapping) -> list[str]:
-    """What a user may put into the data folder."""
-    files: list[str] = []
-    for part in source.get("of", [source]):
-        if part["kind"] == "class_folders":
-            files.append(part["path"])
-        if part["kind"] == "annotations":
-            files += part["get"] if "get" in part else [part["file"], part["images"]]
-    return files + [tags.file for tags in tag_files.values()]
-
-
 def methods() -> str:
     """The Markdown table, one line a test-time method."""
     lines = ["| " + " | ".join(METHOD_HEAD) + " |", "|" + "---|" * len(METHOD_HEAD)]
@@ -241,7 +164,8 @@ def _paper(reference: str) -> str:
 
 def main() -> None:
     """Puts each table between ``<!-- name -->`` and ``<!-- /name -->`` of its page, or checks that it is there."""
-    import published_tables as published  # which lies beside this file
+    import benchmark_pages  # which lies beside this file, as the next one does
+    import published_tables as published
 
     if sys.argv[1:] not in (["write"], ["check"]):
         sys.exit(__doc__)
@@ -257,7 +181,7 @@ def main() -> None:
         ("families", families),
         ("models", models),
         ("finetuned", finetuned),
-        ("tasks", tasks),
+        ("tasks", benchmark_pages.overview),
         ("methods", methods),
         *of_published,
     )

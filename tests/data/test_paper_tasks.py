@@ -204,16 +204,3 @@ def test_hub_sources_are_pinned_or_say_why_not(specs):
             if "revision:" in line:
                 value = line.partition("revision:")[2].strip()
                 assert len(value.partition(" ")[0]) == 40 or value.startswith("null  # "), (name, line)
-
-
-def test_the_docs_name_every_file_of_the_data_folder(specs):
-    page = (TASKS.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
-    layout = page.partition("## The data folder")[2]
-    for name in SIZES:
-        for one in specs[name].source.get("of", []):
-            for path, origin in one.get("get", {}).items():
-                listed = "sugarcrepe/add_att.json ..." if path.startswith("sugarcrepe/") else path
-                assert listed in layout, path
-                if "id=" in origin:
-                    drive = origin.partition("id=")[2].split()[0]
-                    assert drive in layout, (path, drive)

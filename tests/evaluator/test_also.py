@@ -39,7 +39,7 @@ def evaluate(path=None, **changes):
 
 
 def without_times(value):
-    times = {"date", "timing", "total_evaluation_time_seconds", "seconds", "command"}
+    times = {"date", "timing", "efficiency", "total_evaluation_time_seconds", "seconds", "command"}
     if isinstance(value, dict):
         return {key: without_times(one) for key, one in value.items() if key not in times}
     return [without_times(one) for one in value] if isinstance(value, list) else value

@@ -16,11 +16,11 @@ from ttmbench.data.memory import Task
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator.devices import Devices
 from ttmbench.evaluator.local_executor import LocalExecutor
-from ttmbench.methods.checkpoint import MethodCheckpoint
 from ttmbench.model_adapters.visualgpt import CaptionModel
 from ttmbench.scoring.batches import Share
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.ttm import trainer
+from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.ttm.variants import Adaptation
 
 BASE = {"bootstrap_iters": 0, "deterministic": True}
@@ -94,13 +94,13 @@ def test_adapted_models_and_files_are_the_same(apart):
 
 
 def test_seeds_of_methods_that_train_are_divided_and_columns_have_the_bits_of_one_device(tmp_path, monkeypatch):
-    finished, whole = [], MethodCheckpoint.finish
+    finished, whole = [], SeedCheckpoint.finish
 
-    def finish(self, progress, task):
-        finished.append(progress.updates)
-        whole(self, progress, task)
+    def finish(self, final, steps, about=None):
+        finished.extend([about] if about else [])  # of tent; selftrain is TTM, whose steps say all
+        whole(self, final, steps, about)
 
-    monkeypatch.setattr(MethodCheckpoint, "finish", finish)
+    monkeypatch.setattr(SeedCheckpoint, "finish", finish)
     methods, found = ["dn", "zero", "tent", "selftrain"], {}
     args = {"zero.views": 4, "tent.images": 4, "selftrain.iterations": 1, "selftrain.epochs": 1}
     for device in ("cpu", "cpu,cpu"):

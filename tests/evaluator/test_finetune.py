@@ -18,7 +18,7 @@ from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
 from ttmbench.scoring.inputs import Prepared, Rows
-from ttmbench.ttm import supervised
+from ttmbench.ttm import checkpoint, supervised, trainer
 
 WORDS = "finetune --model tiny-clip --limit 4 --device cpu --tasks shapes_color".split()
 SHORT = ["--finetune_args", "epochs=4,lr=2e-3,batch=6"]
@@ -100,7 +100,7 @@ def test_results_of_such_weights_have_a_track_of_their_own(made, tmp_path):
 
 def stopped_after(monkeypatch, epochs: int):
     """A Ctrl-C once so many epochs are over."""
-    real = supervised.finetune
+    real = trainer.finetune
     count = [0]
 
     def finetune(*args, **kwargs):
@@ -109,14 +109,14 @@ def stopped_after(monkeypatch, epochs: int):
         count[0] += 1
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(supervised, "finetune", finetune)
+    monkeypatch.setattr(trainer, "finetune", finetune)
     return count
 
 
 @pytest.mark.parametrize("stop", [0, 1, 3])
 def test_the_same_command_goes_on_and_ends_with_the_same_weights(made, stop, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "weights"
-    monkeypatch.setattr(work, "_MAX_SAVING", float("inf"))  # every epoch is written down
+    monkeypatch.setattr(checkpoint, "_MAX_SAVING", float("inf"))  # every epoch is written down
     with monkeypatch.context() as patched:
         stopped_after(patched, stop)
         assert main([*WORDS, *SHORT, "-o", str(folder)]) == 130
@@ -138,7 +138,7 @@ def test_a_damaged_state_starts_again(made, tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patched:
         stopped_after(patched, 2)
         assert main([*WORDS, *SHORT, "-o", str(folder)]) == 130
-    state = folder / ".finetune" / "training.safetensors"
+    state = folder / ".finetune" / "seed_0" / "training.safetensors"
     state.write_bytes(state.read_bytes()[:-1] + b"x")
     assert main([*WORDS, *SHORT, "-o", str(folder)]) == 0
     assert "cannot resume from" in capsys.readouterr().err

@@ -38,7 +38,7 @@ from ttmbench.ttm.trainer import TrainingState
 QUICK = {"limit": 6, "device": "cpu", "bootstrap_iters": 20}
 SHORT = {"iterations": 3, "epochs": 1, "keep_optimizer_state": True}
 CHECKPOINTS = ["iteration_1.safetensors", "iteration_2.safetensors", "training.safetensors"]
-TIMES = {"date", "timing", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}
+TIMES = {"date", "timing", "efficiency", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config"}
 
 
 class Killed(BaseException):
@@ -468,7 +468,7 @@ def kept_seed(tmp_path) -> SeedCheckpoint:
     captions, flags = np.array([[0, 1], [1, 0], [0, 1]]), np.array([True, False, True])
     for number in (1, 2):
         step = Step(number, 0.5 / number, captions, flags, ~flags, (0.7, 0.6), 1e-5, scores, 1.5)
-        kept.keep(step, TrainingState(number, scores, {"weight": torch.arange(4.0)}, None, {}))
+        kept.keep(step, TrainingState(number, scores, {"weight": torch.arange(4.0)}))
     return kept
 
 

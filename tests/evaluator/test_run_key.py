@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.evaluator import run_key as module
 from ttmbench.evaluator.run_key import RunKey, stated_key
+from ttmbench.evaluator.settings import choose
 from ttmbench.plugins.registry import build_registry
 
 BASE = {"model": "tiny-clip", "tasks": ["shapes_color"], "ttm": True}
@@ -54,6 +56,7 @@ OTHERS = {
     "baseline": "x.json",
     "track": ["wandb"],
     "track_args": {"project": "x"},
+    "energy": "FRA",
     "bootstrap_iters": 7,
     "interval": "bca",
     "seed": 2,
@@ -91,7 +94,7 @@ def test_every_setting_alone_changes_the_key_or_no_number(key):
     changed = {name for name, value in OTHERS.items() if key(**{name: value}) != key()}
     assert set(OTHERS) - changed == {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        *("use_cache", "baseline", "track", "track_args", "model_name"),
+        *("use_cache", "baseline", "track", "track_args", "model_name", "energy"),
     }
     assert key(simple_match=True) != key(oracle=True)
 
@@ -106,7 +109,11 @@ def test_tasks_count_by_their_content_and_not_by_their_order(key, tasks):
 
 def test_settings_of_the_test_time_stage_count_where_there_is_one(key):
     other = {"shapes_color": TTMConfig(epochs=3)}
-    assert key(settings=other) != key() and key(settings=other, ttm=False) == key(ttm=False)
+    assert key(settings=other) != key()
+    chosen = choose(RunConfig(**BASE))
+    for ttm in (True, False):
+        config = RunConfig(**{**BASE, "ttm": ttm})
+        assert (replace(chosen, settings=other).key(config) != chosen.key(config)) is ttm
     assert key(seeds=[0]) == key(seed=0, seeds=[0]) == key(), "one seed, 0, is the default"
     assert key(seed=0, seeds=[0, 1]) != key()
 

@@ -7,9 +7,9 @@ import pytest
 from support.stand_in_gpu import stand_in_gpu
 
 import ttmbench
-from ttmbench.methods import checkpoint
 from ttmbench.plugins.methods import METHODS
 from ttmbench.results.scores_file import read_scores
+from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.types import GroupShape
 
 FEW = {
@@ -41,16 +41,16 @@ def scores_of(folder, method):
 def test_a_method_that_was_stopped_goes_on(method, tiny_hf_clip, tmp_path, monkeypatch):
     settings = {"save_scores": True, "seeds": [1]}
     evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "whole"), **settings)
-    keep, turns = checkpoint.MethodCheckpoint.keep, []
+    keep, turns = SeedCheckpoint.keep, []
 
-    def stopped(self, progress, task):
-        keep(self, progress, task)
-        turns.append(progress.turns)
+    def stopped(self, step, state, about):
+        keep(self, step, state, about)
+        turns.append(about["turns"])
         if len(turns) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
-    monkeypatch.setattr(checkpoint.MethodCheckpoint, "keep", stopped)
+    monkeypatch.setattr(SeedCheckpoint, "is_due", lambda self, seconds: True)
+    monkeypatch.setattr(SeedCheckpoint, "keep", stopped)
     with pytest.raises(KeyboardInterrupt):
         evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "stopped"), **settings)
     evaluate(tiny_hf_clip, method, output_path=str(tmp_path / "stopped"), **settings)

@@ -15,8 +15,8 @@ from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError
 from ttmbench.evaluator.run_key import RunKey
-from ttmbench.methods import checkpoint
 from ttmbench.results.scores_file import read_scores
+from ttmbench.ttm.checkpoint import SeedCheckpoint
 from ttmbench.types import GroupShape
 
 TASK = "shapes_color"
@@ -165,7 +165,7 @@ def test_a_run_that_was_stopped_goes_on_at_the_next_turn(tmp_path, monkeypatch):
     turns = [*own_methods.TURNS]
     assert len(turns) == 3 and sorted(itertools.chain(*turns)) == list(range(12))
     own_methods.TURNS.clear()
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(SeedCheckpoint, "is_due", lambda self, seconds: True)
     own_methods.STOP_AFTER.append(2)
     with pytest.raises(KeyboardInterrupt):
         evaluate(**settings, output_path=str(stopped))

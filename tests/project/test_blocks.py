@@ -1,6 +1,6 @@
 """Programs, plugins, task files and listings that pages show: they run, or the product reads them.
 
-`test_docs.py` runs the page on Python and the pages that are walked from top to bottom.
+`test_docs.py` runs the page on running evaluations and the pages that are walked from top to bottom.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ HERE = {
         *("README.md", "add-a-method.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md"),
         "ttm-parts.md",
     },
-    "yaml": {"add-a-task.md", "command-line.md", "reproduce.md", "sweep.md"},
+    "yaml": {"reproduce.md", "running.md", "sweep.md", "task-file.md"},
     "toml": {"add-a-method.md", "add-an-adapter.md", "hooks.md"},
-    "text": {"add-a-task.md", "architecture.md", "tasks.md"},
+    "text": {"add-a-task.md", "architecture.md"},
 }
 ELSEWHERE = {  # test_docs.py, test_lessons.py, test_reference.py and test_readme.py
-    "python": {"python.md", *WALKED, *LESSONS},
+    "python": {"running.md", *WALKED, *LESSONS},
     "jsonl": WALKED,
-    "text": {"README.md", "python.md", *LESSONS},
+    "yaml": {"add-a-task.md"},
+    "text": {"README.md", "running.md", *LESSONS},
     "bibtex": {"README.md"},
     "bash": {page.name for page in PAGES},
     "console": {page.name for page in PAGES},
@@ -205,7 +206,7 @@ WHOLE = {
     "group": {"shape": [1, 2], "n_groups": 2, "images": ["image"], "captions": ["true", "false"]},
     "metrics": ["group_match"],
 }
-PARTS = [text for mark, text in blocks(ROOT / "docs" / "add-a-task.md", "yaml") if not mark]
+PARTS = [text for _, text in blocks(ROOT / "docs" / "task-file.md", "yaml")]
 
 
 def completed(part: dict) -> dict:
@@ -226,7 +227,7 @@ def test_a_part_of_a_task_file_is_one(text, tmp_path):
 
 
 def test_the_configuration_of_a_run_is_one(tmp_path, monkeypatch, capsys):
-    ((_, text),) = blocks(ROOT / "docs" / "command-line.md", "yaml")
+    ((_, text),) = blocks(ROOT / "docs" / "running.md", "yaml")
     (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--config", "run.yaml", "--ttm_args", "epochs=3", "--dry_run"]) == 0
@@ -268,15 +269,6 @@ def test_a_new_task_has_the_files_that_are_listed(tmp_path, monkeypatch):
     assert main(["new", "task", "my_photos"]) == 0
     folder, *names = (line.split()[0] for line in text.splitlines())
     assert sorted(names) == sorted(path.name + "/" * path.is_dir() for path in (tmp_path / folder).iterdir())
-
-
-def test_the_data_folder_has_what_task_files_name():
-    ((_, text),) = blocks(ROOT / "docs" / "tasks.md", "text")
-    named = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tasks").glob("*.yaml"))
-    for line in text.splitlines():
-        parts = line.split()[0].partition("*")[0].strip("/,").split("/")
-        place = "/".join(parts[: 1 if "..." in line else 2])  # below that are the files of an archive
-        assert re.search(rf"(?<![\w/]){re.escape(place)}\b", named), line
 
 
 def test_the_page_on_parts_brings_four_that_run_and_resume(tmp_path):

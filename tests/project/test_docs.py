@@ -1,4 +1,4 @@
-"""Documents: commands and the page on Python run, imports are public, options, hooks and keys have their lines."""
+"""Documents: their commands and programs run, imports are public, options, hooks and keys have their lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import processes
-from support.checkout import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks
+from support.checkout import BLOCK, LESSONS, PAGES, ROOT, WALKED, blocks, load_script
 
 import ttmbench
 from ttmbench import hookspecs
@@ -60,14 +60,16 @@ def test_a_page_works_from_top_to_bottom(page, tmp_path, monkeypatch, capsys):
     assert "```bash" not in text, "every command of this page is run"
 
 
-def test_every_option_of_a_command_is_in_the_page():
+def test_every_command_is_explained_and_has_a_page_of_its_options():
     text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    made = load_script("docs/command_pages").command_pages()
     parser = build_parser()
     commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices)
+    assert set(made) == {f"commands/{name}.md" for name in commands.choices}
     for name, command in commands.choices.items():
-        assert f"`{name}" in text, name
+        assert re.search(rf"^##.*\b{name}\b", text, re.MULTILINE), name
         for option in (o for action in command._actions for o in action.option_strings if o.startswith("--")):
-            assert option in text, (name, option)
+            assert re.search(rf"^\| `.*{option}\b", made[f"commands/{name}.md"], re.MULTILINE), (name, option)
 
 
 def test_every_hook_has_a_line_in_its_page():
@@ -107,7 +109,7 @@ def test_the_page_on_methods_places_every_method_and_states_its_cost():
 
 FOR_AUTHORS = {
     "README.md",
-    "python.md",
+    "running.md",
     "hooks.md",
     "add-a-task.md",
     "add-an-adapter.md",
@@ -124,20 +126,13 @@ def execute(program: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_page_on_python_runs_from_top_to_bottom(tmp_path):
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+def test_the_page_on_running_runs_from_top_to_bottom(tmp_path):
+    text = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
     marked = re.findall(r"<!-- run -->\n```python\n(.*?)```", text, flags=re.DOTALL)
     assert len(marked) == text.count("```python") > 8
     printed = execute("\n".join(marked), tmp_path)
     (shown,) = re.findall(r"```text\n(.*?)```", text, flags=re.DOTALL)
     assert without_numbers(printed).startswith(without_numbers(shown))
-
-
-def test_the_page_on_python_names_all_that_is_exported():
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    pieces = set(re.findall(r"\w+", text))
-    unnamed = {name for name in ttmbench.__all__ if name not in pieces} - {"__version__"}
-    assert not unnamed
 
 
 def without_numbers(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The page of evidence: every line has a command that exists, and its figures stand where it says."""
+"""The page of evidence: every check has a command that exists, and its figures are where it says."""
 
 from __future__ import annotations
 
@@ -7,54 +7,57 @@ import shlex
 import subprocess
 
 import pytest
+import yaml
 from support.checkout import ROOT, load_script
 from support.command_words import problem
 
 import ttmbench
 
-PAGE = ROOT / "docs" / "why-believe-it.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-
-
+TEXT = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
 EVIDENCE = load_script("docs/evidence")
-ROWS = EVIDENCE.rows(TEXT)
+CHECKS = [check for entries in EVIDENCE.checks().values() for check in entries]
+PARITY = yaml.safe_load((ROOT / "tests" / "evidence" / "parity.yaml").read_text(encoding="utf-8"))
 
 
-def test_the_page_has_its_rows():
-    assert len(ROWS) > 30
-    assert len(ROWS) == sum(line.startswith("| ") and "`" in line for line in TEXT.splitlines())
-    assert {row.needs for row in ROWS} == {"", "minutes", "files", "root"}
+def test_the_page_shows_the_checks():
+    assert len(CHECKS) > 30 and {check.needs for check in CHECKS} == {"", "minutes", "files", "root"}
+    assert EVIDENCE.tables() in TEXT, "python scripts/docs/evidence.py write"
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row.claim[:50] for row in ROWS])
-def test_a_line_has_a_command_that_exists(row):
-    assert row.claim and row.found and problem(shlex.split(row.command), "why-believe-it.md") is None
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[row.claim[:50] for row in ROWS])
-def test_the_figures_of_a_line_stand_where_it_says(row):
-    if row.stands_in == "here":
+@pytest.mark.parametrize("check", CHECKS, ids=[check.claim[:50] for check in CHECKS])
+def test_a_check_has_a_command_that_exists_and_its_figures_are_where_it_says(check):
+    assert check.claim and check.found and problem(shlex.split(check.command), "evidence.md") is None
+    if not check.stated:
         return
-    (target,) = re.findall(r"^\[[^\]]+\]\(([^)#]+)[^)]*\)$", row.stands_in)
-    there = (PAGE.parent / target).read_text(encoding="utf-8").replace(",", "")
-    for figure in re.findall(r"(?<![\w.])\d[\d.]*(?:e-?\d+)?", row.found):
-        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", there), (row.claim, figure, target)
+    there = (ROOT / check.stated).read_text(encoding="utf-8").replace(",", "")
+    for figure in re.findall(r"(?<![\w.])\d[\d.]*(?:e-?\d+)?", check.found):
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", there), (check.claim, figure, check.stated)
 
 
-def test_what_stands_on_the_page_itself_is_what_its_command_prints(capsys):
+def test_the_counts_of_the_shipped_table_are_what_the_command_prints(capsys):
     from ttmbench.cli import main
 
-    row = next(row for row in ROWS if row.command.startswith("ttmbench reproduce"))
-    words = [str(ROOT / word) if word.startswith("results/") else word for word in shlex.split(row.command)[1:]]
+    check = next(check for check in CHECKS if check.command.startswith("ttmbench reproduce"))
+    words = [str(ROOT / word) if word.startswith("results/") else word for word in shlex.split(check.command)[1:]]
     assert main(words) == 0
     counted = re.search(r"(\d+) numbers: agrees (\d+)", capsys.readouterr().out)
-    assert row.found == f"{counted[2]} of {counted[1]} agree"
+    assert check.found == f"{counted[2]} of {counted[1]} agree"
 
 
-def test_the_last_run_was_of_this_version_and_of_every_quick_line():
-    said = TEXT[TEXT.index("<!-- evidence -->") :]
-    assert f"ttmbench {ttmbench.__version__}," in said
-    assert f"{sum(not row.needs for row in ROWS)} commands succeeded" in said, "python scripts/docs/evidence.py run"
+def test_the_last_run_was_of_this_version_and_of_every_quick_command():
+    stated = TEXT[TEXT.index("<!-- evidence -->") :]
+    assert f"ttmbench {ttmbench.__version__}," in stated
+    assert f"{sum(not check.needs for check in CHECKS)} commands succeeded" in stated, "evidence.py run"
+
+
+def test_every_test_that_parity_names_exists():
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    for row in (row for rows in PARITY.values() for row in rows):
+        assert row["what"] and row["reference"] and row["difference"], row
+        named = re.findall(r"\b(test_\w+)(?!\.py|\w)", row["test"])
+        assert named, row
+        for name in named:
+            assert f"def {name}(" in tests or list((ROOT / "tests").rglob(f"{name}.py")), name
 
 
 @pytest.mark.parametrize(

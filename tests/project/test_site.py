@@ -9,6 +9,7 @@ import yaml
 from support.checkout import ROOT, load_script
 
 import ttmbench
+from ttmbench.data.benchmarks import benchmarks
 
 hooks = load_script("docs/site_hooks")
 
@@ -75,3 +76,20 @@ def test_the_api_has_every_public_name_and_module():
     first = made["api/index.md"]
     for name in set(ttmbench.__all__) - {"__version__"}:
         assert re.search(rf"(?:::: ttmbench\.[\w.]*\.{name}$|`(?:ttmbench\.)?{name}`)", first, re.MULTILINE), name
+
+
+def test_every_benchmark_has_a_page_with_its_files_chance_and_problems():
+    pages = hooks.benchmarks.pages()
+    assert all(text.startswith("# ") and "| `" in text for text in pages.values())
+    for benchmark in benchmarks():
+        page = pages[f"benchmarks/{benchmark.name}.md"]
+        for spec in hooks.benchmarks.tasks_of(benchmark):
+            assert f"| `{spec.task}` | {spec.extent}" in page and spec.license in page, spec.task
+            assert all(
+                f"`{path}`" in page for part in hooks.benchmarks.sources(spec.source) for path in part.get("get", {})
+            )
+            assert spec.label_errors.strip().rstrip(".") in page
+    assert "| `group_score` | 16.67 | 16.67 |" in pages["benchmarks/winoground.md"]
+    assert "83.60<sup>1</sup><br>84.07<sup>2</sup>" in pages["benchmarks/svo_probes.md"]
+    assert "drive.google.com/uc?id=1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm" in pages["benchmarks/whatsup.md"]
+    assert hooks.turn_links("[x](../tasks/whatsup_a.yaml)", "tasks.md") == "[x](benchmarks/whatsup.md)"

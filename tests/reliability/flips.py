@@ -69,7 +69,7 @@ def make_checkpoint(place: Path, rng: np.random.RandomState) -> Callable[[], See
     captions, flags = np.array([[0, 1], [1, 0], [0, 1]]), np.array([True, False, True])
     for number in (1, 2):
         step = Step(number, 0.5 / number, captions, flags, ~flags, (0.7, 0.6), 1e-5, scores, 1.5)
-        state = TrainingState(number, scores, {"weight": torch.arange(4.0)}, None, {"cpu": torch.arange(9)})
+        state = TrainingState(number, scores, {"weight": torch.arange(4.0)}, (), {"cpu": torch.arange(9)})
         opened().keep(step, state)
     assert len(opened().read().steps) == 2
     return opened

@@ -26,7 +26,17 @@ from pathlib import Path
 from ttmbench.hookspecs import hookimpl
 
 TIMES = {
-    *("date", "timing", "total_evaluation_time_seconds", "seconds", "hardware", "command", "config", "from_store"),
+    *(
+        "date",
+        "timing",
+        "efficiency",
+        "total_evaluation_time_seconds",
+        "seconds",
+        "hardware",
+        "command",
+        "config",
+        "from_store",
+    ),
     "git_hash",  # the checkout may get a commit meanwhile
 }
 TASKS = "shapes_color,shapes_spatial,shapes_color_global"

@@ -1,4 +1,4 @@
-"""Small doses of experiments that docs/reliability.md shows in full, with seeds drawn anew each time."""
+"""Small doses of experiments whose full outcomes are in tests/evidence/faults.md, with seeds drawn anew each time."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ttmbench.cli import main
 from ttmbench.report.charts import draw_answer
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
-from ttmbench.reproduce.tables import published_numbers
+from ttmbench.reproduce.beside_runs import published_numbers
 
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "first.json"
 KEYS = ("group_score,none", "group_match,none", "group_match,ttm")

@@ -15,9 +15,9 @@ import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report import leaderboard as formats
-from ttmbench.report.html import site
+from ttmbench.report.html import board_page
 from ttmbench.report.leaderboard import as_document, merge
-from ttmbench.reproduce.tables import published_numbers
+from ttmbench.reproduce.beside_runs import published_numbers
 from ttmbench.results.files import schema
 
 
@@ -43,7 +43,7 @@ def test_of_a_metric_that_counts_failures_the_smallest_is_first_and_best(tmp_pat
         write(tmp_path, f"{model}.json", model=model, value=value, higher_is_better={"t": {"group_match": False}})
     board = merge(tmp_path)
     assert [row.model for row in board.rows] == ["b", "a", "c"]
-    assert re.findall(r'<td class="number best" data-value="([0-9.]+)"', site.to_html(board, "now")) == ["0.1"]
+    assert re.findall(r'<td class="number best" data-value="([0-9.]+)"', board_page.to_html(board, "now")) == ["0.1"]
 
 
 def test_a_part_of_a_task_is_shown_below_and_replaces_nothing(tmp_path):
@@ -67,7 +67,7 @@ def test_a_part_of_a_task_is_shown_below_and_replaces_nothing(tmp_path):
     lines = [line.split(" | ")[0:4] for line in formats.to_markdown(board).splitlines() if "SimpleMatch" in line]
     assert [line[2] for line in lines] == ["200 of 200", "200 of 200", "16 of 200", "8 of 200"]
     assert lines[2][0] == "| a (part of the groups)" and lines[0][0] == "| m"
-    page = site.to_html(board, "now")
+    page = board_page.to_html(board, "now")
     assert re.findall(r'number best".*?>([0-9.]+)<', page) == ["60.00"], "the largest of the whole task is bold"
     assert page.count('<tr class="limited">') == 2
     assert "8 of 200" in formats.to_latex(board)
@@ -138,7 +138,7 @@ def test_names_from_data_are_never_code(tmp_path):
     write(tmp_path, "y.json", model='=HYPERLINK("x")')
     write(tmp_path, "z.json", model=r"a_b%&\input{x}")
     board = merge(tmp_path)
-    page = site.to_html(board, "now")
+    page = board_page.to_html(board, "now")
     assert "<script>alert" not in page and "&lt;script&gt;alert" in page
     assert r"\<script\>alert(1)\</script\>\|=1+1" in formats.to_markdown(board)
     table = pd.read_csv(io.StringIO(formats.to_csv(board)))

@@ -20,7 +20,7 @@ from ttmbench.results.files import schema
 DAY = 86_400
 
 
-def write(folder, name, model="m", date=1, value=0.5, task="t", filters=("none",), **more):
+def write(folder, name, model="m", date=1, value=0.5, task="t", filters=("none",), groups=(1000, 1000), **more):
     """A results document with group match, and group score of the raw model."""
     return write_run(
         folder,
@@ -30,6 +30,7 @@ def write(folder, name, model="m", date=1, value=0.5, task="t", filters=("none",
         model_name=model,
         model_info={"fingerprint": {"weights_sha256": f"{model}-weights"}},
         date=1.7e9 + date * DAY,
+        groups=groups,
         ttm={task: trained(audit_labels={"passed": True, "seeds": [0, 1], "iterations": 1})},
         configs={task: {"metrics": ["group_score", "group_match"], "description": "of <b>things</b>"}},
         packages={"ttmbench": "0.9.9", "numpy": "2"},
@@ -50,7 +51,7 @@ def site(tmp_path_factory) -> Path:
     write(runs, "a/new.json", model="alpha", date=2, value=0.6, filters=("none", "ttm", "oracle"))
     write(runs, "b.json", model="beta", date=2, value=0.6)
     write(runs, "c.json", model="gamma", date=2, value=0.5, filters=("none", "ttm"))
-    write(runs, "part.json", model="part", date=3, value=1.0, groups=(4, 10))
+    write(runs, "part.json", model="part", date=3, value=1.0, groups=(4, 1000))
     write(runs, "version.json", model="older", date=3, value=0.9, version=0)
     write(runs, "other.json", model="elsewhere", date=3, value=0.8, data="other")
     write(runs, "u.json", model="alpha", date=2, value=0.7, task="u")
@@ -93,13 +94,13 @@ def test_ranks_are_of_whole_runs_on_one_version_and_one_data(site):
     page = (site / "tasks" / "t.html").read_text()
     found = [(row[0], row[1], row[3]) for row in rows(page, "matching")]
     assert found == [
-        ("alpha", "1", "60.00"),
-        ("beta", "1", "60.00"),
-        ("theirs published A paper, Table 1", "", "55.00"),
-        ("gamma", "3", "50.00"),
-        ("part part of the groups", "", "100.00"),
-        ("older other data or version", "", "90.00"),
-        ("elsewhere other data or version", "", "80.00"),
+        ("1", "alpha", "60.00 56.9–63.0"),
+        ("1", "beta", "60.00 56.9–63.0"),
+        ("", "theirs published A paper, Table 1", "55.00"),
+        ("3", "gamma", "50.00 46.9–53.1"),
+        ("", "part part of the groups", "100.00 51.0–100.0"),
+        ("", "older other data or version", "90.00 88.0–91.7"),
+        ("", "elsewhere other data or version", "80.00 77.4–82.4"),
     ]
     best = re.findall(
         r'class="number best"[^>]*>([0-9.]+)', page.partition('<h2 id="matching">')[2].partition("</table>")[0]
@@ -110,18 +111,18 @@ def test_ranks_are_of_whole_runs_on_one_version_and_one_data(site):
 def test_the_oracle_stands_apart_without_ranks(site):
     task, start = (site / "tasks" / "t.html").read_text(), (site / "index.html").read_text()
     (row,) = rows(task, "oracle")
-    assert row[:3] == ["alpha", "oracle", "60.00"], "no cell for a rank"
+    assert row[:3] == ["alpha", "oracle", "60.00"], "no cell for a rank, and no interval"
     assert 'id="oracle"' not in start and "oracle</td>" not in start
-    assert [one[0] for one in rows(task, "test_time")] == ["alpha", "gamma"]
+    assert [one[1] for one in rows(task, "test_time")] == ["alpha", "gamma"]
 
 
 def test_the_start_page_has_tasks_by_models_for_each_track(site):
     page = (site / "index.html").read_text()
-    table = {row[0]: row[2:] for row in rows(page, "matching")}
-    assert table["alpha"] == ["60.00", "70.00"] and table["beta"] == ["60.00", "-"]
-    zero = {row[0]: row[2:] for row in rows(page, "zero_shot")}
+    table = {row[1]: row[3:] for row in rows(page, "matching")}
+    assert table["alpha"] == ["60.00 56.9–63.0", "70.00 67.1–72.8"] and table["beta"][1] == "-"
+    zero = {row[1]: [cell[:5] for cell in row[3:]] for row in rows(page, "zero_shot")}
     assert zero["alpha"] == ["30.00", "35.00"], "the raw model is compared by its group score"
-    assert "5 models" not in page and "6 models on 2 tasks, from 8 runs" in page
+    assert "<p>2 tasks." in page
 
 
 def test_every_number_has_its_run_and_earlier_ones_are_listed(site):
@@ -136,7 +137,7 @@ def test_every_number_has_its_run_and_earlier_ones_are_listed(site):
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded(site):
     pages = sorted(site.rglob("*.html"))
-    assert len(pages) == 1 + 2 + 6
+    assert len(pages) == 2 + 2 + 6
     found = {page.resolve(): Links(page.read_text()) for page in pages}
     for page, one in found.items():
         assert not one.loads and "default-src &#39;none&#39;" in page.read_text()
@@ -227,19 +228,35 @@ def test_filters_search_and_sorted_columns(start):
     matching = "section:has(> #matching) table"
     form = start.locator("form.filters")
     form.locator("[name=standing]").select_option("published")
-    assert [name.split()[0] for name in column(start, matching, 1)] == ["theirs"]
-    assert start.locator("#test_time").is_hidden()
+    assert [name.split()[0] for name in column(start, matching, 2)] == ["theirs"]
+    assert start.locator("#test_time").is_hidden() and start.url.endswith("index.html#standing=published")
     form.locator("[name=standing]").select_option("")
     form.locator("[name=task]").select_option("u")
     assert start.locator(f"{matching} th[data-task=t]").is_hidden()
     form.locator("[name=task]").select_option("")
     form.locator("[name=text]").fill("gam")
-    assert column(start, matching, 1) == ["gamma"]
+    assert column(start, matching, 2) == ["gamma"]
     form.locator("[name=text]").fill("")
+    assert start.url.endswith("index.html"), "no filter, no state"
     start.locator(f"{matching} th[data-task=t] button").click()
-    assert start.locator(f"{matching} th[data-task=t]").get_attribute("aria-sort") == "descending"
-    values = column(start, matching, 3)
-    assert values[:4] == ["60.00", "60.00", "55.00", "50.00"] and set(values[4:]) == {"100.00", "90.00", "80.00"}
+    assert start.locator(f"{matching} th[data-task=t]").get_attribute("aria-sort") == "ascending"
+    start.locator(f"{matching} th[data-task=t] button").click()
+    values = [text[:5] for text in column(start, matching, 4)]
+    assert values[:4] == ["60.00", "60.00", "55.00", "50.00"] and values[4:6] == ["100.0", "90.00"]
+    assert start.url.endswith("#sort=matching-table%3At%3Adown")
+
+
+def test_filters_and_order_are_restored_from_the_address(opened, site, start):
+    start.goto((site / "index.html").as_uri() + "#text=alpha&sort=matching-table:u:down&standing=nonsense")
+    start.reload()
+    assert start.locator("form.filters [name=standing]").input_value() == ""
+    assert start.locator("form.filters output").inner_text().startswith("3 of ")
+    matching = "section:has(> #matching) table"
+    assert column(start, matching, 2) == ["alpha"] and column(start, matching, 1) == ["1"], "ranks of the column"
+    assert start.locator(f"{matching} th[data-task=u]").get_attribute("aria-sort") == "descending"
+    start.evaluate("location.hash = 'text=beta'")
+    start.wait_for_function("document.querySelector('form.filters [name=text]').value === 'beta'")
+    assert column(start, matching, 2) == ["beta"]
 
 
 def test_from_the_start_page_to_a_run(start):
@@ -248,7 +265,7 @@ def test_from_the_start_page_to_a_run(start):
     start.locator("section:has(> #matching) tbody tr", has_text="beta").locator("td a").click()
     assert start.url.endswith("models/beta.html#run-1") and start.locator("#run-1 pre").is_visible()
     start.locator(".bar-nav a", has_text="Leaderboard").click()
-    assert start.locator("h1").inner_text() == "Leaderboard"
+    assert start.locator("h1").inner_text() == "Leaderboard: 2×2 groups"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

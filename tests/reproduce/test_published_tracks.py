@@ -12,11 +12,12 @@ from support.documents import whole_document
 from ttmbench.cli import main
 from ttmbench.errors import DataError
 from ttmbench.report import leaderboard as formats
-from ttmbench.report.html import site
+from ttmbench.report.html import board_page
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
-from ttmbench.reproduce.tables import load_table, published_numbers, shipped_tables
+from ttmbench.reproduce.beside_runs import published_numbers
+from ttmbench.reproduce.tables import load_table, shipped_tables
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
 from ttmbench.results.numbers import numbers_of
@@ -103,41 +104,41 @@ def test_the_report_names_the_track_and_gives_the_chance_of_choices(runs):
     assert rows["colorswap", "gpt-4v (choice) (forced choice)"].raw.chance == 0.0625
     assert rows["colorswap", "chooser (forced choice)"].raw.chance == 0.0625
     assert rows["winoground", "human (no model)"].raw.value == pytest.approx(0.855)
-    assert rows["colorswap", "siglip (itc)"].raw.chance == pytest.approx(1 / 6), "whatever the other run's chance is"
+    assert rows["colorswap", "siglip-b16"].raw.chance == pytest.approx(1 / 6), "whatever the other run's chance is"
 
 
-def test_two_values_under_one_name_stay_two_and_are_marked(runs, capsys):
-    board = merge(runs, published_numbers(["all"]))
-    found = {row.file: row for row in rows_of(board, "blip (itm)", "winoground")}
-    assert {file: round(100 * row.value, 2) for file, row in found.items()} == {
-        "arXiv:2402.04492, Table 4": 20.25,
-        "arXiv:2306.01879, Table 11": 13.3,
+def test_two_values_of_one_model_stay_two_and_are_marked(runs, capsys):
+    """Sources call clip-b32 by three names, and blip (itm) by one name two models."""
+    board = merge(runs, published_numbers(["winoground_main", "colorswap_table4", "visualgptscore_table11"]))
+    found = {row.file: row for row in rows_of(board, "clip-b32", "winoground")}
+    assert {file: (round(100 * row.value, 2), row.published_as) for file, row in found.items()} == {
+        "arXiv:2402.04492, Table 4": (9.0, "clip (itc)"),
+        "arXiv:2204.03162, main table": (8.0, "clip-b32 (itc)"),
     }
-    assert found["arXiv:2402.04492, Table 4"].disagrees == "13.3 in arXiv:2306.01879, Table 11"
+    assert found["arXiv:2402.04492, Table 4"].disagrees == "8.0 in arXiv:2204.03162, main table"
+    assert not any(row.disagrees for name in ("blip-itm", "blip (itm)") for row in rows_of(board, name, "winoground"))
     text = formats.to_markdown(board)
-    for value, source in (("20.25‡", "arXiv:2402.04492, Table 4"), ("13.30‡", "arXiv:2306.01879, Table 11")):
-        (line,) = [one for one in text.splitlines() if one.startswith(f"| blip (itm) (published: {source})")]
+    for value, source in (("9.00‡", "arXiv:2402.04492, Table 4"), ("8.00‡", "arXiv:2204.03162, main table")):
+        (line,) = [one for one in text.splitlines() if one.startswith(f"| clip-b32 (published: {source})")]
         assert value in line
     assert "‡ another source" in text
-    assert "20.25$^\\ddagger$" in formats.to_latex(board)
-    assert site.to_html(board, "now").count("20.25‡") == 1
+    assert "9.00$^\\ddagger$" in formats.to_latex(board)
+    assert board_page.to_html(board, "now").count(">9.00‡") == 1
     assert main(["leaderboard", str(runs), "--published", "all"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("published values disagree")]
-    assert any(
-        "winoground, blip (itm), raw: group_score 20.25 (arXiv:2402.04492, Table 4) and 13.30" in x for x in told
-    )
+    assert any("winoground, clip-b32, raw:" in x and "group_score 9.00 (arXiv:2402.04492, Table 4)" in x for x in told)
 
 
 def test_both_values_are_on_the_site_and_in_the_report(runs, tmp_path_factory):
     site = tmp_path_factory.mktemp("site") / "out"
     assert main(["leaderboard", str(runs), "--published", "all", "--site", str(site)]) == 0
-    for page in (site / "index.html", site / "tasks" / "winoground.html"):
-        text = page.read_text()
-        assert "20.25‡" in text and "13.30‡" in text and "arXiv:2306.01879, Table 11" in text
+    text = (site / "tasks" / "winoground.html").read_text()
+    assert "9.00‡" in text and "8.00‡" in text and "as <bdi>clip-b32 (itc)</bdi> in " in text
+    assert '<a href="https://arxiv.org/abs/2204.03162" rel="noreferrer nofollow">' in text
     target = site.parent / "report.html"
     assert main(["report", str(runs), "--images", "none", "--published", "all", "-o", str(target)]) == 0
     text = target.read_text()
-    assert "20.25‡" in text and "group_score: 13.3 in arXiv:2306.01879, Table 11" in text
+    assert "9.00‡" in text and "8.0 in arXiv:2204.03162, main table" in text
 
 
 def test_what_is_printed_to_fewer_digits_does_not_disagree(tmp_path):

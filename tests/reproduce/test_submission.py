@@ -342,6 +342,8 @@ FORGERIES = [
     (put("code", "evil", to="ab" * 32), "code: is ['evil', 'ttmbench']; the command takes code from ['ttmbench']"),
     (put("git_hash", to="<b>main</b>"), "git_hash: is not a commit"),
     (put("timing", "mine", to={"load": 1.0}), "timing.mine: is of no task with numbers"),
+    (put("efficiency", "mine", to={}), "efficiency.mine: is of no task with numbers"),
+    (put("efficiency", "shapes_color", "co2_kg", to=0.1), "co2_kg: is given without country, or country without it"),
     (put("notes", "mine", to=["x"]), "notes.mine: is of no task with numbers"),
     (put("model_info", "capabilities", to=["Trainable", "Honest"]), "model_info.capabilities: is not a list of "),
     (artifacts_of_another_run, "x_scores_shapes_color.safetensors.model: is siglip-b16; the run writes tiny-clip"),

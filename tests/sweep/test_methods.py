@@ -17,13 +17,13 @@ from ttmbench.evaluator.local_executor import LocalExecutor
 from ttmbench.evaluator.run import run
 from ttmbench.evaluator.unit import Unit, UnitResult
 from ttmbench.evaluator.worker import Worker
-from ttmbench.methods import checkpoint
 from ttmbench.report import leaderboard
 from ttmbench.report.load import gather
 from ttmbench.results.reader import read_document
 from ttmbench.sweep import payload
 from ttmbench.sweep.estimate import rates, seconds_of, work_of
 from ttmbench.sweep.folder import read_summary, stages_left
+from ttmbench.ttm.checkpoint import SeedCheckpoint
 
 GRID = {"dn.strength": [0.1, 0.25], "drift.lr": [1e-3, 1e-2]}
 PLAN = {
@@ -95,7 +95,7 @@ def test_two_workers_give_the_bits_of_separate_runs_although_one_is_killed(tmp_p
 
 
 def test_a_stopped_seed_goes_on_at_its_next_turn_and_finished_seeds_are_not_trained_again(tmp_path, alone, monkeypatch):
-    monkeypatch.setattr(checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(SeedCheckpoint, "is_due", lambda self, seconds: True)
     planned, root = cells_of(tmp_path, **PLAN)[:1], tmp_path / "board"
     root.mkdir()
     own_methods.STOP_AFTER.append(1)

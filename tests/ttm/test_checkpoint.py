@@ -34,7 +34,7 @@ def step(iteration: int) -> Step:
 
 
 def state(iteration: int, weight: torch.Tensor) -> TrainingState:
-    return TrainingState(iteration, RAW, {"weight": weight}, None, {"cpu": torch.get_rng_state()})
+    return TrainingState(iteration, RAW, {"weight": weight}, (), {"cpu": torch.get_rng_state()})
 
 
 def test_what_lies_apart_is_not_copied():

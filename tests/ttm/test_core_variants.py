@@ -15,15 +15,18 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError
 from ttmbench.metrics import METRICS, group_match
+from ttmbench.plugins.methods import METHODS
 from ttmbench.results.clusters import held_out
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm import algorithm, variants
+from ttmbench.ttm import variants
 from ttmbench.ttm.algorithm import Step
-from ttmbench.ttm.checkpoint import SeedCheckpoint, TaskCheckpoint
+from ttmbench.ttm.checkpoint import AfterSeed, SeedCheckpoint, TaskCheckpoint
 from ttmbench.ttm.trainer import Original
 from ttmbench.types import ScheduleSpec, Scores
 
 LINEAR = ScheduleSpec("linear", schedules.linear)
+SPECS = {spec.name: spec for spec in METHODS}
+TTM, STEP = SPECS["ttm"], SPECS["simple_match"]
 
 
 def step_of(selected, captions, tau=0.5) -> Step:
@@ -136,7 +139,7 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it(adaptation):
         assert any(not torch.equal(t, before[name]) for name, t in one.stage.adapter.state_dict().items())
         ended.append((seed, about))
 
-    result = one.ttm(finished=finished)
+    result = one.column(TTM, after=AfterSeed(finished))
     assert all(torch.equal(tensor, before[name]) for name, tensor in one.stage.adapter.state_dict().items())
     settings = {**one.settings.model_dump(mode="json"), "lr": 1e-2}
     assert ended == [(seed, {"variant": "group", "hyperparameters": settings}) for seed in (3, 5)]
@@ -149,12 +152,14 @@ def test_every_seed_starts_from_the_same_model_and_leaves_it(adaptation):
         assert isinstance(line["loss"], list) and len(line["loss"]) == 1
     assert not np.array_equal(result.scores[0].groups, one.raw.groups) and result.members is None
     assert "audit_labels" not in result.record and result.record["seeds"] == [3, 5]
-    assert one.ttm(audit=True).record["audit_labels"] == {"passed": True, "seeds": [3, 5], "iterations": 2}
+    assert one.column(TTM, audit=True).record["audit_labels"] == {"passed": True, "seeds": [3, 5], "iterations": 2}
     told.clear()
-    one.oracle(), one.control("placebo"), one.simple_match()
+    _ = [one.column(SPECS[name]) for name in ("oracle", "placebo", "simple_match")]
     assert not told, "plugins are told of TTM's own iterations alone"
-    assert one.oracle().record["reads_labels"] is True
-    assert all(line["pseudo_label_accuracy"] in (1.0, None) for line in one.oracle().record["iterations"])
+    assert one.column(SPECS["oracle"]).record["reads_labels"] is True
+    assert all(
+        line["pseudo_label_accuracy"] in (1.0, None) for line in one.column(SPECS["oracle"]).record["iterations"]
+    )
 
 
 def test_a_failing_seed_leaves_the_model_as_it_was(adaptation):
@@ -164,28 +169,26 @@ def test_a_failing_seed_leaves_the_model_as_it_was(adaptation):
     def finished(seed, about):
         raise OSError("the disk is full")
 
-    for run in (one.ttm, one.simple_match):
+    for spec in (TTM, STEP):
         with pytest.raises(OSError, match="the disk is full"):
-            run(finished=finished)
+            one.column(spec, after=AfterSeed(finished))
         assert all(torch.equal(tensor, before[name]) for name, tensor in one.stage.adapter.state_dict().items())
-    assert one.simple_match().record["restarts"] == [2, 2]
+    assert one.column(STEP).record["restarts"] == [2, 2]
 
 
 def test_seeds_that_an_earlier_run_ended_are_not_run_again(adaptation, tmp_path):
     one, told = adaptation
     one = replace(one, checkpoint=TaskCheckpoint(tmp_path, "data", "run"))
-    first = one.ttm()
+    first = one.column(TTM)
     told.clear()
     for complete, told_of, runs in (
-        (None, frozenset(), []),
         (lambda seed: True, frozenset(), []),
         (lambda seed: seed == 3, frozenset(), [5]),
-        (None, frozenset({5}), []),
+        (lambda seed: True, frozenset({5}), []),
     ):
         ended = []
-        again = replace(one, told=told_of).ttm(
-            finished=lambda seed, about, ended=ended: ended.append(seed), complete=complete
-        )
+        after = AfterSeed(lambda seed, about, ended=ended: ended.append(seed), complete)
+        again = replace(one, told=told_of).column(TTM, after=after)
         assert ended == runs and [record.seed for *_, record in told] == sorted([*runs * 2, *[5] * (2 * len(told_of))])
         for old, new in zip(first.scores, again.scores, strict=True):
             assert np.array_equal(old.groups, new.groups)
@@ -196,7 +199,7 @@ def test_held_out_groups_are_drawn_by_the_runs_seed_and_share_no_image(adaptatio
     one, told = adaptation
     weights_before = weights(one.stage.adapter)
     for seed in (0, 1):
-        before, result = replace(one, seed=seed).holdout(0.25)
+        before, result = replace(one, seed=seed).holdout(TTM, 0.25)
         held = held_out(np.arange(8), 0.25, seed)
         assert result.record["scored_groups"] == result.members == before.members == np.flatnonzero(held).tolist()
         assert result.record["adapted_groups"] == np.flatnonzero(~held).tolist()
@@ -205,7 +208,7 @@ def test_held_out_groups_are_drawn_by_the_runs_seed_and_share_no_image(adaptatio
         assert all(len(scores.groups) == 2 for scores in result.scores)
         assert not np.allclose(result.scores[0].groups, before.scores[0].groups, atol=1e-5), "the adapted model's"
     clusters = np.array([0, 0, 1, 1, 2, 2, 3, 3])
-    shared = replace(one, clusters=clusters).holdout(0.25)[0].members
+    shared = replace(one, clusters=clusters).holdout(TTM, 0.25)[0].members
     assert len(shared) == 2 and len(set(clusters[shared])) == 1
     assert not told and all(torch.equal(t, weights_before[name]) for name, t in one.stage.adapter.state_dict().items())
 
@@ -215,7 +218,7 @@ def test_the_audit_permutes_what_is_chosen_from(shape, adaptation, monkeypatch):
     one, _ = adaptation
     stage, seen = stage_of(6, *shape), []
     one = replace(one, stage=stage, raw=stage.score(), metrics=[], seeds=[3])
-    first = one._every_seed("ttm", one._supervised(algorithm.algorithm1_selection))
+    first = one.runs(TTM)
     plain = variants.replace
 
     def watched(thing, **changes):
@@ -259,7 +262,7 @@ def forgetful(one, loads=(), **more):
 @pytest.mark.parametrize("loads", [(), (0, 2)], ids=["nothing", "every second tensor"])
 @pytest.mark.parametrize(
     ("variant", "settings"),
-    [("ttm", ()), ("simple_match", ()), ("oracle", ()), ("control", ("placebo",)), ("holdout", (0.5,))],
+    [*(("column", (SPECS[name],)) for name in ("ttm", "simple_match", "oracle", "placebo")), ("holdout", (TTM, 0.5))],
 )
 def test_a_load_state_dict_that_does_not_load_is_an_error_that_names_the_adapter(variant, settings, loads, adaptation):
     why = "model adapter Forgetful does not give the same scores .* must load every tensor that its state_dict returns"
@@ -271,7 +274,7 @@ def test_a_model_that_was_not_trained_is_not_accused(adaptation):
     """Nothing is selected at this threshold, so nothing changes and nothing has to be loaded."""
     one, _ = adaptation
     settings = one.settings.model_copy(update={"tau_start": 1e6, "tau_end": 1e6})
-    lines = forgetful(one, settings=settings).ttm().record["iterations"]
+    lines = forgetful(one, settings=settings).column(TTM).record["iterations"]
     assert [line["selected"] for line in lines] == [0] * 4
 
 
@@ -283,7 +286,7 @@ def test_one_batch_of_at_most_sixteen_groups_is_scored_before_and_after_each_see
         return score(self, blocks)
 
     monkeypatch.setattr(PreparedTask, "score", counted)
-    one.ttm()
+    one.column(TTM)
     assert scored == [16, 20, 20, 16, 20, 20, 16], "before; then each seed's two iterations and the check"
 
 
@@ -350,6 +353,6 @@ def test_a_stopped_run_whose_weights_are_not_loaded_is_an_error(adaptation, tmp_
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(SeedCheckpoint, "keep", killed)
-        forgetful(adaptation[0], checkpoint=kept).ttm()
+        forgetful(adaptation[0], checkpoint=kept).column(TTM)
     with pytest.raises(TtmbenchError, match="model adapter Forgetful did not load the weights of a stopped run: '"):
-        forgetful(adaptation[0], checkpoint=kept).ttm()
+        forgetful(adaptation[0], checkpoint=kept).column(TTM)

@@ -69,8 +69,8 @@ def run(registry, stage=None, **settings):
 
     def keep(step, state):
         copies = {name: tensor.clone() for name, tensor in state.model.items()}
-        teacher = None if state.teacher is None else {name: one.clone() for name, one in state.teacher.items()}
-        states.append(replace(state, model=copies, teacher=teacher, optimizer=copy.deepcopy(state.optimizer)))
+        teacher = {name: one.clone() for name, one in state.extra.items()}
+        states.append(replace(state, model=copies, extra=teacher, optimizers=copy.deepcopy(state.optimizers)))
 
     steps = list(
         adapt(stage, raw, config=config, schedule=schedule, learning_rate=1e-2, seed=3, parts=parts, keep=keep)

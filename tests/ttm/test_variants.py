@@ -290,10 +290,10 @@ def test_auto_is_a_word_for_the_automatic_threshold():
 
 
 def test_a_learning_rate_is_not_chosen_by_itself(capsys):
-    """No rule held (docs/learning-rate.md), and the message says where to look instead."""
+    """No rule held (docs/finetune.md), and the message says where to look instead."""
     assert main(["run", "--model", "tiny-clip", "--tasks", "shapes_color", "--ttm", "--ttm_args", "lr=auto"]) == 2
     said = capsys.readouterr().err
-    assert "'lr': must be a number" in said and "'ttmbench analyze lr'" in said and "docs/learning-rate.md" in said
+    assert "'lr': must be a number" in said and "'ttmbench analyze lr'" in said and "docs/finetune.md" in said
 
 
 def test_what_is_known_of_a_learning_rate_is_told_unless_it_is_replaced():

@@ -267,6 +267,27 @@ def hardware() -> dict[str, object]:
     }
 
 
+def peak_memory(restart: bool = False) -> dict[str, int | str]:
+    """The most memory held so far: of tensors on all GPUs since the last ``restart``, else of this process.
+
+    Nothing where the system does not tell.
+    """
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
+        gpus = range(torch.cuda.device_count())
+        if restart:
+            for gpu in gpus:
+                torch.cuda.reset_peak_memory_stats(gpu)
+        most = sum(torch.cuda.max_memory_allocated(gpu) for gpu in gpus)
+        return {"peak_memory_bytes": most, "peak_memory_of": "cuda"}
+    try:
+        import resource
+    except ImportError:  # Windows
+        return {}
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return {"peak_memory_bytes": most, "peak_memory_of": "process"}
+
+
 def git_hash() -> str | None:
     """Commit of the working folder; None outside a repository."""
     try:

@@ -11,9 +11,10 @@ from ttmbench._util.files import to_json, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.board import print_board
-from ttmbench.report.html.site import check_place, to_html, write_site
+from ttmbench.report.html.board_page import to_html
+from ttmbench.report.html.site import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
-from ttmbench.reproduce.tables import published_numbers
+from ttmbench.reproduce.beside_runs import published_beside_runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +22,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
     published = "Published numbers: a CSV file, a table name, or all"
     parser.add_argument("--published", metavar="FILE|TABLE", action="append", help=published)
+    parser.add_argument("--cost", action="store_true", help="Also show time, speed, memory and energy")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: DIR)")
     parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
+    parser.add_argument("--docs", metavar="URL", help="Address of the documentation that the website links to")
 
 
 def leaderboard(options: argparse.Namespace) -> int:
@@ -34,21 +37,22 @@ def leaderboard(options: argparse.Namespace) -> int:
             raise UsageError("--site cannot be combined with --output_path: the site has the same files")
         check_place(folder, site)
     target = Path(options.output_path) if options.output_path else folder
-    board = merge(folder, published_numbers(options.published or []))
+    published = published_beside_runs(options.published or [])
+    board = merge(folder, published.numbers, every_task=site is not None)
     made = datetime.now(UTC).isoformat(timespec="seconds")
     if site is not None:
         _print_skipped(board)
-        files = write_site(board, folder, site, made)
+        files = write_site(board, folder, site, made, published, options.docs or "")
         echo(f"{site / 'index.html'} ({len(files)} files)")
         return 0
     texts = {
-        "leaderboard.json": to_json(as_document(board)),
-        "leaderboard.csv": formats.to_csv(board),
-        "leaderboard.md": formats.to_markdown(board),
-        "leaderboard.tex": formats.to_latex(board),
+        "leaderboard.json": to_json(as_document(board, options.cost)),
+        "leaderboard.csv": formats.to_csv(board, options.cost),
+        "leaderboard.md": formats.to_markdown(board, options.cost),
+        "leaderboard.tex": formats.to_latex(board, options.cost),
         "leaderboard.html": to_html(board, made),
     }
-    print_board(board)
+    print_board(board, options.cost)
     _print_skipped(board)
     for name, text in texts.items():
         write_text(target / name, text)
@@ -57,8 +61,12 @@ def leaderboard(options: argparse.Namespace) -> int:
 
 
 def _print_skipped(board: Leaderboard) -> None:
+    tasks = [name for name in board.skipped if name.startswith(formats.NOT_RUN)]
+    if tasks:
+        echo(f"skipped: published numbers of {len(tasks)} tasks that no run has; --site has a page for each")
     for name, why in board.skipped.items():
-        echo(f"skipped: {name}: {why}")
+        if name not in tasks:
+            echo(f"skipped: {name}: {why}")
     for conflict in board.conflicts:
         variants = "; ".join(
             f"version {variant['version']}, {variant['groups']} groups" for variant in conflict["variants"]

@@ -6,11 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 
 from ttmbench._util.console import echo, one_line
-from ttmbench.cli.task_chance import chance_of
-from ttmbench.data.catalog import find_task
-from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.reproduce.lookup import PublishedRow, most_measured
-from ttmbench.results.labels import CHOICE
+from ttmbench.plugins.registry import Registry
+from ttmbench.reproduce.lookup import PublishedRow, chance, most_measured
 from ttmbench.types import Record
 
 LINES = 12
@@ -79,19 +76,6 @@ def _percent(value: float | None) -> str:
 def source(row: PublishedRow) -> str:
     """Where a number was published, without its table; the name of a repository without its owner."""
     return one_line(row.number.source.partition(",")[0].rpartition("/")[2], 20)
-
-
-def chance(row: PublishedRow, registry: Registry) -> float | None:
-    """The value of random scores, or of random choices; None where it is unknown."""
-    if row.here not in registry.task_files or row.metric not in registry.metrics:
-        return None
-    spec = find_task(registry, row.here).spec
-    if row.number.column.filter == CHOICE:
-        from ttmbench.scoring.forced_choice.arrays import choice_chance  # with scipy
-
-        return choice_chance(spec.shape.images, spec.shape.captions).get(row.metric) if spec.kind == "groups" else None
-    metric = registry.metric(row.metric)
-    return chance_of(metric_for(metric, spec.shape) if spec.kind == "groups" else metric, spec)
 
 
 def _as_json(row: PublishedRow, registry: Registry) -> Record:

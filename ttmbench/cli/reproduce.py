@@ -22,7 +22,7 @@ from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
 from ttmbench.results.reader import walk_documents
 
 NAMED = 6  # rows that are named behind a remark
-_PASSED_ON = ("device", "batch_size", "offline", "data_dir", "include_path")
+_PASSED_ON = ("device", "dtype", "batch_size", "offline", "data_dir", "include_path")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--dry_run", action="store_true", help="Print the commands for missing evaluations and exit")
     add("--allow_missing", action="store_true", help="Exit code 0 if every available number agrees")
     add("--device", metavar="NAME", help="Device for --run: auto, cpu, cuda, cuda:1, mps")
+    add("--dtype", metavar="fp32|tf32|bf16|fp16", help="Compute dtype for --run")
     add("--batch_size", metavar="N", type=count, help="Batch size for --run")
     add("--offline", action="store_true", help="Use local files only for --run")
     add_data_files(parser)

@@ -10,9 +10,9 @@ from ttmbench._util.console import echo
 from ttmbench.cli.method_page import as_json, print_page
 from ttmbench.cli.options import add_task_files
 from ttmbench.cli.pages import print_model, print_task
-from ttmbench.cli.task_chance import chance_of
 from ttmbench.config import with_rate_note
 from ttmbench.data.catalog import find_task
+from ttmbench.data.task_chance import chance_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
 from ttmbench.types import Record

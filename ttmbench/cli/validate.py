@@ -15,11 +15,11 @@ from ttmbench._util.console import echo, one_line, print_traceback
 from ttmbench._util.images import frames_in
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import OFFLINE, add_data_files, count
-from ttmbench.cli.task_chance import chance_of
 from ttmbench.data.catalog import find_task, is_named, select_tasks
 from ttmbench.data.classes import labels_of, load_classes
 from ttmbench.data.loader import audit_groups, data_locations, left_out, load_task_data, suspects_in
 from ttmbench.data.paths import data_folder, given_data_folder
+from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
 from ttmbench.plugins.manager import BUILTIN

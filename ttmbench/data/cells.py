@@ -205,10 +205,10 @@ class Condition(BaseModel):
     Attributes:
         any_of: one of these values.
         none_of: none of these values.
-        not_null: ``true``: there is a value.
-        at_least: a number, not smaller than this.
-        at_most: a number, not larger than this.
-        differs_from: another column, whose value is another one.
+        not_null: there is a value.
+        at_least: a number of at least this.
+        at_most: a number of at most this.
+        differs_from: a column with another value.
         starts_with: a text that begins with this.
     """
 

@@ -143,16 +143,15 @@ class Origin(BaseModel):
     """The entry of one path in ``get:``. An address alone may be written as a string.
 
     Attributes:
-        url: http or https address of the file or archive.
-        page: where a human gets it, if no address can be fetched without asking.
-        name: what its owner calls the file, where the address does not show it.
-        unpack: the address is an archive (zip, tar, tar.gz, ...) whose content becomes the path.
-        member: file or folder of the archive that becomes the path; without it all of the archive, less the folders
-            that hold everything.
+        url: http or https address of the file or archive; Google Drive's ``uc?id=`` addresses work.
+        page: instead of ``url``: the page where users get the file, if they must agree to something first.
+        name: the owner's name for the file, if the address does not show it.
+        unpack: extract the archive (zip, tar, tar.gz, tar.bz2, tar.xz) to this path.
+        member: file or folder of the archive to extract; by default everything, without enclosing folders.
         each: the path is a folder of images, each at this address followed by its name.
-        listed: the path is a folder of images, whose addresses are in the rows (``addresses`` of the source).
-        sha256: of the downloaded file, where its owner states it.
-        bytes: size of the downloaded file, where its owner states it.
+        listed: the path is a folder of images whose addresses are in the rows (``addresses`` of the source).
+        sha256: digest of the downloaded file.
+        bytes: size of the downloaded file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -222,6 +221,11 @@ class PathOrMapping(BaseModel):
 
 
 class TagFile(PathOrMapping):
-    """A file of further tags below the data folder, and where it comes from."""
+    """A file of further tags below the data folder, and where it comes from.
+
+    Attributes:
+        file: path below the data folder.
+        get: where it comes from.
+    """
 
     get: Origin | None = None

@@ -17,7 +17,7 @@ from ttmbench._util.option_values import nested
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import Condition, PathPart, Pick, Picks, Where
-from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
+from ttmbench.data.paths import HUB_KINDS, Origin, TagFile, local_path
 from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
@@ -55,9 +55,11 @@ class ClassSpec(BaseModel):
     """The classes of a classification task, and the prompts that name them.
 
     Attributes:
-        names: class names, by position the labels of images; or ``open_clip:NAME``, a list of the installed package.
-        templates: prompts with ``{}`` where the name goes; or ``open_clip:NAME``.
-        count: number of classes, where ``names`` is not a list.
+        names: list of class names in the order of the labels; or ``open_clip:NAME``, a list of the installed package,
+            such as ``open_clip:IMAGENET_CLASSNAMES``.
+        templates: list of prompts with ``{}`` for the name; or ``open_clip:NAME``, such as
+            ``open_clip:OPENAI_IMAGENET_TEMPLATES``.
+        count: number of classes; required if ``names`` is not a list.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,15 +96,16 @@ class Columns(BaseModel):
     """The columns of the raw data that hold groups, and which rows are read.
 
     Attributes:
-        id: column of the group's id.
-        images: columns of the images; or one column that holds them all in a list.
-        captions: columns of the captions; or one column that holds them all in a list.
-        label: column of an image's class, in a classification task.
-        tags: columns to keep with each group; or tag -> column, template of columns, or part of a path.
-        crop: columns of left edge, upper edge, width and height of the part of each image that is used.
+        id: column of the group's ID, a unique text or number; without it the row number from 0, or the key of a JSON
+            object.
+        images: columns of the images, one for each image of a group; or one column that contains a list.
+        captions: columns of the captions, the i-th correct for the i-th image; or one column that contains a list.
+        label: column of an image's class, as a number from 0 or a name; for classification.
+        tags: columns to report results by; or tag -> column, template of columns, or part of a path.
+        crop: columns of ``[x, y, width, height]``, the part of each image that is used.
         where: column -> the condition that its cell must meet for the row to be read.
-        first_rows: how many rows of each file are read, of those that meet ``where``.
-        pick: name of a cell -> the item of a list that it is, by the position that another cell states.
+        first_rows: maximum number of rows from each file, among those that meet ``where``.
+        pick: name of a new cell -> the item of a list whose position another cell contains.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -122,15 +125,18 @@ class GroupSpec(Columns):
     """Shape and number of groups, and the columns of the raw data that hold them.
 
     Attributes:
-        shape: images and captions in a group; for tasks of kind ``groups`` alone.
-        true_captions: how many captions are true for each image.
-        n_groups: number of groups; for other kinds, of images.
-        n_captions: of a retrieval task, all captions together.
-        wrong_sizes: another number of groups that copies of the data have -> why it is wrong.
-        suspects: text in a caption -> why a human should look at such a group; ``validate`` lists them.
-        known_defects: defects that the data are known to have: ``validate`` counts them instead of refusing the task.
-        constant_tags: tags that are the same for all groups.
-        tag_files: tag -> JSON file in the data folder, group id -> tag or tags; and where it comes from.
+        shape: ``[images, captions]`` of every group, at least 2 images or 2 captions; required for kind ``groups``.
+        true_captions: number of correct captions for each image; they come first.
+        n_groups: number of groups (of images in other kinds); data of another size are an error. Required for
+            ``rendered``.
+        n_captions: number of captions of a retrieval task; another number is an error.
+        wrong_sizes: number of groups in incorrect copies of the data -> what is wrong with them.
+        suspects: text in a caption -> why to check such groups; ``ttmbench validate`` lists them.
+        known_defects: ``equal_captions``, ``equal_images``, ``equal_groups``: ``ttmbench validate`` counts them instead
+            of failing.
+        constant_tags: tag -> value for all groups.
+        tag_files: tag -> JSON file in the data folder that maps group IDs to a tag or a list of tags, or
+            ``{file: PATH, get: ORIGIN}``; a missing file adds nothing.
     """
 
     shape: tuple[int, int] | None = None
@@ -157,29 +163,33 @@ class TaskSpec(BaseModel):
     """A task as its YAML states it.
 
     Attributes:
-        task: name; equals the file's name without ending.
-        version: raised whenever the task's numbers can change.
-        description: one or two sentences; ``reference``: address of the paper or page; ``citation``: BibTeX;
-            ``license``: of the data.
-        label_errors: known errors of the labels, and what is done about them.
-        images_from: names of the image collections, as models state what they were trained on.
-        images_needed: which images a run needs, and how large they are, for humans.
-        evidence: how each fact of the data is known: counted in the real ``file``, computed from published
-            ``scores``, ``stated`` by their owner, ``inferred``, or ``unknown``.
-        gated: whether the data's owner asks for a login or an agreement.
-        aggregate: dataset of which this is a subset; its mean is reported when all subsets are run.
-        parts: the ``aggregate`` of the tasks whose groups are this task's groups of one tag each; stored scores with
-            tags are scored for each of them, too.
-        tag: labels by which ``--tasks`` selects several tasks.
-        kind: groups (matching inside groups), retrieval (image <-> caption among all) or classification.
-        source: ``kind`` of reader, and its options.
-        rerank_k: of a retrieval task, the number of candidates of each query that a model scores pair by pair.
-        matching: inside groups, or one assignment over all images and captions.
-        metrics: names, in the order of tables.
-        means: name -> a mean of means over values of tags, beside the mean over all groups.
-        ttm: TTM settings: ``defaults`` for every model, and presets by model name.
-        noise_images: from how many noise images a generative model's P(t) is taken, unless the model says.
-        caption_template: what models are given in place of a caption, which goes where ``{}`` stands.
+        task: name, equal to the file's name without ending: letters, digits, ``_``, ``.`` and ``-``.
+        version: whole number; increase it whenever the task's numbers can change.
+        description: one or two sentences for ``ttmbench ls tasks --long``.
+        reference: address of the paper or page.
+        citation: BibTeX entry.
+        license: licence of the data.
+        label_errors: known label errors, and how the task handles them.
+        images_from: image collections that the images come from, such as ``coco``; results of models that were trained
+            on one of them are marked.
+        images_needed: which images a run needs, and their size, as text for readers.
+        evidence: fact (``groups``, ``format``, ``pairs``, ``aggregation``) -> how it is known: counted in the real
+            ``file``, computed from published ``scores``, ``stated`` by the owner, ``inferred`` or ``unknown``.
+        gated: whether the owner of the data asks for a login or an agreement.
+        aggregate: dataset of which this task is a subset; its mean is reported when all subsets were run.
+        parts: the ``aggregate`` of tasks that contain this task's groups by tag; ``ttmbench score`` scores them too.
+        tag: one label or a list; ``--tasks`` selects by them.
+        kind: ``groups``, ``retrieval`` or ``classification``.
+        source: where the data come from: ``kind`` and its options.
+        group: shape, number and columns of the groups.
+        classes: names and prompts of the classes; for classification.
+        rerank_k: candidates per query for ``--rerank``; for retrieval.
+        matching: ``group``; or ``global``, one assignment over all images and captions.
+        metrics: names from ``ttmbench ls metrics``, in the order of tables.
+        means: name -> a mean over values of tags, reported next to the mean over all groups.
+        ttm: TTM settings: ``defaults`` for every model; presets for ``--ttm_preset paper`` by model name.
+        noise_images: number of noise images for the P(t) of generative scores, unless the model sets it (3).
+        caption_template: text with one ``{}`` that replaces every caption, such as ``a photo of {}``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -370,5 +380,8 @@ def describe_error(error: ValidationError) -> str:
 
 
 def task_schema() -> dict[str, object]:
-    """The JSON Schema of task files."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **TaskSpec.model_json_schema()}
+    """The JSON Schema of task files, with the descriptions of keys from the docstrings."""
+    from ttmbench._util.attribute_docs import describe_properties
+
+    schema = describe_properties(TaskSpec, (ClassSpec, GroupSpec, TagMean, Condition, Pick, PathPart, TagFile, Origin))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

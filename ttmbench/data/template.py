@@ -20,7 +20,7 @@ description: Two images and two captions that exchange their colours.
 license: CC0-1.0               # of the images and captions
 tag: [mine, group_2x2]         # --tasks selects by these too
 source:
-  kind: folder                 # rows in a file beside images; other kinds are in docs/add-a-task.md
+  kind: folder                 # rows in a file beside images; other kinds are in docs/task-file.md
   path: groups.jsonl           # one group a line; .json, .csv and .tsv work too
   images: images               # folder that the names of images start from
 group:

@@ -42,10 +42,11 @@ class Video(BaseModel):
     """How videos are read and pooled: ``video`` of a task's source.
 
     Attributes:
-        frames: how many frames of each video a model sees.
-        rule: which ones (`sampled`).
-        pooling: of the frames' features in a dual encoder: their mean after or before each is normalised. The mean is
-            normalised in both.
+        frames: frames per video; a video with fewer is an error.
+        rule: ``middles``, the middle of each of equal parts of the video; ``linspace``, evenly spaced from the first to
+            the last frame, rounded down; ``stride``, the first of every (all // frames)-th frame.
+        pooling: mean of a dual encoder's frame features, before or after each is normalised; the mean is normalised in
+            both cases.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -238,10 +238,10 @@ def fits_note(record: Record | None, task: str) -> list[str]:
     return []
 
 
-def check_model(config: RunConfig, model: Capabilities) -> None:
+def check_model(config: RunConfig, model: Capabilities, adapts: bool) -> None:
     """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
     reason = getattr(model.adapter, "untrainable", None)
-    if config.adapts and isinstance(reason, str):
+    if adapts and isinstance(reason, str):
         raise UsageError(f"model {config.model} cannot be adapted: {reason}; leave the test-time stage out")
     if config.ttm_also and model.stored_features is not None:
         raise UsageError(

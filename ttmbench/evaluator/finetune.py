@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -46,13 +45,11 @@ from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Trained
 from ttmbench.scoring.inputs import DECODED
-from ttmbench.scoring.prepare import prepare
-from ttmbench.ttm.checkpoint import read_state, training_parts, training_tensors, write_state
+from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.ttm.checkpoint import TRAINING, SeedCheckpoint
 from ttmbench.ttm.supervised import (
     PRESET_NOTES,
-    EpochRecord,
     FinetuneConfig,
-    FinetuneState,
     loss_of,
     settings_of,
     train,
@@ -60,8 +57,7 @@ from ttmbench.ttm.supervised import (
 )
 from ttmbench.types import Group, Record
 
-STATE, TRAINING, LOCK = ".finetune", "training.safetensors", "lock"
-_MAX_SAVING = 0.1  # fraction of the time that goes into saving the state of training
+STATE, LOCK = ".finetune", "lock"
 
 
 @dataclass(frozen=True)
@@ -147,31 +143,36 @@ def _finetune(
     record = _record(config, registry, model, about, training)
     record |= {"date": started.timestamp(), "command": redact(command)}
     record = scrub_values(record, secrets_of(config.model_args)) | {"data_sha256": data, "key": key}
-    state = _stopped_state(folder, key)
-    if state is not None:
-        warn(f"resuming {folder}: {len(state.epochs)} of {settings.epochs} epochs done")
+    checkpoint = SeedCheckpoint(folder / STATE / f"seed_{config.seed}", key, _not_kept, "finetuning")
+    kept = checkpoint.read()
+    epochs: list[Record] = kept.about.get("epochs", [])
+    if epochs:
+        warn(f"resuming {folder}: {len(epochs)} of {settings.epochs} epochs done")
     write_record(folder, record)
     sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-    saver = _StateSaver(folder / STATE / TRAINING, key, settings.epochs)
+    stage = PreparedTask(adapter, prepared, sizer, is_global=False, all_pairs=False)
     with foreign_errors(f"finetuning of model '{config.model}'"):
         with progress_bar(settings.epochs, "finetuning", "epochs") as bar:
-            bar.update(0 if state is None else len(state.epochs))
+            bar.update(len(epochs))
             try:
-                for finished in train(adapter, prepared, settings, config.seed, resume=state, part_size=sizer):
-                    state = finished
-                    saver.save(state)
-                    bar.set_postfix_str(f"loss {state.epochs[-1].loss:.3f}")
-                    bar.update()
+                for epoch, state in train(stage, settings, config.seed, bar, resume=kept.state):
+                    epochs.append(asdict(epoch))
+                    if len(epochs) == settings.epochs or checkpoint.is_due():
+                        checkpoint.keep(None, state, {"epochs": epochs})
             except DivergedError as error:
                 error.usual = settings_of(preset, loss, {}).lr
                 raise
-        assert state is not None, "there is at least one epoch"
+            finally:
+                checkpoint.finish_writing()
         _save(savable, folder)
-        epochs, digest = [asdict(epoch) for epoch in state.epochs], tensors_digest(adapter.state_dict())
-        record |= {"status": "done", "epochs": epochs, "weights_sha256": digest}
+        record |= {"status": "done", "epochs": epochs, "weights_sha256": tensors_digest(adapter.state_dict())}
         write_record(folder, record)
-        (folder / STATE / TRAINING).unlink(missing_ok=True)
+        checkpoint.remove()
     return Finetuned(folder, record)
+
+
+def _not_kept(why: str) -> None:
+    warn(f"{why}; finetuning goes on, but resumes from before this if it is stopped")
 
 
 def _earlier_record(folder: Path) -> Record | None:
@@ -231,33 +232,6 @@ def _record(
         "packages": digests.packages(),
         "hardware": digests.hardware(),
     }
-
-
-def _stopped_state(folder: Path, key: str) -> FinetuneState | None:
-    """Where an earlier run of the same command stopped; None for the beginning."""
-    stored = read_state(folder / STATE / TRAINING, "finetuning starts again")
-    if stored is None or stored[1].get("key") != key:
-        return None
-    epochs = tuple(EpochRecord(**epoch) for epoch in stored[1]["epochs"])
-    return FinetuneState(epochs, *training_parts(stored[0]))
-
-
-class _StateSaver:
-    """Saves the state of training, as often as that costs little."""
-
-    def __init__(self, path: Path, key: str, epochs: int) -> None:
-        self._path, self._key, self._epochs = path, key, epochs
-        self._seconds, self._saved = 0.0, time.perf_counter()
-
-    def save(self, state: FinetuneState) -> None:
-        now = time.perf_counter()
-        if len(state.epochs) < self._epochs and now - self._saved < self._seconds / _MAX_SAVING:
-            return
-        about = {"key": self._key, "epochs": [asdict(epoch) for epoch in state.epochs]}
-        tensors = training_tensors(state.model, state.optimizer, state.random)
-        write_state(self._path, tensors, about, "finetuning goes on, but resumes from before this if it is stopped")
-        self._saved = time.perf_counter()
-        self._seconds = self._saved - now
 
 
 def _check_tasks(tasks: Mapping[str, TaskFile]) -> None:
@@ -324,7 +298,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if not (state / TRAINING).exists():
+        if not any(state.glob(f"*/{TRAINING}")):
             shutil.rmtree(state, ignore_errors=True)
         lock.release()
         with suppress(OSError):

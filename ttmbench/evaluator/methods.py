@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import read_references
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile, TaskSpec
@@ -17,6 +15,7 @@ from ttmbench.evaluator.plan import Run, check_training
 from ttmbench.evaluator.reference_sets import is_its_own_reference, reference_set, reference_tasks
 from ttmbench.evaluator.reward_models import check_reward, reward_model
 from ttmbench.evaluator.task_result import Scored
+from ttmbench.evaluator.ttm_method import run_ttm_method
 from ttmbench.methods.run import MethodRun
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.views import views_of
@@ -27,9 +26,10 @@ from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.inputs import rows_of
-from ttmbench.ttm.checkpoint import score_tensors
+from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.low_rank import check_train, rank_of
 from ttmbench.ttm.parts import check_parts
+from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MethodSpec, Record
 
 
@@ -181,15 +181,14 @@ def is_left(run: Run, task: TaskSpec) -> bool:
 def columns(
     run: Run,
     scored: Scored,
-    state: Path | None,
-    by_ttm: Callable[..., MethodScores],
+    checkpoint: TaskCheckpoint,
+    by_ttm: Adaptation | None,
     trained_alone: bool = False,
-) -> Iterator[tuple[MethodSpec, Callable[..., MethodScores]]]:
-    """Each method of the run, with what runs it on a scored task; ``state`` is the folder of checkpoints.
+) -> Iterator[tuple[str, MethodSpec, Callable[..., MethodScores]]]:
+    """Each method of ``--methods`` that is defined on a task, with what runs it.
 
-    Both it and ``by_ttm``, which runs a method that is TTM with settings of its own (called with the method and the
-    user's settings), take ``finished`` and ``complete`` as `MethodRun.column` does. ``trained_alone`` leaves out the
-    others, and checks, which no later run finds.
+    That takes ``after``, what follows each seed of it. ``by_ttm`` runs those that are TTM with
+    settings of their own; ``trained_alone`` leaves out the others, and checks, which no later run finds.
     """
     stage, registry, config = scored.stage, run.registry, run.config
     adapter = run.capabilities.dual_encoder
@@ -202,8 +201,7 @@ def columns(
         (len(np.unique(rows.images)), len(np.unique(rows.captions))),
         stage,
         None if adapter is None else views_of(adapter, scored.data.groups, run.sizer),
-        state,
-        "" if state is None else f"{run.key}:{scored.data.fingerprint}:{tensors_digest(score_tensors(scored.raw))}",
+        checkpoint,
         () if isinstance(run.adapter, StoredFeatures) else distinct_captions(scored.data.groups),
         config.audit_labels and not trained_alone,
         None if trained_alone else config.ttm_holdout,
@@ -218,6 +216,7 @@ def columns(
         if refusal(spec, scored.spec, run.adapter, given) is not None or (trained_alone and not spec.trains):
             continue
         if spec.is_ttm:
-            yield spec, partial(by_ttm, spec, given, audit=shared.audit, holdout=shared.holdout)
+            assert by_ttm is not None, "the model can be adapted, or it would be refused"
+            yield name, spec, partial(run_ttm_method, by_ttm, spec, given, audit=shared.audit, holdout=shared.holdout)
         else:
-            yield spec, partial(shared.column, spec, given, "" if plugin == BUILTIN else plugin)
+            yield name, spec, partial(shared.column, spec, given, "" if plugin == BUILTIN else plugin)

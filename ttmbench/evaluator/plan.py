@@ -128,7 +128,7 @@ def plan_task(
     can, config, spec = run.capabilities, run.config, task.spec
     names = dict.fromkeys([*spec.metrics, *extra_metrics])
     metrics = [metric_for(run.registry.metric(name), spec.shape) for name in names]
-    adapts = config.adapts and can.loss is not None and spec.shape.true_captions == 1
+    adapts = run.registry.adapts(config) and can.loss is not None and spec.shape.true_captions == 1
     if adapts and settings is not None and spec.is_global and can.loss == "matching":
         raise UsageError(
             f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "

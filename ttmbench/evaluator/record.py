@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -35,8 +36,14 @@ from ttmbench.results.tag_means import aggregates, shared_images_note
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import Record
 
+if TYPE_CHECKING:
+    from ttmbench.evaluator.energy import EnergyMeter
+
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
-_RARE = (CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also", "methods")
+_RARE = (
+    *(CHOICE, "undecided", "ranking", "truncated", "seen_in_training", "tag_means", "ttm_also", "methods"),
+    "efficiency",
+)
 
 
 class RunRecord:
@@ -77,6 +84,14 @@ class RunRecord:
         self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
         self._states: list[Path] = []  # checkpoints of tasks that are done
         self._document: ResultsDocument | None = None  # as last saved
+        self._meter: EnergyMeter | None = None
+        self._used: dict[str, Record] = {}  # task -> memory and energy that it took
+
+    def measure_energy(self, country: str) -> None:
+        """Has the energy of every task measured; UsageError as for `EnergyMeter`."""
+        from ttmbench.evaluator.energy import EnergyMeter
+
+        self._meter = EnergyMeter(country)
 
     def describe_model(self, model: Capabilities, trained_on: Sequence[str] | None) -> None:
         """Records what the model states about itself; ``trained_on`` names image collections, None if unknown."""
@@ -136,7 +151,8 @@ class RunRecord:
         """Records how a task ends; its checkpoints in ``state`` are removed once a document with the task is saved."""
         self._task, began = name, time.perf_counter()
         try:
-            yield
+            with self._measured(name):
+                yield
         except Exception as error:
             self._fail(name, phase_of(error, "run"), error)
             if is_last_failure:
@@ -148,6 +164,18 @@ class RunRecord:
         # A document takes longer to write the more tasks it has: work that took less than that can wait for the next.
         if self._unsaved >= self._saving or self.errors:
             self._save_running()
+
+    @contextmanager
+    def _measured(self, task: str) -> Iterator[None]:
+        """Records the memory and the energy of a task."""
+        digests.peak_memory(restart=True)
+        if self._meter is not None:
+            self._meter.start(task)
+        try:
+            yield
+        finally:
+            energy = {} if self._meter is None else self._meter.stop(task)
+            self._used[task] = {**digests.peak_memory(), **energy}
 
     def add(self, result: TaskResult) -> None:
         """Takes a task's result; raises the failure that ended its test-time stage early, if one did."""
@@ -264,6 +292,9 @@ class RunRecord:
         collections = self.model_info.get("trained_on") or ()
         finetuning = self.model_info.get("finetuned")
         now = {name: _entries(result, collections, finetuning) for name, result in self.results.items()}
+        for name, result in self.results.items():
+            if name in self._used:
+                now[name]["efficiency"] = {**result.rates(), **self._used[name]}
         known = {**self._earlier, **now}
         order = [*self._tasks, *(name for name in known if name not in self._tasks)]
         by_key: dict[str, Record] = {

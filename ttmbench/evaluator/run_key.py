@@ -24,7 +24,7 @@ from ttmbench.types import Group, Record
 INDIFFERENT = frozenset(
     {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        *("use_cache", "baseline", "track", "track_args", "model_name"),
+        *("use_cache", "baseline", "track", "track_args", "model_name", "energy"),
         "deterministic",  # which adds what bits depend on, where it is on
     }
 )
@@ -130,7 +130,7 @@ def _content(
     return {
         "config": {**asked, "tasks": sorted(tasks), "seeds": config.run_seeds},
         "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
-        "settings": {name: of.model_dump(mode="json") for name, of in settings.items()} if config.adapts else {},
+        "settings": {name: of.model_dump(mode="json") for name, of in settings.items()},
         "packages": packages,
         **({"also": others} if others else {}),
         **bits,
@@ -158,9 +158,8 @@ def code_of(
     names += [(registry.methods, name) for name in config.methods]
     rewards = [str(value).partition(":")[0] for key, value in config.method_args.items() if key.endswith(".reward")]
     names += [(registry.adapters, model) for model in rewards if model in registry.adapters]
-    if config.adapts:
-        names += [(registry.schedules, ttm.schedule) for ttm in settings.values()]
-        names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]
+    names += [(registry.schedules, ttm.schedule) for ttm in settings.values()]
+    names += [(registry.parts, f"{kind}={getattr(ttm, kind)}") for ttm in settings.values() for kind in PART_KINDS]
     parts = {key.partition(".")[2]: value for key, value in config.method_args.items()}
     names += [(registry.parts, f"{kind}={name}") for kind, name in parts.items() if kind in PART_KINDS]
     modules = {module for table, name in names for module in registry.modules_of(table, name)}

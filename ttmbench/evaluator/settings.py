@@ -18,7 +18,7 @@ from ttmbench.evaluator.run_key import RunKey, code_of
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.plugins.trackers import make_trackers
 from ttmbench.results.assertions import check_names, parse_assertion
-from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, ORACLE, RAW, SIMPLE_MATCH, SLASH, TTM
+from ttmbench.results.labels import CHOICE, HOLDOUT, HOLDOUT_RAW, RAW, SLASH
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.types import Record
 
@@ -45,8 +45,9 @@ class Chosen:
             from ttmbench.evaluator.reference_sets import reference_tasks  # its code needs torch
 
             others |= reference_tasks(self.registry, config)
-        code = code_of(self.registry, config, [*self.tasks.values(), *others.values()], self.settings, unregistered)
-        return RunKey.of(config, self.tasks, self.settings, others, code)
+        settings = self.settings if self.registry.adapts(config) else {}
+        code = code_of(self.registry, config, [*self.tasks.values(), *others.values()], settings, unregistered)
+        return RunKey.of(config, self.tasks, settings, others, code)
 
 
 def choose(
@@ -65,6 +66,9 @@ def choose(
         registry.adapter(config.model)
     tasks = tasks_of(registry, config, in_memory)
     settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
+    if not registry.adapts(config) and (config.ttm_args or config.ttm_preset != "auto"):
+        given = "--ttm_args" if config.ttm_args else "--ttm_preset"
+        raise UsageError(f"{given} is for test-time training, so it needs --ttm, --simple_match or --oracle")
     if config.methods:
         from ttmbench.evaluator.methods import check_methods  # their code needs torch, which other runs wait for later
 
@@ -116,16 +120,10 @@ def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str
     """The filters that a run's numbers can have; of a model that is loaded, those that it can give."""
     if model is not None and model.scores == "choices":
         return [CHOICE]
-    asked = {
-        SIMPLE_MATCH: config.simple_match,
-        TTM: config.ttm,
-        **dict.fromkeys(config.ttm_controls, True),
-        **dict.fromkeys((HOLDOUT_RAW, HOLDOUT), config.ttm and config.ttm_holdout is not None),
-        ORACLE: config.oracle,
-    }
-    if model is None:
-        return [RAW, *(name for name, wanted in asked.items() if wanted), *config.methods, CHOICE]
-    return [RAW, *(name for name, wanted in asked.items() if wanted and model.loss is not None), *config.methods]
+    own = [] if model is not None and model.loss is None else [*config.own_columns]
+    if HOLDOUT in own:
+        own.insert(own.index(HOLDOUT), HOLDOUT_RAW)
+    return [RAW, *own, *config.methods, *([CHOICE] if model is None else [])]
 
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
@@ -149,7 +147,7 @@ def plan(config: RunConfig) -> Record:
     for name, task in chosen.tasks.items():
         spec = task.spec
         steps["tasks"][name] = {"source": spec.source, "group": spec.group.model_dump(), "metrics": spec.metrics}
-        if config.adapts:
+        if chosen.registry.adapts(config):
             steps["tasks"][name]["ttm"] = chosen.settings[name].model_dump(mode="json")
     if config.methods:
         from ttmbench.evaluator.methods import settings_for
@@ -157,7 +155,7 @@ def plan(config: RunConfig) -> Record:
 
         specs = map(chosen.registry.method, config.methods)
         steps["methods"] = {spec.name: checked_settings(spec, settings_for(config, spec.name)) for spec in specs}
-    if config.adapts or config.methods:
+    if config.own_columns or config.methods:
         steps["seeds"] = config.run_seeds
     if chosen.also:
         steps["ttm_also"] = list(chosen.also)
@@ -184,20 +182,20 @@ def tasks_of(registry: Registry, config: RunConfig, in_memory: Sequence[Task] = 
 
 def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMConfig:
     """Package defaults, the model's, the task's, the paper's preset if asked for, and what the user says."""
-    if (config.ttm or config.simple_match or config.oracle) and spec.kind != "groups":
+    if config.own_columns and spec.kind != "groups":
         raise UsageError(
             f"task '{spec.task}' is of kind {spec.kind}: it has no groups in which captions compete, so there is no "
             "test-time matching; leave --ttm, --simple_match and --oracle out, or run it by itself"
         )
     if config.rerank and spec.kind != "retrieval":
         raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; leave it out")
-    settings = TTMConfig()
+    settings, adapts = TTMConfig(), registry.adapts(config)
     name = config.model
     if name in registry.adapters:
         name = registry.adapter(name).name  # an alias has the presets of its model
         settings = settings.with_changes(dict(registry.adapter(name).ttm_defaults), f"defaults of model {name}")
     settings = settings.with_changes(spec.ttm.get("defaults", {}), f"task {spec.task}: ttm.defaults")
-    if config.adapts and config.ttm_preset == "paper":
+    if adapts and config.ttm_preset == "paper":
         preset = spec.ttm.get(name)
         if preset is None:
             known = ", ".join(model for model in spec.ttm if model != "defaults") or "none"
@@ -207,7 +205,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
         settings = settings.with_changes(with_rate_note(preset), f"task {spec.task}: ttm.{name}")
     settings = settings.with_changes(dict(config.ttm_args), "--ttm_args")
     registry.schedule(settings.schedule)
-    if config.adapts and spec.kind == "groups":
+    if adapts and spec.kind == "groups":
         settings.by_share(spec.is_global)
         if settings.other_parts:
             from ttmbench.ttm.parts import check_parts  # imports torch, which the defaults need later

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
@@ -19,7 +17,7 @@ from ttmbench._version import __version__
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DivergedError, TtmbenchError, UsageError, phase
+from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError, phase
 from ttmbench.evaluator.adapters import finetuned, model_notes, write_record
 from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import rank_task
@@ -27,12 +25,12 @@ from ttmbench.evaluator.score_task import ask_task, score_task
 from ttmbench.evaluator.settings import usual_rate
 from ttmbench.evaluator.task_result import Answered, Scored, TaskResult
 from ttmbench.evaluator.transfer_eval import TransferEvaluation, TransferTasks, gains_of, unadapted_config
-from ttmbench.results.labels import CHOICE, HOLDOUT, ORACLE, RAW, SIMPLE_MATCH, TTM, supervised_tracks
+from ttmbench.results.labels import CHOICE, HOLDOUT, RAW, SIMPLE_MATCH, TTM, supervised_tracks
 from ttmbench.results.summary import MethodScores, Summary, summarise
 from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
-from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.variants import Adaptation, OnSeedDone
+from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint
+from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record
 
 
@@ -100,21 +98,19 @@ class Methods:
     def applied_to(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None) -> Scored:
         """The task with the columns of all methods; if some fail, with those of the others and the first failure."""
         run = self._run
-        if run.config.adapts and not plan.adapts:
+        if run.registry.adapts(run.config) and not plan.adapts:
             scored = replace(scored, notes=[*scored.notes, _not_adapted_note(scored.spec.shape, run.config.model)])
         if run.config.methods:
             from ttmbench.evaluator.methods import undefined_notes
 
             scored = replace(scored, notes=[*scored.notes, *undefined_notes(run, scored.spec)])
-        columns, seconds, failures = list(scored.columns), dict(scored.seconds), list[Exception]()
+        columns, seconds, failures = list(scored.columns), dict(scored.seconds), dict[str, Exception]()
         transfers, measured = None, dict[str, list[int]]()
         try:
             transfers = self._transfers(scored, plan, state)
             others = self._seeds_ahead(scored, plan, settings, state, seconds)
-            checkpoint = self._checkpoint(scored, state)
-            trained = self.columns(scored, settings, checkpoint, transfers, others) if plan.adapts else ()
-            named = self._named(scored, settings, state, failures, transfers)
-            for column in itertools.chain(_until_failure(trained, failures), named):
+            checkpoint, adapts = self._checkpoint(scored, state), plan.adapts
+            for column in self.columns(scored, settings, checkpoint, adapts, failures, transfers, others):
                 if transfers is not None and column.name in run.left_models and column.name != SIMPLE_MATCH:
                     measured[column.name] = run.config.run_seeds
                     gains = gains_of(scored, column.scores, run.config)
@@ -123,24 +119,29 @@ class Methods:
                 seconds |= {column.name: column.seconds} if column.seconds else {}
                 self.notify(scored, column)
         except Exception as error:
-            failures.append(error)
+            failures[""] = error
+        first, *further = failures.values() or [None]
         return replace(
             scored,
             columns=columns,
             seconds=seconds,
-            notes=[*scored.notes, *(f"a further method failed: {error_line(error)}" for error in failures[1:])],
+            notes=[*scored.notes, *(f"a further method failed: {error_line(error)}" for error in further if error)],
             elsewhere=transfers.outcomes(measured) if transfers is not None and measured else {},
-            failure=next(iter(failures), None),
+            failure=first,
         )
 
     def run_ahead(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path) -> None:
-        """Runs what is trained for the process that runs the task later, and leaves its checkpoints."""
-        trained: Iterator[MethodScores] = iter(())
-        transfers = self._transfers(scored, plan, state)
-        if plan.adapts:
-            trained = self.columns(scored, settings, self._checkpoint(scored, state), transfers)
-        for _ in itertools.chain(trained, self._named(scored, settings, state, [], transfers, ahead=True)):
+        """Runs what is trained for the process that runs the task later, and leaves its checkpoints.
+
+        A failure of one of ``--methods`` is left to that process, unless the model is no longer what it was.
+        """
+        failures, config = dict[str, Exception](), self._run.config
+        transfers, checkpoint = self._transfers(scored, plan, state), self._checkpoint(scored, state)
+        for _ in self.columns(scored, settings, checkpoint, plan.adapts, failures, transfers, ahead=True):
             pass
+        for name, error in failures.items():
+            if name not in config.methods or isinstance(error, NotRestoredError):
+                raise error
 
     def _checkpoint(self, scored: Scored, state: Path | None) -> TaskCheckpoint:
         return TaskCheckpoint(state, scored.data.fingerprint, self._run.key)
@@ -156,68 +157,61 @@ class Methods:
         scored: Scored,
         settings: TTMConfig,
         checkpoint: TaskCheckpoint,
+        adapts: bool = True,
+        failures: dict[str, Exception] | None = None,
         transfers: TransferEvaluation | None = None,
         others: Sequence[int] = (),
+        ahead: bool = False,
     ) -> Iterator[MethodScores]:
-        """SimpleMatch, TTM, its controls and the oracle; ``others`` are seeds of other processes."""
-        run, config = self._run, self._run.config
-        stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=frozenset(others))
-        finished, complete = self._after(scored, TTM, transfers) if config.ttm else (None, None)
-        save = self._saver(scored, SIMPLE_MATCH) if config.simple_match and not config.ttm else None
-        wanted: dict[str, Callable[[], MethodScores | list[MethodScores]]] = {}
-        if config.simple_match:
-            wanted[SIMPLE_MATCH] = partial(stage.simple_match, save)
-        if config.ttm:
-            wanted[TTM] = partial(stage.ttm, audit=config.audit_labels, finished=finished, complete=complete)
-            wanted |= {name: partial(stage.control, name) for name in config.ttm_controls}
-            if config.ttm_holdout is not None:
-                wanted[HOLDOUT] = partial(stage.holdout, config.ttm_holdout)
-        if config.oracle:
-            wanted[ORACLE] = stage.oracle
-        for name, method in wanted.items():
+        """The columns of all methods, TTM and its variants first; ``others`` are seeds of other processes.
+
+        A failure is added to ``failures`` (without it, raised) and does not stop the other methods, unless the model is
+        no longer what it was. ``adapts`` says whether TTM is defined for the model and the task; ``ahead`` leaves out
+        what trains nothing.
+        """
+        run = self._run
+        for name, spec, method in self._methods(scored, settings, checkpoint, adapts, others, ahead):
             clock = time.perf_counter()
             try:
                 with phase(name):
-                    made = method()
-            except DivergedError as error:
-                error.usual = usual_rate(run.registry, config, scored.spec)
-                raise
-            *before, column = made if isinstance(made, list) else [made]
-            yield from before
-            yield replace(column, seconds=time.perf_counter() - clock)
+                    is_left = name in run.left_models
+                    made = method(after=self._after(scored, name, transfers)) if is_left else method()
+            except Exception as error:
+                if isinstance(error, DivergedError) and spec.is_ttm:
+                    error.usual = usual_rate(run.registry, run.config, scored.spec)
+                if failures is None:
+                    raise
+                failures[name] = error
+                if isinstance(error, NotRestoredError):
+                    return
+            else:
+                *before, column = made if isinstance(made, list) else [made]
+                yield from before
+                yield replace(column, seconds=time.perf_counter() - clock)
 
-    def _named(
+    def _methods(
         self,
         scored: Scored,
         settings: TTMConfig,
-        state: Path | None,
-        failures: list[Exception],
-        transfers: TransferEvaluation | None = None,
-        ahead: bool = False,
-    ) -> Iterator[MethodScores]:
-        """The methods of ``--methods``; a failure does not stop the others, and is added to ``failures``.
+        checkpoint: TaskCheckpoint,
+        adapts: bool,
+        others: Sequence[int],
+        ahead: bool,
+    ) -> Iterator[tuple[str, MethodSpec, Callable[..., MethodScores | list[MethodScores]]]]:
+        """Each method by the filter of its numbers, with what runs it; the last column that it gives is its own."""
+        run, config, stage = self._run, self._run.config, None
+        if adapts:
+            stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=frozenset(others))
+            for name in config.own_columns:
+                spec = run.registry.method(TTM if name == HOLDOUT else name)
+                if name == HOLDOUT and config.ttm_holdout is not None:
+                    yield name, spec, partial(stage.holdout, spec, config.ttm_holdout)
+                else:
+                    yield name, spec, partial(stage.column, spec, audit=config.audit_labels and name == TTM)
+        if config.methods:
+            from ttmbench.evaluator.methods import columns
 
-        With ``ahead`` those that are trained, whose failures are left to the run that needs them.
-        """
-        if not self._run.config.methods:
-            return
-        from ttmbench.evaluator.methods import columns
-        from ttmbench.evaluator.ttm_method import run_ttm_method
-
-        def by_ttm(spec: MethodSpec, given: Record, **after: Any) -> MethodScores:
-            stage = replace(adaptation(scored, self._run, settings), checkpoint=self._checkpoint(scored, state))
-            return run_ttm_method(stage, spec, given, **after)
-
-        for spec, method in columns(self._run, scored, state, by_ttm, trained_alone=ahead):
-            clock = time.perf_counter()
-            try:
-                with phase(spec.name):
-                    after = self._after(scored, spec.name, transfers) if spec.leaves_model else (None, None)
-                    column = method(finished=after[0], complete=after[1])
-            except Exception as error:
-                failures.append(error)
-            else:
-                yield replace(column, seconds=time.perf_counter() - clock)
+            yield from columns(run, scored, checkpoint, stage, trained_alone=ahead)
 
     def _seeds_ahead(
         self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None, seconds: dict[str, float]
@@ -254,25 +248,20 @@ class Methods:
         cache, config = self._images if is_adapted else self._run.cache, unadapted_config(self._run.config)
         return run_task(replace(self._run, config=config, samples=None, cache=cache), task, TTMConfig())
 
-    def _after(
-        self, scored: Scored, name: str, transfers: TransferEvaluation | None
-    ) -> tuple[OnSeedDone | None, Callable[[int], bool] | None]:
-        """What follows each trained seed of a method, if anything: its model is saved and measured elsewhere.
-
-        Also whether it was measured; None if nothing is.
-        """
+    def _after(self, scored: Scored, name: str, transfers: TransferEvaluation | None) -> AfterSeed:
+        """What follows each trained seed of a method: its model is saved and measured elsewhere, if it is to be."""
         save = self._saver(scored, name)
-        if transfers is None:
-            return save, None
+        if transfers is None or name == SIMPLE_MATCH:
+            return AFTER_SEED if save is None else AfterSeed(save)
 
-        def finished(seed: int, about: Record) -> None:
+        def do(seed: int, about: Record) -> None:
             if save is not None:
                 save(seed, about)
             transfers.measure(seed, name)
 
-        return finished, partial(transfers.complete, method=name)
+        return AfterSeed(do, partial(transfers.complete, method=name))
 
-    def _saver(self, scored: Scored, name: str) -> OnSeedDone | None:
+    def _saver(self, scored: Scored, name: str) -> Callable[[int, Record], object] | None:
         """Writes the model that a method trained with a seed; None if it is not saved."""
         run, spec, savable = self._run, scored.spec, self._run.capabilities.savable
         if not self._folders:
@@ -311,14 +300,6 @@ class Methods:
             write_atomically(folder / "ttmbench.json", lambda path: path.write_text(text, encoding="utf-8"))
 
         return save
-
-
-def _until_failure(columns: Iterable[MethodScores], failures: list[Exception]) -> Iterator[MethodScores]:
-    """Columns until one fails, whose error is added to ``failures``."""
-    try:
-        yield from columns
-    except Exception as error:
-        failures.append(error)
 
 
 def adaptation(

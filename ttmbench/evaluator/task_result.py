@@ -59,6 +59,7 @@ class TaskResult:
     seconds: Mapping[str, float] = field(default_factory=dict)  # step -> wall time
     # which raw scores an earlier run had cached: key and date of an entry, or blocks; None for none
     from_store: Record | None = None
+    tokens: int = 0  # that a chat model read to score or answer; 0 where it does not count them
     # pairs whose score is a bound or missing, and how many were scored; None for none
     undecided: dict[str, int] | None = None
     summary: Summary = field(default_factory=Summary)  # the numbers; empty until `summarised`
@@ -82,6 +83,20 @@ class TaskResult:
     def records(self) -> Record:
         """The document's records of this task: ``ttm``, ``methods``, ``oracle``, ..., ``ranking`` or ``choice``."""
         raise NotImplementedError
+
+    def rates(self) -> dict[str, float]:
+        """The document's ``efficiency``, as far as it is about speed; nothing where scores came from the cache."""
+        seconds, tokens = self.seconds.get("score", 0.0), self.tokens
+        if not seconds or self.from_store is not None:
+            return {}
+        images = len({image.name for group in self.data.groups for image in group.images})
+        done = {"images": images, "pairs": self.n_pairs, "tokens": tokens}
+        return {f"{what}_per_second": count / seconds for what, count in done.items() if count}
+
+    @property
+    def n_pairs(self) -> int:
+        """How many scores of an image with a caption or class were computed; 0 where that is not known."""
+        return 0
 
     def counts(self) -> dict[str, int]:
         """The document's ``n-samples``: how many groups the task has, how many were scored, how many clusters."""
@@ -128,6 +143,11 @@ class Scored(TaskResult):
         """Number of groups."""
         return len(self.raw.groups)
 
+    @property
+    def n_pairs(self) -> int:
+        """Scores of the raw model: of every image with every caption where the task needs these."""
+        return (self.raw.groups if self.raw.all_pairs is None else self.raw.all_pairs).size
+
     def summarised(self, resampling: Resampling) -> Self:
         """As `TaskResult.summarised`: every metric of every column."""
         groups, scores, clusters = self.data.groups, self.scores, self.data.clusters
@@ -169,6 +189,11 @@ class Ranked(TaskResult):
     def n_groups(self) -> int:
         """Number of images."""
         return self.pool[0]
+
+    @property
+    def n_pairs(self) -> int:
+        """Every image with every caption or class, unless only some were ranked again."""
+        return 0 if "rerank" in self.about else self.pool[0] * self.pool[1]
 
     @property
     def shape(self) -> list[int]:

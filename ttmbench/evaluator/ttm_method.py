@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -13,10 +13,10 @@ from ttmbench.config import DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.run import MethodRun, trained_record
 from ttmbench.results.summary import MethodScores
-from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
+from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
 from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
 from ttmbench.ttm.trainer import restored
-from ttmbench.ttm.variants import Adaptation, OnSeedDone
+from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MethodSpec, Record, Scores
 
 
@@ -27,23 +27,22 @@ def run_ttm_method(
     *,
     audit: bool = False,
     holdout: float | None = None,
-    finished: OnSeedDone | None = None,
-    complete: Callable[[int], bool] | None = None,
+    after: AfterSeed = AFTER_SEED,
 ) -> MethodScores:
     """TTM for every seed with the settings of a method, which the given ones override; the model is restored.
 
-    ``audit`` and ``holdout`` as in `MethodRun`, ``finished`` and ``complete`` as in `Adaptation.ttm`.
+    ``audit`` and ``holdout`` as in `MethodRun`, ``after`` as in `Adaptation.column`.
     """
     adaptation = replace(stage, settings=settings_of(spec, given, stage.settings))
-    seeds = adaptation.runs(spec.name, finished, complete)
+    seeds = adaptation.runs(spec, after)
     scores = {seed: run.final for seed, run in seeds.items() if run.final is not None}
     record = _record(adaptation, spec, seeds, list(scores.values()))
     if audit:
         record["audit_labels"] = audit_labels(spec.name, scores, partial(_permuted_scores, adaptation))
     if holdout is not None:
-        before, after = replace(adaptation, checkpoint=TaskCheckpoint()).holdout(holdout)
-        groups = len(after.record["adapted_groups"]), len(after.record["scored_groups"])
-        record["holdout"] = held_out_record(holdout, groups, stage.metrics, before.scores[0], after.scores)
+        raw, adapted = replace(adaptation, checkpoint=TaskCheckpoint()).holdout(spec, holdout)
+        groups = len(adapted.record["adapted_groups"]), len(adapted.record["scored_groups"])
+        record["holdout"] = held_out_record(holdout, groups, stage.metrics, raw.scores[0], adapted.scores)
     return MethodScores(spec.name, list(scores.values()), record)
 
 

@@ -101,7 +101,7 @@ def units_of(cell: Cell) -> list[list[Unit]]:
     """
     config, seeds = cell.config, cell.config.run_seeds
     # Trackers receive iterations from one process, in order; a folder of adapted models is new for one run.
-    trains = config.adapts or cell.trains
+    trains = bool(config.own_columns) or cell.trains
     divides_seeds = trains and len(seeds) > 1 and not config.track and config.save_adapted is None
     is_cached = cache_folder(config.use_cache) is not None  # else every seed scores for itself
     stages: list[list[Unit]] = []

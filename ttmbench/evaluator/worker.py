@@ -29,9 +29,7 @@ from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
 from ttmbench.evaluator.task import Methods, one_seed
 from ttmbench.evaluator.unit import State, Unit, UnitResult
 from ttmbench.hookspecs import hookimpl
-from ttmbench.methods.checkpoint import method_is_finished
 from ttmbench.results.files import RunFiles
-from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.scoring.forced_choice.ask import ask_choices
 from ttmbench.scoring.pairs import score_task_pairs
@@ -216,9 +214,5 @@ def _move_other_run_aside(config: RunConfig, key: RunKey) -> None:
 
 def seed_is_done(config: RunConfig, task: str, seed: int, key: str, trained: Sequence[MethodSpec] = ()) -> bool:
     """Whether what a run trains with a seed is finished on disk; ``trained`` are the methods of ``--methods``."""
-    wanted = {SIMPLE_MATCH: config.simple_match, TTM: config.ttm, ORACLE: config.oracle}
-    wanted |= dict.fromkeys(config.ttm_controls, True) | {HOLDOUT: config.ttm and config.ttm_holdout is not None}
     state = _state_of(config, task)
-    if not all(is_finished(state, name, seed, key) for name, is_wanted in wanted.items() if is_wanted):
-        return False
-    return all((is_finished if spec.is_ttm else method_is_finished)(state, spec.name, seed, key) for spec in trained)
+    return all(is_finished(state, name, seed, key) for name in (*config.own_columns, *(spec.name for spec in trained)))

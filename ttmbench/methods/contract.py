@@ -16,12 +16,13 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.settings import arguments, checked_settings
 from ttmbench.methods.stream import Clusters
-from ttmbench.methods.task import MethodState, MethodStep, TrainingTask
+from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.metrics import group_match, group_score, individual_match
 from ttmbench.plugins.registry import load_target
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm.low_rank import remove_low_rank
+from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import MethodSpec
 
 _Inputs = tuple[Prepared, list[str], torch.Tensor, torch.Tensor]  # texts of captions; features of both
@@ -189,7 +190,7 @@ class Trial:
         return load_target(self.spec.target)(task, **self.settings)
 
     def _trained(
-        self, task: ScoreTask, resumed: Callable[[MethodState], ScoreTask], stop_after: int | None
+        self, task: ScoreTask, resumed: Callable[[TrainingState], ScoreTask], stop_after: int | None
     ) -> torch.Tensor:
         """The scores after the last turn; with ``stop_after`` in two runs."""
         assert isinstance(task, TrainingTask), "a method that trains"
@@ -230,7 +231,7 @@ class Trial:
         order: torch.Tensor | None,
         only: Sequence[int] | None,
         constant: bool,
-        resume: MethodState | None = None,
+        resume: TrainingState | None = None,
     ) -> ScoreTask:
         """The task as the method gets it: without what it does not say that it needs."""
         key = (shape, order is not None)

@@ -67,8 +67,8 @@ class _Trial:
 
         def keep(step: Step, state: TrainingState) -> None:
             model = {name: tensor.detach().clone() for name, tensor in state.model.items()}
-            teacher = None if state.teacher is None else {name: value.clone() for name, value in state.teacher.items()}
-            states.append(replace(state, model=model, teacher=teacher))
+            teacher = {name: value.clone() for name, value in state.extra.items()}
+            states.append(replace(state, model=model, extra=teacher))
 
         with restored(self.stage):
             steps = adapt(

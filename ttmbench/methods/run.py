@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from ttmbench._util.digests import tensors_digest
 from ttmbench._util.option_values import read_references
 from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
 from ttmbench.methods.chance import Chance, chance_of
-from ttmbench.methods.checkpoint import AFTER_TRAINING, AfterTraining, MethodCheckpoint, MethodProgress
+from ttmbench.methods.checkpoint import MethodProgress
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -41,6 +39,7 @@ from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.dual_encoder import Features, encode
 from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint
 from ttmbench.ttm.low_rank import low_rank_removed
 from ttmbench.ttm.parameters import digest
 from ttmbench.ttm.trainer import Cost, Original
@@ -58,8 +57,7 @@ class MethodRun:
     items: tuple[int, int] = (1, 1)  # distinct images and captions
     stage: PreparedTask | None = None  # model and prepared inputs; None for methods that need scores alone
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
-    folder: Path | None = None  # of checkpoints
-    start: str = ""  # digest of what they start from
+    checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
     texts: Sequence[str] = ()  # of distinct captions in the order of rows; none where features are stored
     audit: bool = False  # run every seed again with captions in another order
     holdout: float | None = None  # also train on a part of the groups, and score this share of them
@@ -73,8 +71,7 @@ class MethodRun:
         spec: MethodSpec,
         given: Mapping[str, object],
         plugin: str = "",
-        finished: Callable[[int, Record], object] | None = None,
-        complete: Callable[[int], bool] | None = None,
+        after: AfterSeed = AFTER_SEED,
     ) -> MethodScores:
         """The method's scores for every seed, with its chance levels and the record of the run.
 
@@ -82,8 +79,7 @@ class MethodRun:
             spec: the method.
             given: the user's settings.
             plugin: that registered it, for messages.
-            finished: called with each seed that is trained, and what is recorded of it, before the model is restored.
-            complete: whether what ``finished`` does was done for a seed of a stopped run, which else starts again.
+            after: what follows each seed that is trained.
 
         Raises:
             UsageError: a wrong setting, or a task that the method is not defined for.
@@ -91,8 +87,7 @@ class MethodRun:
         """
         settings = checked_settings(spec, given)
         seeds = self.seeds_of(spec)
-        after = partial(AfterTraining.of, settings, finished, complete)
-        runs = [self.seed_run(spec, settings, seed, plugin, after=after(seed)) for seed in seeds]
+        runs = [self.seed_run(spec, settings, seed, plugin, after=after) for seed in seeds]
         chance = None
         if not spec.trains:
             with named(spec, plugin), torch.no_grad():
@@ -130,7 +125,7 @@ class MethodRun:
         seed: int,
         plugin: str = "",
         order: np.ndarray | None = None,
-        after: AfterTraining = AFTER_TRAINING,
+        after: AfterSeed = AFTER_SEED,
     ) -> SeedRun:
         """One seed of a method.
 
@@ -143,7 +138,7 @@ class MethodRun:
             after: what follows the training.
         """
         clock, is_turned = time.perf_counter(), self.shape.more_images
-        folder = self.folder if order is None else None  # files are of the seed's own order
+        checkpoint = self.checkpoint if order is None else TaskCheckpoint()  # files are of the seed's own order
         order = self.order(seed) if order is None else order
         scores = np.take_along_axis(self.raw.groups, order, axis=1 if is_turned else 2)
         # Where there are more images than captions, captions choose: a method of scores gets images and captions
@@ -166,7 +161,9 @@ class MethodRun:
                 shuffled, seed, seen, cost, references, _shuffled(rewards, order, 1 if is_turned else 2)
             )
             if spec.trains:
-                result, progress, task = self._trained(spec, target, settings, seed, plugin, task, seen, folder, after)
+                result, progress, task = self._trained(
+                    *(spec, target, settings, seed, plugin, task, seen, checkpoint, after)
+                )
             else:
                 result, progress = self._called(lambda: target(task, **settings), spec, plugin), MethodProgress()
         values = checked_scores(result, tuple(shuffled.shape), spec, plugin)
@@ -265,16 +262,16 @@ class MethodRun:
         plugin: str,
         task: FeatureTask,
         seen: tuple[SeenRows, SeenRows],
-        folder: Path | None,
-        after: AfterTraining,
+        checkpoints: TaskCheckpoint,
+        after: AfterSeed,
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
         """Goes through the turns of a training method, each kept, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
         rewards = {name: model.scores for name, model in task._rewards.items()}
-        start = f"{self.start}:{tensors_digest(rewards)}" if rewards else self.start
-        checkpoint = MethodCheckpoint(folder, spec.name, seed, start)
-        progress = checkpoint.read(tuple(task.scores.shape), after)
-        if progress.is_finished:
+        checkpoint = checkpoints.seed(spec.name, seed, self.raw, rewards)
+        kept = checkpoint.read(partial(after.is_done, seed))
+        progress = MethodProgress.of(kept, tuple(task.scores.shape))
+        if kept.final is not None:
             task.cost, task.notes = progress.cost, [*progress.notes]
             return progress.scores, progress, task
         adapter, (images, captions) = cast("Any", self.stage.adapter), seen
@@ -289,18 +286,16 @@ class MethodRun:
                     images.prepared(inputs.images), captions.prepared(inputs.captions), Rows(images.rows, captions.rows)
                 ),
                 resets=spec.reset in ("group", "batch"),
-                resume=progress.state,
+                resume=kept.state,
                 texts=captions.texts(self.texts) if self.texts else (),
                 clusters=None if self.clusters is None else self.clusters.tolist(),
             )
-            progress.resume(training)
+            progress.resume(training, kept)
             turns: Iterator[MethodStep] = self._called(lambda: target(training, **settings), spec, plugin)
             for step in each_step(turns, spec, plugin):
-                progress.trained = {name: parameter.numel() for name, parameter in training.trained.items()}
-                progress.add(step)
-                checkpoint.keep(progress, training)
-            after.do()
-        checkpoint.finish(progress, training)
+                progress.add(step, training, checkpoint)
+            after.do(seed, {"settings": settings})
+        checkpoint.finish(Scores(progress.scores.numpy()), 0, progress.about(training))
         task.notes, task.cost = training.notes, training.cost
         return progress.scores, progress, training
 
@@ -354,13 +349,21 @@ class MethodRun:
         apart, stage = (replace(self.stage, prepared=subset(inputs, groups)) for groups in (held, used))
         texts = [self.texts[row] for row in np.unique(inputs.rows.captions[used])] if self.texts else ()
         together = None if self.clusters is None else self.clusters[used]
-        part = replace(self, stage=stage, raw=stage.score(), folder=None, views=None, texts=texts, clusters=together)
+        part = replace(
+            self,
+            stage=stage,
+            raw=stage.score(),
+            checkpoint=TaskCheckpoint(),
+            views=None,
+            texts=texts,
+            clusters=together,
+        )
         if self.rewards is not None:
             rewards = self.rewards
             part = replace(part, rewards=lambda name: _of_groups(rewards(name), used))
         before, after = apart.score(), list[Scores]()
         for seed in seeds:
-            part.seed_run(spec, settings, seed, plugin, after=AfterTraining(lambda: after.append(apart.score())))
+            part.seed_run(spec, settings, seed, plugin, after=AfterSeed(lambda *_: after.append(apart.score())))
         return held_out_record(self.holdout, (len(used), len(held)), self.metrics, before, after)
 
 

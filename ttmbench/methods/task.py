@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -19,8 +19,11 @@ from ttmbench.protocols import Batch as PreparedBatch
 from ttmbench.protocols import CaptionEmbeddings, TrainableInParts
 from ttmbench.scoring.capabilities import TrainableDualEncoder
 from ttmbench.scoring.inputs import Prepared, take
+from ttmbench.ttm.finetune import random_state
 from ttmbench.ttm.low_rank import parameters_of
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
+from ttmbench.ttm.trainer import TrainingState
+from ttmbench.types import Scores
 
 Optimizer = torch.optim.Optimizer
 
@@ -63,7 +66,7 @@ class TrainingTask(FeatureTask):
         adapter: TrainableDualEncoder,
         prepared: Prepared,
         resets: bool = False,
-        resume: MethodState | None = None,
+        resume: TrainingState | None = None,
         texts: Sequence[str] = (),
         clusters: Sequence[int] | None = None,
     ) -> None:
@@ -82,8 +85,8 @@ class TrainingTask(FeatureTask):
         )
         self.adapter, self._prepared, self._resets = adapter, prepared, resets
         self._seed, self._resume, self._texts, self._clusters = seed, resume, texts, clusters
-        self._turns = 0 if resume is None else resume.turns
-        self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.state)
+        self._turns = 0 if resume is None else resume.iteration
+        self.state: dict[str, torch.Tensor] = {} if resume is None else dict(resume.extra)
         self.trained: dict[str, torch.nn.Parameter] = {}
         self._original: dict[str, torch.Tensor] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, object]]] = []
@@ -104,7 +107,7 @@ class TrainingTask(FeatureTask):
             parameter.requires_grad_(True)
         self._original = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         if self._resume is not None:
-            self._load(self._resume.parameters)
+            self._load(self._resume.model)
         return list(self.trained.values())
 
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
@@ -117,7 +120,7 @@ class TrainingTask(FeatureTask):
             return optimizer
         self._optimizers.append((optimizer, copy.deepcopy(optimizer.state_dict())))
         if self._resume is not None:
-            optimizer.load_state_dict(self._resume.optimizers[len(self._optimizers) - 1])
+            optimizer.load_state_dict(dict(self._resume.optimizers[len(self._optimizers) - 1]))
         return optimizer
 
     def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
@@ -208,12 +211,12 @@ class TrainingTask(FeatureTask):
         """Features of any texts as the model is now, [texts, d]; with gradients where they are enabled."""
         return self._features("captions", self.adapter.prepare_captions(texts))
 
-    def snapshot(self) -> MethodState:
-        """Everything that the next turn depends on; the tensors are copies."""
+    def snapshot(self, scores: Scores | None = None) -> TrainingState:
+        """Everything that the next turn depends on; the tensors are copies, but for ``scores``, those so far."""
         parameters = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         state = {name: tensor.detach().clone() for name, tensor in self.state.items()}
         optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer, _ in self._optimizers]
-        return MethodState(self._turns, parameters, optimizers, state)
+        return TrainingState(self._turns, scores, parameters, optimizers, random_state(self.adapter), state)
 
     def _load(self, values: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():
@@ -279,13 +282,3 @@ class Batch:
     def step(self, scores: torch.Tensor, loss: torch.Tensor | None = None, updated: bool = True) -> MethodStep:
         """The result of this turn: new scores of these groups, [groups, images, captions]."""
         return MethodStep(self.groups, scores.detach(), None if loss is None else float(loss.detach()), updated)
-
-
-@dataclass(frozen=True)
-class MethodState:
-    """Everything that the next turn of a training method depends on."""
-
-    turns: int = 0  # that are over
-    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the trained ones, by name
-    optimizers: Sequence[dict[str, object]] = ()  # their states, in the order in which they were made
-    state: Mapping[str, torch.Tensor] = field(default_factory=dict)  # the method's own

@@ -20,6 +20,7 @@ from ttmbench._util.console import warn
 from ttmbench._util.digests import modules_of
 from ttmbench._util.text import read_yaml
 from ttmbench._util.third_party_errors import error_with_place, place_of
+from ttmbench.config import RunConfig
 from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.manager import BUILTIN, Plugins, load_plugins
 from ttmbench.types import (
@@ -92,6 +93,10 @@ class Registry:
     def trained(self, methods: Iterable[str]) -> list[MethodSpec]:
         """Those of some test-time methods that are trained, seed by seed."""
         return [spec for spec in map(self.method, methods) if spec.trains]
+
+    def adapts(self, config: RunConfig) -> bool:
+        """Whether a run adapts the model by TTM or a variant of it."""
+        return bool(config.own_columns) or any(self.method(name).is_ttm for name in config.methods)
 
     def part(self, kind: PartKind, name: str) -> MethodPart:
         """A part of TTM by kind and name; UsageError with near names otherwise."""

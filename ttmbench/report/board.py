@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttmbench.report.leaderboard import Leaderboard, legends
+from ttmbench.report.leaderboard import COST_COLUMNS, Leaderboard, cost_text, legends
 from ttmbench.report.table import NOTHING, TableColumn, number_text, percent, print_line, print_table
 from ttmbench.report.terminal import headline
 from ttmbench.report.text_table import marks
@@ -19,10 +19,16 @@ _COLUMNS = [
     TableColumn("groups", "number", 1),
     TableColumn("source"),
 ]
+_SOURCE = len(_COLUMNS) - 1
 
 
-def print_board(board: Leaderboard, width: int | None = None) -> None:
-    """Print one table per track, with a row for each model, method and task; ``width`` as for `print_table`."""
+def print_board(board: Leaderboard, cost: bool = False, width: int | None = None) -> None:
+    """Print one table per track, with a row for each model, method and task; with ``cost`` also what each cost.
+
+    ``width`` as for `print_table`.
+    """
+    costs = [column for column in COST_COLUMNS if cost and any(board.cost(row)[column[1]] for row in board.rows)]
+    heads = [*_COLUMNS, *(TableColumn(name, "number", 2 if name == "seconds" else 0) for name, _, _ in costs)]
     is_global = {
         task: config.get("matching") == "global" for run in board.runs for task, config in run.document.configs.items()
     }
@@ -32,11 +38,13 @@ def print_board(board: Leaderboard, width: int | None = None) -> None:
         for task in dict.fromkeys(row.task for row in of_track):
             of_task = [row for row in of_track if row.task == task]
             metric = main_metric(of_task, is_global.get(task, False))
-            rows += [[], [f"{task}: {metric}"], *(_cells(row) for row in of_task if row.metric == metric)]
-        has_sources = any(row[-1] for row in rows if len(row) > 1)
-        columns = _COLUMNS if has_sources else _COLUMNS[:-1]
+            rows += [[], [f"{task}: {metric}"]]
+            for row in (row for row in of_task if row.metric == metric):
+                rows.append([*_cells(row), *(cost_text(board.cost(row)[key], unit) for _, key, unit in costs)])
         if rows:
-            print_table(columns, [row[: len(columns)] for row in rows[1:]], title=title, width=width)
+            used = [at for at in range(len(heads)) if at != _SOURCE or any(row[at] for row in rows if len(row) > 1)]
+            cells = [row if len(row) < 2 else [row[at] for at in used] for row in rows[1:]]
+            print_table([heads[at] for at in used], cells, title=title, width=width)
             print_line(width=width)
     print_line("All values are in percent. Intervals are over groups.", width)
     if any(row.seed_std is not None for row in board.rows):

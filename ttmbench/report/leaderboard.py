@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypedDict
 
 from ttmbench._util.console import latex, markdown, one_line
 from ttmbench.errors import UsageError
 from ttmbench.report import text_table
-from ttmbench.report.table import number_text
+from ttmbench.report.table import NOTHING, number_text
 from ttmbench.report.text_table import TextTable, marks, transfer_table
+from ttmbench.results.cost import COST_FIELDS, cost_of, total_cost
 from ttmbench.results.coverage import Extent, together
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
@@ -36,6 +37,16 @@ ROW = (
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "trained_on"),
     *("disagrees", "from_file", "chance"),
 )
+COST_COLUMNS = (
+    ("seconds", "seconds", 1.0),
+    ("images/s", "images_per_second", 1.0),
+    ("pairs/s", "pairs_per_second", 1.0),
+    ("tokens/s", "tokens_per_second", 1.0),
+    ("peak GB", "peak_memory_bytes", 1e9),
+    ("Wh", "energy_kwh", 1e-3),
+    ("g CO2", "co2_kg", 1e-3),
+)
+"""Title, field and unit."""
 Lines = dict[tuple[str, str], dict[str, Number]]
 """(model, method) -> "task metric" -> row."""
 
@@ -84,9 +95,23 @@ class Leaderboard:
     transfers: list[Transfer] = field(default_factory=list)
     runs: list[MergedRun] = field(default_factory=list)
 
+    def cost(self, row: Number) -> dict[str, float | None]:
+        """What a number cost (`ttmbench.results.cost`); all unknown of published ones."""
+        document = None if row.published else self._documents.get(row.file)
+        return dict.fromkeys(COST_FIELDS) if document is None else cost_of(document, row.own_task, row.filter)
 
-def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
-    """Merge every results document of a folder, searched recursively, and published numbers of the same tasks.
+    @cached_property
+    def _documents(self) -> dict[str, ResultsDocument]:
+        return {run.file: run.document for run in self.runs}
+
+
+def merge(folder: Path, published: Sequence[Number] = (), every_task: bool = False) -> Leaderboard:
+    """Merge every results document of a folder, searched recursively, and published numbers.
+
+    Args:
+        folder: of the documents.
+        published: numbers; those of tasks that no run has are skipped.
+        every_task: keep them too.
 
     Raises:
         UsageError: it is not a folder, or has no results document.
@@ -111,7 +136,7 @@ def merge(folder: Path, published: Sequence[Number] = ()) -> Leaderboard:
     ]
     skipped |= {run.file: f"has no finished task (status {run.document.status})" for run in runs if not run.rows}
     newest, superseded = _newest(row for run in runs for row in run.rows)
-    tasks = {row.task for row in newest}
+    tasks = {row.task for row in (*newest, *(published if every_task else ()))}
     rows = [*newest, *with_chance((row for row in published if row.task in tasks), documents.values())]
     for task in dict.fromkeys(row.task for row in published if row.task not in tasks):
         skipped[f"{NOT_RUN}{task}"] = "no run has this task"
@@ -151,13 +176,13 @@ def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Nu
     return newest, superseded
 
 
-def as_document(board: Leaderboard) -> dict[str, object]:
-    """The leaderboard as JSON values."""
+def as_document(board: Leaderboard, cost: bool = False) -> dict[str, object]:
+    """The leaderboard as JSON values; with ``cost``, of each row."""
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "leaderboard",
         "tracks": [track for track in TRACK_TITLES if any(row.track == track for row in board.rows)],
-        "rows": [as_row(row) for row in board.rows],
+        "rows": [as_row(row) | (board.cost(row) if cost else {}) for row in board.rows],
         "skipped": board.skipped,
         "superseded": [
             {"what": f"{old.model}, {old.task}, {old.metric}, {old.method}", "file": old.file, "by": new.file}
@@ -197,9 +222,16 @@ def with_chance(published: Iterable[Number], documents: Iterable[ResultsDocument
     }
     numbers = []
     for row in published:
-        shape = shapes.get(row.own_task) if row.filter == CHOICE else None
+        shape = shapes.get(row.own_task) if row.filter == CHOICE and row.chance is None else None
         numbers.append(replace(row, chance=choice_chance(*shape).get(row.metric)) if shape else row)
     return numbers
+
+
+def beats_chance(row: Number) -> bool:
+    """Whether a number is better than random scores; also where their level is unknown."""
+    if row.chance is None or row.value is None:
+        return row.value is not None
+    return row.value > row.chance if row.higher_is_better else row.value < row.chance
 
 
 def disagreements(rows: Iterable[Number]) -> list[str]:
@@ -281,37 +313,55 @@ def _conflicts(rows: Sequence[Number]) -> list[Conflict]:
     return conflicts
 
 
-def to_csv(board: Leaderboard) -> str:
-    """One line per row, in fractions."""
+def to_csv(board: Leaderboard, cost: bool = False) -> str:
+    """One line per row, in fractions; with ``cost``, also in seconds, bytes, kWh and kg."""
     columns = (*ROW, "setting") if any(row.setting for row in board.rows) else ROW
-    return text_table.to_csv(columns, ({"setting": "", **as_row(row)} for row in board.rows))
+    rows = ({"setting": "", **as_row(row), **(board.cost(row) if cost else {})} for row in board.rows)
+    return text_table.to_csv((*columns, *COST_FIELDS) if cost else columns, rows)
 
 
-def to_markdown(board: Leaderboard) -> str:
-    """One table per track, in percent."""
-    parts = [*map(text_table.to_markdown, _tables(board)), *(f"{line}\n" for line in legends(board.rows, markdown))]
+def to_markdown(board: Leaderboard, cost: bool = False) -> str:
+    """One table per track, in percent; with ``cost``, also what each line cost."""
+    parts = [
+        *map(text_table.to_markdown, _tables(board, cost)),
+        *(f"{line}\n" for line in legends(board.rows, markdown)),
+    ]
     parts += [text_table.to_markdown(transfer_table(board.transfers))] if board.transfers else []
     return "\n".join(parts)
 
 
-def to_latex(board: Leaderboard) -> str:
-    """One ``tabular`` per track, in percent, for the booktabs package."""
-    parts = [*map(text_table.to_latex, _tables(board)), *(f"% {line}\n" for line in legends(board.rows, latex))]
+def to_latex(board: Leaderboard, cost: bool = False) -> str:
+    """One ``tabular`` per track, in percent, for the booktabs package; with ``cost`` as in Markdown."""
+    parts = [*map(text_table.to_latex, _tables(board, cost)), *(f"% {line}\n" for line in legends(board.rows, latex))]
     parts += [text_table.to_latex(transfer_table(board.transfers))] if board.transfers else []
     return "\n".join(parts)
 
 
-def _tables(board: Leaderboard) -> list[TextTable]:
+def cost_of_line(board: Leaderboard, line: Mapping[str, Number]) -> dict[str, float | None]:
+    """What the numbers of a line cost together, each task once."""
+    return total_cost(board.cost(row) for row in {row.own_task: row for row in line.values()}.values())
+
+
+def _tables(board: Leaderboard, cost: bool) -> list[TextTable]:
     text_tables = []
     for track, lines in tables(board.rows).items():
         columns = columns_of(lines)
+        costs = [cost_of_line(board, line) for line in lines.values()] if cost else []
+        shown = [column for column in COST_COLUMNS if any(of_line[column[1]] is not None for of_line in costs)]
         rows = [
             [
                 *who,
                 extent_of_line(line).words,
                 *(number_text(line.get(name)) + marks(line.get(name)) for name in columns),
+                *(cost_text(costs[at][key], unit) for _, key, unit in shown),
             ]
-            for who, line in lines.items()
+            for at, (who, line) in enumerate(lines.items())
         ]
-        text_tables.append(TextTable(TRACK_TITLES[track], [["model", "method", "groups", *columns]], rows))
+        heads = ["model", "method", "groups", *columns, *(name for name, _, _ in shown)]
+        text_tables.append(TextTable(TRACK_TITLES[track], [heads], rows))
     return text_tables
+
+
+def cost_text(value: float | None, unit: float) -> str:
+    """A number in its unit, to three digits."""
+    return NOTHING if value is None else f"{value / unit:.3g}" if value < 1000 * unit else f"{value / unit:.0f}"

@@ -202,9 +202,7 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _fitted(
-    columns: Sequence[TableColumn], widths: Sequence[int], room: int, least: int, kind: str
-) -> list[int]:
+def _fitted(columns: Sequence[TableColumn], widths: Sequence[int], room: int, least: int, kind: str) -> list[int]:
     """Widths that fit into ``room`` if possible: columns of a kind are narrowed, the widest first."""
     fitted = list(widths)
     while _total(fitted) > room:

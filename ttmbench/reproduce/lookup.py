@@ -6,12 +6,18 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ttmbench.plugins.registry import Registry
+from ttmbench.data.catalog import find_task
+from ttmbench.data.task_chance import chance_of
+from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.reproduce.identity import model_identity
 from ttmbench.reproduce.published_numbers import PublishedNumber
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable, load_table, shipped_tables
-from ttmbench.results.labels import SLASH
+from ttmbench.results.labels import CHOICE, SLASH
+
+if TYPE_CHECKING:
+    from ttmbench.data.task_file import TaskSpec
 
 _WEIGHTS = "pretrained"
 
@@ -49,16 +55,35 @@ class PublishedRow:
         return metric if self.number.method == "raw" else f"{metric} ({self.number.column.name})"
 
 
-def published_rows(registry: Registry) -> list[PublishedRow]:
-    """Every number of the shipped tables that others published."""
+def published_rows(registry: Registry, tables: Sequence[PublishedTable] | None = None) -> list[PublishedRow]:
+    """Every number of some tables; by default of the shipped tables that others published."""
     names = _names(registry)
-    tables = [table for table in map(load_table, shipped_tables()) if not table.spec.own]
+    if tables is None:
+        tables = [table for table in map(load_table, shipped_tables()) if not table.spec.own]
     return [
         _row(table, number, models[number.model])
         for table in tables
         for models in [{name: _models(name, entry, names, registry) for name, entry in table.spec.models.items()}]
         for number in table.numbers
     ]
+
+
+def chance(row: PublishedRow, registry: Registry) -> float | None:
+    """The expected value of random scores, or of random choices; None where it is unknown."""
+    if row.here not in registry.task_files or row.metric not in registry.metrics:
+        return None
+    return chance_level(find_task(registry, row.here).spec, row.metric, row.number.column.filter, registry)
+
+
+def chance_level(spec: TaskSpec, metric_name: str, filter_: str, registry: Registry) -> float | None:
+    """The expected value of a metric for random scores on a task, or for random choices; None where it is unknown."""
+    if filter_ == CHOICE:
+        from ttmbench.scoring.forced_choice.arrays import choice_chance  # with scipy
+
+        shape = spec.shape if spec.kind == "groups" else None
+        return None if shape is None else choice_chance(shape.images, shape.captions).get(metric_name)
+    metric = registry.metric(metric_name)
+    return chance_of(metric_for(metric, spec.shape) if spec.kind == "groups" else metric, spec)
 
 
 def of_task(every: Iterable[PublishedRow], name: str) -> list[PublishedRow]:

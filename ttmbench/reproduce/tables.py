@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
@@ -16,15 +16,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from ttmbench._util.third_party_errors import describe
 from ttmbench.errors import DataError, UsageError
 from ttmbench.reproduce.agreement import Rule
-from ttmbench.reproduce.published_numbers import TRACKS, PublishedNumber, column_of, read_published
+from ttmbench.reproduce.published_numbers import PublishedNumber, column_of, read_published
 from ttmbench.results.labels import PUBLISHED, PublishedTrack
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    from ttmbench.results.numbers import Number
 
 ENDINGS = (".yaml", ".yml")
+_ARXIV = re.compile(r"arXiv:([0-9]{4}\.[0-9]{5})")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is libyaml
 
 
@@ -136,6 +136,8 @@ class TableSpec(_Strict):
     Attributes:
         paper: title.
         source: where it was published.
+        url: the address of the source; needed only where ``source`` is neither an arXiv id nor a GitHub repository.
+        date: when it was published, where ``source`` does not say it.
         where: which table of it.
         shows: what its columns are.
         numbers: the CSV, a file of the same folder.
@@ -154,6 +156,8 @@ class TableSpec(_Strict):
 
     paper: str
     source: str
+    url: str | None = Field(None, pattern="^https://[^\\s\"'<>]+$")
+    date: str | None = Field(None, pattern="^[0-9]{4}(-[0-9]{2}){0,2}$")
     where: str
     shows: str
     numbers: str
@@ -167,6 +171,19 @@ class TableSpec(_Strict):
     metrics: dict[str, str] = {}
     tasks: dict[str, TaskEntry] = {}
     models: dict[str, ModelEntry]
+
+    @property
+    def address(self) -> str | None:
+        """Where the source can be read."""
+        if self.url is None and (arxiv := _ARXIV.match(self.source)):
+            return f"https://arxiv.org/abs/{arxiv[1]}"
+        return f"https://{self.source}" if self.url is None and self.source.startswith("github.com/") else self.url
+
+    @property
+    def published_on(self) -> str | None:
+        """Year, and month and day as far as they are known."""
+        arxiv = _ARXIV.match(self.source)
+        return self.date or (f"20{arxiv[1][:2]}-{arxiv[1][2:4]}" if arxiv else None)
 
     def entry(self, task: str) -> TaskEntry:
         """What a paper's task is here; one of the same name where the table does not say."""
@@ -225,50 +242,6 @@ def published_tables(name: str) -> list[PublishedTable]:
         return [load_table(name)]
     tables = [load_table(table_name) for table_name in shipped_tables()] if name == "all" else []
     return [table for table in tables if not table.spec.own]
-
-
-def published_numbers(names: Sequence[str]) -> list[Number]:
-    """The numbers that ``--published`` names (shipped tables, ``all``, a CSV of one's own), marked as published.
-
-    Those of shipped tables have our names of tasks and metrics. DataError naming file and line if a CSV is wrong.
-    """
-    decimals_of: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
-    for name in names:
-        tables = published_tables(name)
-        for table in tables:
-            decimals_of |= {_ours(number.as_number(), table.spec): table.spec.decimals for number in table.numbers}
-        for row in [] if tables else read_published(Path(name)):
-            if row.of_model is None:
-                raise DataError(f"{row.where}: states no track; the column 'track' must be one of {', '.join(TRACKS)}")
-            decimals_of[row.as_number()] = row.decimals
-    return _with_disagreements(decimals_of)
-
-
-def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:
-    """The numbers; of those under one name that differ by more than their printed digits, each names the others."""
-    same: dict[tuple[str | None, ...], list[tuple[Number, int]]] = {}
-    for number, decimals in decimals_of.items():
-        same.setdefault(_known_as(number), []).append((number, decimals))
-    numbers = []
-    for number, decimals in decimals_of.items():
-        others = [
-            f"{100 * (other.value or 0):.{digits}f} in {other.file}"
-            for other, digits in same[_known_as(number)]
-            if abs((other.value or 0) - (number.value or 0)) > (10.0**-decimals + 10.0**-digits) / 200 + 1e-9
-        ]
-        numbers.append(replace(number, disagrees="; ".join(others)) if others else number)
-    return numbers
-
-
-def _known_as(number: Number) -> tuple[str | None, ...]:
-    return (number.model, number.task, number.metric, number.method, number.track)
-
-
-def _ours(number: Number, spec: TableSpec) -> Number:
-    """A published number under the names that task and metric have here."""
-    entry, (metric, mean) = spec.entry(number.task), spec.metric(number.task, number.metric)
-    task = entry.row or (entry.parts[0] if len(entry.parts) == 1 else number.task)
-    return replace(number, task=f"{task}/{mean}" if mean else task, metric=metric)
 
 
 def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:

@@ -33,6 +33,7 @@ from ttmbench.results.records import (
     ChoiceRecord,
     Dataset,
     Digest,
+    Efficiency,
     Free,
     Interval,
     Key,
@@ -142,6 +143,9 @@ class ResultsDocument(Part):
     task_hashes: Recomputed[ByTask[str]] = Field(description="Digest of decoded pixels and captions.")
     datasets: Recomputed[ByTask[Dataset]]
     timing: Recorded[ByTask[dict[str, Real]]] = Field(description="Task -> stage -> seconds.")
+    efficiency: Recorded[ByTask[Efficiency]] = Field(
+        {}, description="Task -> how fast it was scored, with the memory and energy that it took."
+    )
     baseline: Recomputed[BaselineRecord | Absent] = Field(
         None, description="Differences to another results document (--baseline)."
     )

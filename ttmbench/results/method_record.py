@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
 from ttmbench.method_spec import scores_use_matching
 from ttmbench.results.records import (
@@ -16,6 +16,7 @@ from ttmbench.results.records import (
     Free,
     Interval,
     Key,
+    NotNegative,
     Part,
     Positive,
     Real,
@@ -30,7 +31,6 @@ from ttmbench.types import Need
 
 Scope = Literal["row", "group", "batch", "stream", "task"]
 Reset = Literal["group", "batch", "never"]
-NotNegative = Annotated[int | float, Field(ge=0), WithJsonSchema({"type": "number", "minimum": 0})]
 
 
 class MethodCost(Part):

@@ -20,7 +20,7 @@ from ttmbench._util.console import one_line
 from ttmbench.config import RunConfig
 from ttmbench.results.document import ResultsDocument, mapping
 
-MACHINE = frozenset({"device", "attn_implementation", "compiled", "n_parameters", "quick_gelu"})
+MACHINE = frozenset({"device", "attn_implementation", "compiled", "engine", "n_parameters", "quick_gelu"})
 """Keys of fingerprints that do not say which model it is (the activation is part of ``config_sha256``)."""
 
 PLACES = frozenset({"pretrained", "file"})

@@ -66,6 +66,7 @@ class Number:
     cells: int | None = None  # combinations of values of tags that this is the mean over; None: over groups
     adapted_to: str | None = None  # the task that the model was adapted to, if it was measured on another one
     disagrees: str | None = None  # of a published number, what other sources print for the same model
+    published_as: str = ""  # of a published number whose model is known here, what its source calls the model
     from_file: bool = False  # of stored scores, ranks or answers: images and captions are unknown
     setting: str = ""  # of the run (`ttmbench.results.models`), in brackets in ``model``; empty if all are alike
 

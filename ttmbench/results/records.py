@@ -44,6 +44,7 @@ Share = Annotated[
     Field(gt=0, lt=1),
     WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}),
 ]
+NotNegative = Annotated[int | float, Field(ge=0), WithJsonSchema({"type": "number", "minimum": 0})]
 Interval = Annotated[list[Real], Field(min_length=2, max_length=2)]
 Digest = Annotated[str, Field(pattern=_DIGITS)]
 Count = Annotated[int, Field(ge=0)]
@@ -201,6 +202,33 @@ class Truncated(Part):
     captions: Recorded[Count] = Field(description="Distinct captions that were cut.")
     of: Recomputed[AtLeastOne] = Field(description="Distinct captions of the task.")
     groups: Recorded[Count] = Field(description="Groups that have one of them.")
+
+
+class Efficiency(Part):
+    """How fast a task was scored, and what it took of the machine. A key is left out where that is not known."""
+
+    images_per_second: Recorded[Positive | Absent] = Field(
+        None, description="Distinct images over the seconds of stage score; absent if scores came from the cache."
+    )
+    pairs_per_second: Recorded[Positive | Absent] = Field(
+        None, description="Scores of an image with a caption over the seconds of stage score; likewise."
+    )
+    tokens_per_second: Recorded[Positive | Absent] = Field(
+        None, description="Tokens that a chat model read over the seconds of stage score; likewise."
+    )
+    peak_memory_bytes: Recorded[Count | Absent] = Field(None, description="Of the whole task, with its methods.")
+    peak_memory_of: Recorded[Literal["cuda", "process"] | Absent] = Field(
+        None, description="cuda: tensors on all GPUs, during the task; process: resident memory, since it started."
+    )
+    energy_kwh: Recorded[NotNegative | Absent] = Field(
+        None, description="Of the whole task, as codecarbon measures or estimates it (--energy)."
+    )
+    co2_kg: Recorded[NotNegative | Absent] = Field(
+        None, description="CO2 equivalents of this energy in the country; absent if no country was named."
+    )
+    country: Recorded[Annotated[str, Field(pattern="^[A-Z]{3}$")] | Absent] = Field(
+        None, description="ISO 3166-1 code of three letters."
+    )
 
 
 class Undecided(Part):

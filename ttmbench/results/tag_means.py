@@ -25,14 +25,22 @@ SEPARATOR = ", "  # a group may have several values of a tag
 
 
 class TagMean(BaseModel):
-    """How a named mean is computed: over the groups of each cell, then over cells, the innermost tag first."""
+    """How a named mean is computed: over the groups of each cell, then over cells, the innermost tag first.
+
+    Attributes:
+        by: tags, from the outermost to the innermost. Groups with the same values form a cell; the mean is taken within
+            each cell, then over the cells of the innermost tag, and so on outwards.
+        only: tag -> values; groups with another value are excluded.
+        at_least: number of groups that a cell needs to count.
+        cells: number of cells of the whole data; another number is an error.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    by: list[str] = Field(min_length=1)  # tags whose values make the cells, from the outermost to the innermost
-    only: dict[str, list[str]] = {}  # tag -> values; groups with another value are excluded
-    at_least: int = Field(1, ge=1)  # groups that a cell needs to count
-    cells: int | None = Field(None, ge=1)  # number of cells of the whole data
+    by: list[str] = Field(min_length=1)
+    only: dict[str, list[str]] = {}
+    at_least: int = Field(1, ge=1)
+    cells: int | None = Field(None, ge=1)
 
     def members(self, groups: Sequence[Group]) -> dict[Cell, list[int]]:
         """The cells that count: values of the tags -> positions of the groups that have them, in order."""

@@ -173,7 +173,8 @@ def _iterations(
     config, done, steps = trainer.config, 0, list[Step]()
     if resume is not None:
         trainer.resume(resume)
-        done, scores, steps = resume.iteration, resume.scores, list(resume.steps)
+        done, steps = resume.iteration, list(resume.steps)
+        scores = steps[-1].scores
     is_over = stop is not None and bool(steps) and stop(steps)
     with progress_bar(config.iterations * config.epochs, title, "epochs") as shown:
         shown.update(done * config.epochs)

@@ -219,7 +219,7 @@ def _taus(stage: Adaptation) -> list[float]:
     return [threshold_for_coverage(clear, min(1.0, share * scale)) for share in TAU_COVERAGES]
 
 
-# --- learning rates, and what can be seen of them without labels (docs/learning-rate.md) -----------------------------
+# --- learning rates, and what can be seen of them without labels (docs/finetune.md) ----------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Checkpoints of the test-time stage, so that a stopped run resumes.
+"""Checkpoints of what is trained, so that a stopped run resumes: TTM, its variants, other methods and finetuning.
 
-A folder for every variant and seed holds each finished iteration, the state of training after the last of them, and,
+A folder for every method and seed holds each finished iteration of TTM, the state of training after the last turn, and,
 once the seed is done, its final scores. Every file has a digest; one that does not match is never used.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from ttmbench._util.digests import SealError, load_sealed, save_sealed, separate
 from ttmbench._util.files import write_atomically
 from ttmbench.errors import TtmbenchError
 from ttmbench.ttm.trainer import Step, TrainingState
-from ttmbench.types import Scores
+from ttmbench.types import Record, Scores
 
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, Any]
-_TRAINING, _FINAL = "training.safetensors", "final.safetensors"
-_TEACHER = "teacher."
+TRAINING, _FINAL = "training.safetensors", "final.safetensors"
+_FORMAT = 2  # of the files; those of another are not read
+_MAX_SAVING = 0.1  # fraction of the time that goes into files, where not every turn is kept
+_PARTS = ("model", "random", "extra")
 _STEP_ARRAYS = ("captions", "selected", "tie")
 _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 
@@ -35,62 +38,115 @@ _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
 class SeedProgress:
     """Progress of a seed."""
 
-    steps: tuple[Step, ...] = ()  # finished iterations, in order
-    state: TrainingState | None = None  # of training after the last of them, while the seed runs
+    steps: tuple[Step, ...] = ()  # finished iterations of TTM, in order
+    state: TrainingState | None = None  # of training after the last turn, while the seed runs
     final: Scores | None = None  # scores that the seed ended with; None while it runs
+    about: Metadata = field(default_factory=dict)  # what else was kept
+
+
+@dataclass(frozen=True)
+class AfterSeed:
+    """What follows the training of a seed, while the model is still adapted.
+
+    Attributes:
+        do: called with the seed, and what is recorded of its run.
+        is_done: whether that was done for a seed that a stopped run finished, which else starts again.
+    """
+
+    do: Callable[[int, Record], object] = lambda seed, about: None
+    is_done: Callable[[int], bool] = lambda seed: True
+
+
+AFTER_SEED = AfterSeed()
 
 
 class SeedCheckpoint:
-    """Files of one variant and seed, which begin from ``start`` (a digest); without a folder nothing is stored.
+    """Files of one method and seed, which begin from ``start`` (a digest); without a folder nothing is stored.
 
     Files of another start are removed. ``warn`` is called if files cannot be written; the run goes on without them.
+    ``what`` starts again if they cannot be read.
     """
 
-    def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None]) -> None:
-        self._folder, self._start, self._warn = folder, start, warn
+    def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None], what: str = "its seed") -> None:
+        self._folder, self._start, self._warn, self._what = folder, start, warn, what
         self._writer: threading.Thread | None = None
+        self._saved, self._took = time.monotonic(), 0.0
 
-    def read(self) -> SeedProgress:
-        """Progress of an earlier run; the beginning, if anything there is damaged or of another start."""
+    def read(self, is_done: Callable[[], bool] = lambda: True) -> SeedProgress:
+        """Progress of an earlier run; the beginning, if anything there is damaged or of another start.
+
+        Also of a seed that was finished, if what follows it (``is_done``) was not.
+        """
         if self._folder is None or not self._folder.is_dir():
             return SeedProgress()
         try:
-            return self._read(self._folder)
+            progress = self._read(self._folder)
+            return SeedProgress() if progress.final is not None and not is_done() else progress
         except FileNotFoundError:
-            pass  # stopped before its first iteration was over
+            pass  # stopped before its first turn was over
         except Exception as error:
-            warn(f"cannot resume from {self._folder}: {error}; its seed starts again")
-        shutil.rmtree(self._folder, ignore_errors=True)
+            warn(f"cannot resume from {self._folder}: {error}; {self._what} starts again")
+        self.remove()
         return SeedProgress()
 
-    def keep(self, step: Step, state: TrainingState) -> None:
-        """Stores a finished iteration and the state of training after it.
+    def is_due(self, seconds: float = 0.0) -> bool:
+        """Whether the last state is so many seconds old, and old enough that files take a tenth of the time at most."""
+        return time.monotonic() - self._saved >= max(seconds, self._took / _MAX_SAVING)
+
+    def keep(self, step: Step | None, state: TrainingState, about: Metadata | None = None) -> None:
+        """Stores the state of training after a turn; ``step`` is an iteration of TTM, which is stored by itself.
 
         Weights of an accelerator are copied at once and written while training goes on, since a file of some hundred
         megabytes takes seconds. Until it is complete, the one before it counts.
         """
-        tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
-        about = {name: getattr(step, name) for name in _STEP_VALUES}
-        self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, about)
-        tensors = training_tensors(state.model, state.optimizer, state.random)
-        tensors |= {f"{_TEACHER}{name}": tensor for name, tensor in (state.teacher or {}).items()}
-        self._write(_TRAINING, tensors, {"iteration": state.iteration})
+        began = time.monotonic()
+        if step is not None:
+            tensors = {name: torch.from_numpy(np.array(getattr(step, name))) for name in _STEP_ARRAYS}
+            values = {name: getattr(step, name) for name in _STEP_VALUES}
+            self._write(_step_name(step.iteration), {**tensors, **score_tensors(step.scores)}, values)
+        tensors = {} if step is not None or state.scores is None else score_tensors(state.scores)
+        for part in _PARTS:
+            tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(state, part).items()}
+        for number, optimizer in enumerate(state.optimizers):
+            tensors |= _optimizer_tensors(number, optimizer["state"])
+        groups = [optimizer.get("param_groups") for optimizer in state.optimizers]
+        turns = {"iteration": state.iteration, "has_steps": step is not None, "optimizers": groups}
+        self._write(TRAINING, tensors, {**turns, "about": about or {}})
+        self._saved = time.monotonic()
+        self._took = self._saved - began
 
-    def finish(self, final: Scores, steps: int) -> None:
+    def finish(self, final: Scores, steps: int, about: Metadata | None = None) -> None:
         """Stores the scores of a seed that is done and removes the training state."""
         self.finish_writing()
         if self._folder is None:
             return
-        self._write(_FINAL, score_tensors(final), {"steps": steps})
-        (self._folder / _TRAINING).unlink(missing_ok=True)
+        self._write(_FINAL, score_tensors(final), {"steps": steps, "about": about or {}})
+        (self._folder / TRAINING).unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Removes all files."""
+        self.finish_writing()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _read(self, folder: Path) -> SeedProgress:
         if (folder / _FINAL).exists():
             tensors, about = self._load(folder / _FINAL)
-            return SeedProgress(self._steps(folder, about["steps"]), None, scores_of(tensors))
-        tensors, about = self._load(folder / _TRAINING)
-        steps = self._steps(folder, about["iteration"])
-        return SeedProgress(steps, _state_of(tensors, steps))
+            return SeedProgress(self._steps(folder, about["steps"]), None, _scores_in(tensors), about["about"])
+        tensors, about = self._load(folder / TRAINING)
+        steps = self._steps(folder, about["iteration"]) if about["has_steps"] else ()
+        parts: dict[str, Tensors] = {name: {} for name in (*_PARTS, "optimizer", "scores")}
+        for key, tensor in tensors.items():
+            part, _, name = key.partition(".")
+            parts[part][name] = tensor
+        optimizers = [
+            {"state": _optimizer_state(number, parts["optimizer"]), "param_groups": groups}
+            for number, groups in enumerate(about["optimizers"])
+        ]
+        scores = steps[-1].scores if steps else _scores_in(tensors)
+        of_model = {name: parts[name] for name in _PARTS}
+        state = TrainingState(about["iteration"], scores, optimizers=optimizers, steps=steps, **of_model)
+        return SeedProgress(steps, state, None, about["about"])
 
     def _steps(self, folder: Path, count: int) -> tuple[Step, ...]:
         steps = []
@@ -105,7 +161,7 @@ class SeedCheckpoint:
         self.finish_writing()
         if self._folder is None:
             return
-        card = {**about, "file": self._place(name), "start": self._start}
+        card = {**about, "file": self._place(name), "start": self._start, "format": _FORMAT}
         arguments = (self._folder / name, separated(tensors), card)
         if any(tensor.device.type != "cpu" for tensor in tensors.values()):
             self._writer = threading.Thread(target=self._put, args=arguments, name=f"writes {name}")
@@ -130,14 +186,16 @@ class SeedCheckpoint:
             tensors, about = load_sealed(path)
         except SealError as error:
             raise ValueError(f"{path.name} is damaged: {error}") from None
-        if about["file"] != self._place(path.name):
-            raise ValueError(f"{path.name} was written as {about['file']}")
+        if about.get("file") != self._place(path.name):
+            raise ValueError(f"{path.name} was written as {about.get('file')}")
         if about["start"] != self._start:
             raise ValueError("it began from other scores, data or settings")
+        if about.get("format") != _FORMAT:
+            raise ValueError("another version wrote it")
         return tensors, about
 
     def _place(self, name: str) -> str:
-        """A file's name with its seed and variant, so that a file in another's place is not used."""
+        """A file's name with its seed and method, so that a file in another's place is not used."""
         assert self._folder is not None
         return "/".join((*self._folder.parts[-2:], name))
 
@@ -151,10 +209,12 @@ class TaskCheckpoint:
     def __init__(self, folder: Path | None = None, data: str = "", run: str = "") -> None:
         self._folder, self._data, self._run, self._warned = folder, data, run, False
 
-    def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
-        """The files of one variant and seed, which start from raw scores."""
-        folder = None if self._folder is None or self._warned else self._folder / variant / f"seed_{seed}"
-        start = "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(score_tensors(raw))}"
+    def seed(self, method: str, seed: int, raw: Scores, more: Tensors | None = None) -> SeedCheckpoint:
+        """The files of one method and seed, which start from raw scores, and from more if there is more."""
+        folder = None if self._folder is None or self._warned else self._folder / method / f"seed_{seed}"
+        start = (
+            "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(score_tensors(raw) | (more or {}))}"
+        )
         return SeedCheckpoint(folder, start, self._warn)
 
     def _warn(self, why: str) -> None:
@@ -163,16 +223,16 @@ class TaskCheckpoint:
         self._warned = True
 
 
-def is_finished(folder: Path, variant: str, seed: int, run: str) -> bool:
-    """Whether a seed of a variant is done, by its last file; damage of the others shows on reading.
+def is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
+    """Whether a seed of a method is done, by its last file; damage of the others shows on reading.
 
     ``folder`` is of the task, ``run`` the key of the run.
     """
     try:
-        about = load_sealed(folder / variant / f"seed_{seed}" / _FINAL)[1]
+        about = load_sealed(folder / method / f"seed_{seed}" / _FINAL)[1]
     except (OSError, SealError):
         return False
-    return str(about.get("start", "")).startswith(f"{run}:")
+    return about.get("format") == _FORMAT and str(about.get("start", "")).startswith(f"{run}:")
 
 
 def read_state(path: Path, consequence: str) -> tuple[Tensors, Metadata] | None:
@@ -224,37 +284,24 @@ def scores_of(tensors: Tensors) -> Scores:
     return Scores(tensors["scores.groups"].numpy(), None if pairs is None else pairs.numpy())
 
 
-def training_tensors(
-    model: Mapping[str, torch.Tensor],
-    optimizer: Mapping[int, Mapping[str, object]] | None,
-    random: Mapping[str, torch.Tensor],
-) -> Tensors:
-    """Model, optimiser and random generators as tensors of one file; `training_parts` is the inverse."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.items()}
-    tensors |= {f"random.{device}": state for device, state in random.items()}
-    for number, values in (optimizer or {}).items():
-        entries = {name: value for name, value in values.items() if value is not None}
-        tensors |= {f"optimizer.{number}.{name}": torch.as_tensor(value) for name, value in entries.items()}
-    return tensors
+def _scores_in(tensors: Tensors) -> Scores | None:
+    return scores_of(tensors) if "scores.groups" in tensors else None
 
 
-def training_parts(tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, dict[int, Tensors], Tensors]:
-    """Model, optimiser (by number of the parameter) and random generators (by device) of `training_tensors`."""
-    model: Tensors = {}
-    random: Tensors = {}
-    optimizer: dict[int, Tensors] = {}
+def _optimizer_tensors(number: int, state: Mapping[int, Mapping[str, object]]) -> Tensors:
+    """The state of one of several optimisers, as tensors of a file; `_optimizer_state` reads them."""
+    return {
+        f"optimizer.{number}.{parameter}.{name}": torch.as_tensor(value)
+        for parameter, values in state.items()
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _optimizer_state(number: int, tensors: Tensors) -> dict[int, Tensors]:
+    state: dict[int, Tensors] = {}
     for key, tensor in tensors.items():
-        kind, name = key.split(".", 1)
-        if kind == "optimizer":
-            number, name = name.split(".", 1)
-            optimizer.setdefault(int(number), {})[name] = tensor
-        else:
-            {"model": model, "random": random}[kind][name] = tensor
-    return model, optimizer, random
-
-
-def _state_of(tensors: Tensors, steps: Sequence[Step]) -> TrainingState:
-    teacher = {key.removeprefix(_TEACHER): tensors.pop(key) for key in list(tensors) if key.startswith(_TEACHER)}
-    model, optimizer, random = training_parts(tensors)
-    last = steps[-1]
-    return TrainingState(last.iteration, last.scores, model, optimizer or None, random, teacher or None, steps)
+        which, parameter, name = key.split(".", 2)
+        if int(which) == number:
+            state.setdefault(int(parameter), {})[name] = tensor
+    return state

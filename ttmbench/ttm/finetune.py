@@ -366,3 +366,34 @@ def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
 def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
     """Loads a snapshot, which stays usable."""
     adapter.load_state_dict({name: tensor.clone() for name, tensor in state.items()})
+
+
+def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
+    """Loads the weights of a stopped run; TtmbenchError if the model does not have them afterwards."""
+    restore(adapter, state)
+    loaded = adapter.state_dict()
+    for name, tensor in state.items():
+        if name not in loaded or not torch.equal(loaded[name].cpu(), tensor.cpu()):
+            raise TtmbenchError(
+                f"model adapter {type(adapter).__name__} did not load the weights of a stopped run: '{name}' differs "
+                "from what was saved. Its load_state_dict must load every tensor that its state_dict returns; "
+                "ttmbench.testing.check_adapter tests this"
+            )
+
+
+def random_state(adapter: object) -> dict[str, torch.Tensor]:
+    """States of torch's generators that a model can draw from: of the processor, and of its device."""
+    states, device = {"cpu": torch.get_rng_state()}, device_of(adapter)
+    if device is not None and device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def set_random_state(states: Mapping[str, torch.Tensor], adapter: object) -> None:
+    """Restores torch's generators to states of `random_state`, on the device that the model is on now."""
+    torch.set_rng_state(states["cpu"])
+    device = device_of(adapter)
+    if device is not None and device.type == "cuda":
+        for name, state in states.items():
+            if name != "cpu":  # versions before named the number too
+                torch.cuda.set_rng_state(state, device)

@@ -10,20 +10,22 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.protocols import DualEncoder, PairTrainable, Trainable
-from ttmbench.scoring.batches import DEFAULT, BatchSizer
 from ttmbench.scoring.inputs import Prepared
-from ttmbench.ttm.finetune import TrainingPairs, finetune, make_optimizer
-from ttmbench.ttm.trainer import random_state, resume_weights, set_random_state
+from ttmbench.scoring.prepare import PreparedTask
+from ttmbench.ttm.finetune import TrainingPairs
+from ttmbench.ttm.trainer import Trainer, TrainingState
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 Loss = Literal["contrastive", "matching"]
 
@@ -113,60 +115,39 @@ class EpochRecord:
     seconds: float
 
 
-@dataclass(frozen=True)
-class FinetuneState:
-    """State of finetuning between two epochs: enough to resume as if it had never stopped."""
-
-    epochs: tuple[EpochRecord, ...]
-    model: Mapping[str, torch.Tensor]
-    optimizer: Mapping[int, Mapping[str, torch.Tensor]]
-    random: Mapping[str, torch.Tensor]
-
-
 def train(
-    adapter: Trainable | PairTrainable,
-    prepared: Prepared,
+    stage: PreparedTask,
     settings: FinetuneConfig,
     seed: int,
+    shown: tqdm[NoReturn],
     *,
-    resume: FinetuneState | None = None,
-    part_size: int | BatchSizer = DEFAULT,
-) -> Iterator[FinetuneState]:
-    """Finetunes a model in place and yields its state after every epoch; the tensors change with the next one.
+    resume: TrainingState | None = None,
+) -> Iterator[tuple[EpochRecord, TrainingState]]:
+    """Finetunes a model in place and yields every epoch with the state after it; the tensors change with the next one.
 
     Caption i of a group is true for image i. The seed orders the pairs anew in every epoch, and seeds torch's own
     draws. With ``resume``, the state of an earlier run with the same arguments, its epochs are not yielded again.
     DivergedError if the loss is NaN or infinite, TtmbenchError if memory is too small.
     """
-    pairs = true_pairs(prepared, loss_of(adapter))
-    one_epoch = TTMConfig(epochs=1, weight_decay=settings.weight_decay, betas=settings.betas)
-    optimizer = make_optimizer(adapter, one_epoch)
-    torch.manual_seed(seed)
-    done: tuple[EpochRecord, ...] = ()
+    pairs = true_pairs(stage.prepared, loss_of(stage.adapter))
+    config = TTMConfig(
+        iterations=settings.epochs,
+        epochs=1,
+        lr_restart=1.0,
+        weight_decay=settings.weight_decay,
+        betas=settings.betas,
+        batch_groups=settings.batch,
+        keep_optimizer_state=True,
+    )
+    trainer = Trainer(stage, config, settings.lr, seed, len(pairs.images), option="--finetune_args")
     if resume is not None:
-        done = resume.epochs
-        resume_weights(adapter, resume.model)
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": dict(resume.optimizer), "param_groups": groups})
-        set_random_state(resume.random, adapter)
-    for epoch in range(len(done), settings.epochs):
+        trainer.resume(resume)
+    for epoch in range(0 if resume is None else resume.iteration, settings.epochs):
         started = time.perf_counter()
         factor = _course(settings, epoch)
-        (loss,) = finetune(
-            adapter,
-            prepared,
-            pairs,
-            optimizer,
-            config=one_epoch,
-            learning_rate=settings.lr,
-            batch=settings.batch,
-            rng=np.random.default_rng([seed, epoch]),
-            part_size=part_size,
-            factor=factor,
-            option="--finetune_args",
-        )
-        done = (*done, EpochRecord(epoch + 1, loss, settings.lr * factor(0, 1), time.perf_counter() - started))
-        yield FinetuneState(done, adapter.state_dict(), optimizer.state_dict()["state"], random_state(adapter))
+        (loss,) = trainer.train(epoch, pairs, shown, factor)
+        record = EpochRecord(epoch + 1, loss, settings.lr * factor(0, 1), time.perf_counter() - started)
+        yield record, trainer.state(epoch + 1)
 
 
 def _course(settings: FinetuneConfig, epoch: int) -> Callable[[int, int], float]:

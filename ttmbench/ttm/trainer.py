@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
 
 from ttmbench.config import TTMConfig
-from ttmbench.errors import TtmbenchError
-from ttmbench.protocols import PairTrainable, Trainable
-from ttmbench.scoring.batches import device_of
+from ttmbench.errors import NotRestoredError
+from ttmbench.protocols import Trainable
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.inputs import subset
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.finetune import NamedParameters, TrainingPairs, finetune, named_parameters, restore, snapshot
+from ttmbench.ttm.finetune import (
+    NamedParameters,
+    TrainingPairs,
+    finetune,
+    named_parameters,
+    random_state,
+    restore,
+    resume_weights,
+    set_random_state,
+    snapshot,
+)
 from ttmbench.ttm.low_rank import low_rank_removed, parameters_of, remove_low_rank
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts
@@ -61,15 +70,25 @@ class Step:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """State of a run of TTM after an iteration: enough to resume as if it had never stopped."""
+    """State of training after a turn (an iteration, a batch or an epoch): enough to resume as if it had never stopped.
 
-    iteration: int  # the last that is finished
-    scores: Scores  # of the model after it
-    model: Mapping[str, torch.Tensor]  # what training changes, by name
-    optimizer: Mapping[int, Mapping[str, torch.Tensor]] | None  # by parameter; None if it is new in every iteration
-    random: Mapping[str, torch.Tensor]  # states of torch's generators, by device
-    teacher: Mapping[str, torch.Tensor] | None = None  # weights of the teacher, as ``model``
-    steps: Sequence[Step] = ()  # all iterations that are finished
+    Attributes:
+        iteration: the last turn that is over, from 1.
+        scores: of the model after it; None where nothing is scored on the way.
+        model: what training changes, by name.
+        optimizers: states of optimisers, each with its ``state`` by parameter; none where they are new in every turn.
+        random: states of torch's generators, by device.
+        extra: weights of the teacher, as ``model``; or what a method remembers.
+        steps: all iterations of TTM that are finished.
+    """
+
+    iteration: int
+    scores: Scores | None
+    model: Mapping[str, torch.Tensor]
+    optimizers: Sequence[Mapping[str, Any]] = ()
+    random: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    extra: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
 
 
 class Trainer:
@@ -83,7 +102,9 @@ class Trainer:
         seed: int,
         units: int,
         parts: Parts = DEFAULT_PARTS,
+        option: str = "--ttm_args",
     ) -> None:
+        self._option = option  # that sets the learning rate, for messages
         self.stage, self.config, self._learning_rate, self._seed = stage, config, learning_rate, seed
         self.parts = parts
         rows = stage.prepared.rows
@@ -100,11 +121,11 @@ class Trainer:
         """Learning rate at the start of an iteration: lr x restart^(t-1), t from 1 (section B.1)."""
         return self._learning_rate * self.config.lr_restart ** (iteration - 1)
 
-    def state(self, iteration: int, scores: Scores) -> TrainingState:
+    def state(self, iteration: int, scores: Scores | None = None) -> TrainingState:
         """Everything that the next iteration depends on; the tensors are not copied."""
-        optimizer = self._optimizer.state_dict()["state"] if self.config.keep_optimizer_state else None
+        optimizers = [{"state": self._optimizer.state_dict()["state"]}] if self.config.keep_optimizer_state else []
         return TrainingState(
-            iteration, scores, self._weights(), optimizer, random_state(self.stage.adapter), self._teacher
+            *(iteration, scores, self._weights(), optimizers, random_state(self.stage.adapter), self._teacher or {})
         )
 
     def _weights(self) -> dict[str, torch.Tensor]:
@@ -125,12 +146,11 @@ class Trainer:
     def resume(self, state: TrainingState) -> None:
         """Goes on from a state."""
         self._load(state.model, is_resumed=True)
-        if state.optimizer is not None:
+        for optimizer in state.optimizers:
             groups = self._optimizer.state_dict()["param_groups"]
-            self._optimizer.load_state_dict({"state": dict(state.optimizer), "param_groups": groups})
+            self._optimizer.load_state_dict({"state": dict(optimizer["state"]), "param_groups": groups})
         if self._teacher is not None:
-            assert state.teacher is not None, "a run with a teacher stores it"
-            self._teacher = {name: tensor.to(self._teacher[name].device) for name, tensor in state.teacher.items()}
+            self._teacher = {name: tensor.to(self._teacher[name].device) for name, tensor in state.extra.items()}
         set_random_state(state.random, self.stage.adapter)
 
     def score(self) -> Scores:
@@ -152,16 +172,29 @@ class Trainer:
         if self._teacher is not None and self.parts.teacher is not None:
             self.parts.teacher(self._teacher, self._weights())
 
-    def train(self, iteration: int, pairs: TrainingPairs, shown: tqdm[NoReturn]) -> tuple[float, ...]:
-        """Mean loss of every epoch; empty, and the model untouched, if nothing was selected."""
+    def train(
+        self,
+        iteration: int,
+        pairs: TrainingPairs,
+        shown: tqdm[NoReturn],
+        factor: Callable[[int, int], float] | None = None,
+    ) -> tuple[float, ...]:
+        """Mean loss of every epoch; empty, and the model untouched, if nothing was selected.
+
+        ``factor`` is the learning-rate schedule, (step, steps) -> factor, in place of that of the parts.
+        """
         if len(pairs.images) == 0:
             shown.update(self.config.epochs)
             return ()
         if not self.config.keep_optimizer_state and iteration > 1:
             self._optimizer = self.parts.optimizer(self._trained, self.config)
 
+        def course(step: int, steps: int) -> float:
+            return self.parts.lr_schedule(step, steps, self.config.lr_floor) if factor is None else factor(step, steps)
+
         def epoch_done(loss: float) -> None:
-            shown.set_postfix_str(f"iteration {iteration}/{self.config.iterations}, loss {loss:.3f}")
+            which = f"iteration {iteration}/{self.config.iterations}, " if factor is None else ""
+            shown.set_postfix_str(f"{which}loss {loss:.3f}")
             shown.update()
 
         return finetune(
@@ -176,9 +209,10 @@ class Trainer:
             crop_rng=np.random.default_rng([self._seed, iteration, 1]),
             epoch_done=epoch_done,
             part_size=self.stage.batch_size,
-            factor=lambda step, steps: self.parts.lr_schedule(step, steps, self.config.lr_floor),
+            factor=course,
             loss=self.parts.loss,
             updated=self._updated,
+            option=self._option,
         )
 
 
@@ -201,24 +235,6 @@ def trained_names(adapter: Trained, which: str) -> list[str]:
         return [name for name, _ in named_parameters(adapter)]
     with low_rank_removed(adapter):
         return list(parameters_of(adapter, which))
-
-
-def random_state(adapter: object) -> dict[str, torch.Tensor]:
-    """States of torch's generators that a model can draw from: of the processor, and of its device."""
-    states, device = {"cpu": torch.get_rng_state()}, device_of(adapter)
-    if device is not None and device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def set_random_state(states: Mapping[str, torch.Tensor], adapter: object) -> None:
-    """Restores torch's generators to states of `random_state`, on the device that the model is on now."""
-    torch.set_rng_state(states["cpu"])
-    device = device_of(adapter)
-    if device is not None and device.type == "cuda":
-        for name, state in states.items():
-            if name != "cpu":  # versions before named the number too
-                torch.cuda.set_rng_state(state, device)
 
 
 def batch_of(config: TTMConfig, units: int, images: int, is_global: bool) -> int:
@@ -362,7 +378,7 @@ class Original:
         noise = _distance(after, self._batch.score().groups)
         difference = _distance(before, after)
         if not difference <= max(TOLERANCE, 2 * noise):
-            raise TtmbenchError(
+            raise NotRestoredError(
                 f"model adapter {type(self._adapter).__name__} does not give the same scores after its weights were "
                 f"restored: a batch of {len(before)} groups differs by up to {difference:.3g}. Its load_state_dict "
                 "must load every tensor that its state_dict returns, and scores must depend on nothing else that "
@@ -375,19 +391,6 @@ def restored(stage: PreparedTask) -> Iterator[None]:
     """Restores the model afterwards; TtmbenchError if it cannot be."""
     with Original(stage).adapted():
         yield
-
-
-def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
-    """Loads the weights of a stopped run; TtmbenchError if the model does not have them afterwards."""
-    restore(adapter, state)
-    loaded = adapter.state_dict()
-    for name, tensor in state.items():
-        if name not in loaded or not torch.equal(loaded[name].cpu(), tensor.cpu()):
-            raise TtmbenchError(
-                f"model adapter {type(adapter).__name__} did not load the weights of a stopped run: '{name}' differs "
-                "from what was saved. Its load_state_dict must load every tensor that its state_dict returns; "
-                "ttmbench.testing.check_adapter tests this"
-            )
 
 
 def _distance(left: np.ndarray, right: np.ndarray) -> float:

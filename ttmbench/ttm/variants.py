@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,22 +19,16 @@ from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.protocols import Trainable
 from ttmbench.results.clusters import held_out
-from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH, TTM
+from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, TTM
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.algorithm import Kept, adapt, overfit
-from ttmbench.ttm.checkpoint import SeedProgress, TaskCheckpoint
+from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, load_parts
 from ttmbench.ttm.selection import CONTROLS, Supervision, algorithm1_selection, oracle
 from ttmbench.ttm.trainer import Original, Step, TrainingState, cost_of, restored, trained_names
-from ttmbench.types import IterationRecord, MetricSpec, Scores
-
-RunSeed = Callable[[int, TrainingState | None, Kept], Iterator[Step]]
-"""Iterations of a seed: from the beginning or from where an earlier run stopped, each kept as it is finished."""
-
-OnSeedDone = Callable[[int, dict[str, object]], object]
-"""Called with the seed and the record of a run that is over, while the model is still adapted."""
+from ttmbench.types import IterationRecord, MethodSpec, MetricSpec, Record, Scores
 
 
 @dataclass(frozen=True)
@@ -73,56 +68,35 @@ class Adaptation:
         """True captions by their positions in the task's order, int [units, images of a unit], as `Step.captions`."""
         return truth_of(self.raw, self.spec.is_global)
 
-    def ttm(
-        self,
-        *,
-        audit: bool = False,
-        finished: OnSeedDone | None = None,
-        complete: Callable[[int], bool] | None = None,
-    ) -> MethodScores:
-        """TTM for every seed; the last iteration is the result.
+    def column(self, spec: MethodSpec, audit: bool = False, after: AfterSeed = AFTER_SEED) -> MethodScores:
+        """TTM, or a variant of it, for every seed; the last iteration is the result.
 
         With ``audit`` each seed is run again with the captions of every group permuted; AssertionNotMet if a selection
-        differs. ``finished`` is called after each seed with the model still adapted; a seed of an earlier run for which
-        ``complete`` is false, whether what ``finished`` wrote exists, starts again. TtmbenchError if the loss is NaN or
-        infinite.
+        differs. TtmbenchError if the loss is NaN or infinite.
         """
-        supervised = self._supervised(algorithm1_selection)
-        runs = self._every_seed(TTM, supervised, notify=True, finished=finished, complete=complete)
-        record = {
-            "hyperparameters": self._hyperparameters(),
-            "learning_rate": self._rate_record(),
-            "preset": self.preset,
-            "variant": self.spec.matching,
-            "seeds": list(self.seeds),
-            "reported": "last iteration",
-            "notes": self._notes(),
-            "iterations": self._lines(runs),
-            "cost": self.costs(runs),
-        }
+        runs = self.runs(spec, after, notify=spec.name == TTM)
+        record: Record = {"seeds": list(self.seeds), "cost": self.costs(runs)}
+        if _overfits(spec):
+            record |= {
+                "hyperparameters": self._hyperparameters(),
+                "restarts": [len(run.steps) for run in runs.values()],
+            }
+        else:
+            record |= {"iterations": self._lines(runs)}
+        if "labels" in spec.needs:  # section 4.5: exactly the correct matchings, so it is an upper bound
+            record["reads_labels"] = True
+        if spec.name == TTM:
+            record |= {
+                "hyperparameters": self._hyperparameters(),
+                "learning_rate": self._rate_record(),
+                "preset": self.preset,
+                "variant": self.spec.matching,
+                "reported": "last iteration",
+                "notes": self._notes(),
+            }
         if audit:
             record["audit_labels"] = self._audit(runs)
-        return MethodScores(TTM, _final(runs), record, iterations=_before_the_last(runs))
-
-    def oracle(self) -> MethodScores:
-        """TTM that trains on exactly the correct matchings (section 4.5): it reads labels, so it is an upper bound."""
-        runs = self._every_seed(ORACLE, self._supervised(oracle(self.truth)))
-        seeds = list(self.seeds)
-        record = {"reads_labels": True, "seeds": seeds, "iterations": self._lines(runs), "cost": self.costs(runs)}
-        return MethodScores(ORACLE, _final(runs), record, iterations=_before_the_last(runs))
-
-    def control(self, name: str) -> MethodScores:
-        """TTM with other pseudo-labels; ``name`` is one of `ttmbench.ttm.selection.CONTROLS`."""
-        runs = self._every_seed(name, self._supervised(CONTROLS[name]))
-        record = {"seeds": list(self.seeds), "iterations": self._lines(runs), "cost": self.costs(runs)}
-        return MethodScores(name, _final(runs), record, iterations=_before_the_last(runs))
-
-    def runs(
-        self, name: str, finished: OnSeedDone | None = None, complete: Callable[[int], bool] | None = None
-    ) -> Mapping[int, SeedProgress]:
-        """TTM for every seed, with the checkpoints of another name; ``finished`` and ``complete`` as in `ttm`."""
-        supervised = self._supervised(algorithm1_selection)
-        return self._every_seed(name, supervised, finished=finished, complete=complete)
+        return MethodScores(spec.name, _final(runs), record, iterations=_before_the_last(runs))
 
     def costs(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, float]]:
         """What each seed cost, as the results document has it."""
@@ -137,7 +111,7 @@ class Adaptation:
             for run in runs.values()
         ]
 
-    def holdout(self, share: float) -> list[MethodScores]:
+    def holdout(self, spec: MethodSpec, share: float) -> list[MethodScores]:
         """TTM on a part of the groups, scored on the others, before training and after it: does the gain carry over?
 
         Groups that share an image are on the same side, so that no image that is scored was trained on. ``share`` is
@@ -151,7 +125,7 @@ class Adaptation:
         part = replace(self, stage=replace(self.stage, prepared=subset(self.stage.prepared, used)))
         raw_held = apart.score()
         part = replace(part, raw=part.stage.score())
-        runs = part._every_seed(HOLDOUT, part._supervised(algorithm1_selection), evaluate=apart.score)
+        runs = part.runs(spec, name=HOLDOUT, evaluate=apart.score)
         record = {
             "share": share,
             "adapted_groups": used.tolist(),
@@ -165,31 +139,6 @@ class Adaptation:
             MethodScores(HOLDOUT_RAW, [raw_held], {}, members),
             MethodScores(HOLDOUT, _final(runs), record, members, adapted),
         ]
-
-    def simple_match(self, finished: OnSeedDone | None = None) -> MethodScores:
-        """SimpleMatch's overfitting step (section 3.1) for every seed."""
-
-        def variant(seed: int, resume: TrainingState | None, keep: Kept) -> Iterator[Step]:
-            settings, rate, parts = self.settings, self.learning_rate, self.parts
-            return overfit(
-                *(self.stage, self.raw),
-                config=settings,
-                learning_rate=rate,
-                seed=seed,
-                parts=parts,
-                resume=resume,
-                keep=keep,
-            )
-
-        runs = self._every_seed(SIMPLE_MATCH, variant, finished=finished)
-        restarts = [len(run.steps) for run in runs.values()]
-        record = {
-            "hyperparameters": self._hyperparameters(),
-            "seeds": list(self.seeds),
-            "restarts": restarts,
-            "cost": self.costs(runs),
-        }
-        return MethodScores(SIMPLE_MATCH, _final(runs), record, iterations=_before_the_last(runs))
 
     def steps(
         self,
@@ -212,49 +161,63 @@ class Adaptation:
             keep=keep,
         )
 
-    def _supervised(self, supervision: Supervision) -> RunSeed:
-        return lambda seed, resume, keep: self.steps(seed, supervision, resume, keep)
-
-    def _every_seed(
+    def runs(
         self,
-        name: str,
-        variant: RunSeed,
+        spec: MethodSpec,
+        after: AfterSeed = AFTER_SEED,
         *,
+        name: str | None = None,
         notify: bool = False,
-        finished: OnSeedDone | None = None,
         evaluate: Callable[[], Scores] | None = None,
-        complete: Callable[[int], bool] | None = None,
     ) -> dict[int, SeedProgress]:
-        """Runs a variant for every seed, from the same model, or from where an earlier run stopped.
+        """Runs a method for every seed, from the same model, or from where an earlier run stopped.
 
-        ``notify`` reports every new iteration to plugins; ``evaluate`` gives the final scores of the adapted model, by
-        default those of the last iteration; ``finished`` and ``complete`` as in `ttm`.
+        Args:
+            spec: the method.
+            after: what follows each seed.
+            name: of its checkpoints, in place of the method's.
+            notify: report every new iteration to plugins.
+            evaluate: gives the final scores of the adapted model, by default those of the last iteration.
         """
         runs: dict[int, SeedProgress] = {}
-        about = {"variant": name if name == SIMPLE_MATCH else self.spec.matching}
+        about = {
+            "variant": spec.name if _overfits(spec) else self.spec.matching,
+            "hyperparameters": self._hyperparameters(),
+        }
         original: Original | None = None
         for seed in self.seeds:
-            checkpoint = self.checkpoint.seed(name, seed, self.raw)
-            progress = checkpoint.read()
-            if progress.final is not None and complete is not None and not complete(seed):
-                progress = SeedProgress()
-            steps = list(progress.steps)
-            final = progress.final
+            checkpoint = self.checkpoint.seed(name or spec.name, seed, self.raw)
+            progress = checkpoint.read(partial(after.is_done, seed))
+            steps, final = list(progress.steps), progress.final
             for step in steps if notify and seed in self.told else ():
                 self._notify(step, seed)
             if final is None:
                 original = original or Original(self.stage)
                 with original.adapted():
-                    for step in variant(seed, progress.state, checkpoint.keep):
+                    for step in self._iterations(spec, seed, progress.state, checkpoint.keep):
                         steps.append(step)
                         if notify:
                             self._notify(step, seed)
-                    if finished is not None:
-                        finished(seed, {**about, "hyperparameters": self._hyperparameters()})
+                    after.do(seed, about)
                     final = steps[-1].scores if evaluate is None else evaluate()
                 checkpoint.finish(final, len(steps))
             runs[seed] = SeedProgress(tuple(steps), None, final)
         return runs
+
+    def _iterations(self, spec: MethodSpec, seed: int, resume: TrainingState | None, keep: Kept) -> Iterator[Step]:
+        """One seed's iterations, of TTM or of SimpleMatch's overfitting step (section 3.1)."""
+        if not _overfits(spec):
+            labels = oracle(self.truth) if "labels" in spec.needs else CONTROLS.get(spec.name, algorithm1_selection)
+            return self.steps(seed, labels, resume, keep)
+        return overfit(
+            *(self.stage, self.raw),
+            config=self.settings,
+            learning_rate=self.learning_rate,
+            seed=seed,
+            parts=self.parts,
+            resume=resume,
+            keep=keep,
+        )
 
     def _notify(self, step: Step, seed: int) -> None:
         record = self.record_of(step, seed)
@@ -343,6 +306,10 @@ def truth_of(raw: Scores, is_global: bool) -> np.ndarray:
         return raw.truth[:, None]
     fewer = min(raw.groups.shape[1:])
     return np.broadcast_to(np.arange(fewer), (len(raw.groups), fewer))
+
+
+def _overfits(spec: MethodSpec) -> bool:
+    return spec.target.endswith(":overfit")
 
 
 def _final(runs: Mapping[int, SeedProgress]) -> list[Scores]:

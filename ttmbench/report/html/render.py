@@ -13,6 +13,7 @@ from importlib.resources import files
 import jinja2
 from markupsafe import Markup, escape
 
+from ttmbench.report.leaderboard import beats_chance
 from ttmbench.report.table import NOTHING, percent
 from ttmbench.report.text_table import marks
 from ttmbench.results.numbers import Number
@@ -57,21 +58,30 @@ def marked(row: Number) -> str:
     return percent(row.value) + marks(row)
 
 
-def result_cell(row: Number | None, best: float | None = None, chance: float | None = None) -> Markup:
-    """A cell with a number of a run, to sort by; bold if it is the best.
+def result_cell(
+    row: Number | None,
+    best: float | None = None,
+    chance: float | None = None,
+    interval: tuple[float, float] | None = None,
+    rank: int | None = None,
+) -> Markup:
+    """A cell with a number of a run, to sort by; bold if it is the best, faint if it is not better than chance.
 
     With ``chance``, the level that the head of the column states, it has the number's own where that differs.
     """
     if row is None or row.value is None:
-        return number_cell(None, NOTHING)
-    interval = "" if row.interval is None else f", 95 % {percent(row.ci_low, 1)} to {percent(row.ci_high, 1)}"
-    about = f"{row.metric.replace('_', ' ')}, {row.method}{interval}; {row.extent.words} groups; {row.file}"
+        return Markup(f'<td class="number" data-value>{NOTHING}</td>\n')
+    ends = "" if row.interval is None else f", 95 % {percent(row.ci_low, 1)} to {percent(row.ci_high, 1)}"
+    about = f"{row.metric.replace('_', ' ')}, {row.method}{ends}; {row.extent.words} groups; {row.file}"
+    about += f", as {row.published_as}" if row.published_as else ""
     about += f"; but {row.disagrees}" if row.disagrees else ""
-    kind = "number best" if row.value == best else "number"
+    kind = "number best" if row.value == best else "number" if beats_chance(row) else "number below"
     spread = "" if row.seed_std is None else f' <small class="spread">± {percent(row.seed_std)}</small>'
+    spread += f"<small>{100 * interval[0]:.1f}–{100 * interval[1]:.1f}</small>" if interval is not None else ""
     level = "" if chance is None or row.chance in (None, chance) else f"<small>chance {percent(row.chance)}</small>"
+    ranked = "" if rank is None else f' data-rank="{rank}"'
     text = f"{escape(marked(row))}{spread}{level}"
-    return Markup(f'<td class="{kind}" data-value="{row.value}" title="{escape(about)}">{text}</td>\n')
+    return Markup(f'<td class="{kind}" data-value="{row.value}"{ranked} title="{escape(about)}">{text}</td>\n')
 
 
 @cache  # templates are compiled once per environment
@@ -83,7 +93,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    helpers = (number_cell, percent_cell, result_cell, marked, percent)
+    helpers = (number_cell, percent_cell, result_cell, marked, percent, beats_chance)
     environment.globals |= {helper.__name__: helper for helper in helpers}
     return environment
 

@@ -1,32 +1,44 @@
-"""The HTML of a leaderboard: one page, or a website of static files with relative links."""
+"""The HTML of a leaderboard: a website of static files with relative links."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from ttmbench._util.files import safe_name, to_json, write_text
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._version import __version__
 from ttmbench.errors import UsageError
+from ttmbench.report.group_values import GroupValues
 from ttmbench.report.html.render import render
-from ttmbench.report.html.site_rows import PUBLISHED, RUN, STORED, TaskFacts, best_of, chance_levels, lines_of
+from ttmbench.report.html.site_rows import (
+    CHANCE,
+    FAMILIES,
+    PUBLISHED,
+    RANKED,
+    REFERENCE,
+    STORED,
+    TaskFacts,
+    best_of,
+    chance_levels,
+    in_order,
+    interval_of,
+    lines_of,
+    references,
+)
 from ttmbench.report.leaderboard import (
-    NOT_RUN,
     Leaderboard,
-    Lines,
     MergedRun,
     as_document,
-    columns_of,
-    extent_of_line,
     legends,
-    tables,
     to_csv,
 )
+from ttmbench.report.published import Published
 from ttmbench.report.text_table import transfer_table
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import NO_MODEL, ORACLE, RAW, TRACK_ORDER, TRACK_TITLES, split_key
+from ttmbench.results.labels import NO_MODEL, ORACLE, RAW, SLASH, TRACK_ORDER, TRACK_TITLES, split_key
 from ttmbench.results.models import checkpoint_of, command_of
 from ttmbench.results.numbers import Number
 
@@ -34,40 +46,8 @@ _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")
 _MACHINE = ("machine", "cpu_capability", "accelerator")
 _NEARLY = 0.005  # fractions; between machines a group or two may differ
-_OWN = {"tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
+_OWN = {"": "*.html", "tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
 """Folders of a site, and the files that it writes there."""
-
-
-def to_html(board: Leaderboard, made: str) -> str:
-    """One page that works offline, with one sortable table per track; ``made`` is its date."""
-    return render(
-        "leaderboard.html",
-        styles=["page.css"],
-        scripts=["tables.js"],
-        tables=[
-            {"track": track, "title": TRACK_TITLES[track], "lines": lines, "columns": _columns(lines)}
-            for track, lines in tables(board.rows).items()
-        ],
-        tasks=sorted({row.task for row in board.rows}),
-        metrics=sorted({row.metric for row in board.rows}),
-        board=board,
-        superseded=as_document(board)["superseded"],
-        extent_of_line=extent_of_line,
-        legends=legends(board.rows),
-        transfers=transfer_table(board.transfers),
-        made=made,
-    )
-
-
-def _columns(lines: Lines) -> dict[str, dict[str, object]]:
-    """For each column one of its rows, and the best value of whole tasks if there are several."""
-    columns: dict[str, dict[str, object]] = {}
-    for name in columns_of(lines):
-        rows = [line[name] for line in lines.values() if name in line]
-        whole = [row.value or 0.0 for row in rows if not row.limited]
-        best = (max if rows[0].higher_is_better else min)(whole) if len(whole) > 1 else None
-        columns[name] = {"row": rows[0], "best": best}
-    return columns
 
 
 def check_place(folder: Path, site: Path) -> None:
@@ -89,14 +69,18 @@ def _is_site(folder: Path) -> bool:
     return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
 
 
-def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[Path]:
-    """Write a site and remove obsolete pages of models and tasks.
+def write_site(
+    board: Leaderboard, folder: Path, site: Path, made: str, published: Published | None = None, docs: str = ""
+) -> list[Path]:
+    """Write a site and remove obsolete pages of families, models and tasks.
 
     Args:
         board: the leaderboard.
         folder: of its results documents.
         site: of the site; see `check_place`.
         made: its date.
+        published: what is known about its published numbers.
+        docs: address of the documentation that pages link to; empty for none.
 
     Returns:
         The written files.
@@ -105,7 +89,9 @@ def write_site(board: Leaderboard, folder: Path, site: Path, made: str) -> list[
         UsageError: a file cannot be written.
     """
     written = []
-    for name, text in _files(board, SitePages(board, made), folder):
+    samples = GroupValues(folder, {run.file: run.document for run in board.runs})
+    pages = SitePages(board, made, published, samples, docs)
+    for name, text in _files(board, pages, folder):
         write_text(site / name, text)
         written.append(site / name)
     for name, pattern in _OWN.items():
@@ -123,7 +109,8 @@ def _files(board: Leaderboard, pages: SitePages, folder: Path) -> Iterator[tuple
     yield from ((f"data/runs/{copy}", (folder / file).read_text("utf-8")) for file, copy in pages.documents.items())
     yield from ((f"tasks/{name}", pages.of_task(task)) for task, name in pages.task_pages.items())
     yield from ((f"models/{name}", pages.of_model(model)) for model, name in pages.model_pages.items())
-    yield "index.html", pages.overview()
+    yield "models.html", pages.models()
+    yield from ((name, pages.of_family(family)) for family, name in reversed(pages.tabs.items()))
 
 
 class SitePages:
@@ -131,6 +118,7 @@ class SitePages:
 
     Attributes:
         facts: of each task.
+        tabs: family of tasks -> file, the start page first.
         task_pages: task -> file.
         model_pages: model of a run -> file.
         documents: file of a document -> its copy.
@@ -138,12 +126,24 @@ class SitePages:
         by_model: model -> its documents, the newest first.
         packages: file of a document -> the version of ttmbench that wrote it.
         numbers: file of a document -> its number on the page of its model.
+        published: what is known about published numbers.
+        docs: address of the documentation.
     """
 
-    def __init__(self, board: Leaderboard, made: str) -> None:
-        self.board, self.made = board, made
+    def __init__(
+        self,
+        board: Leaderboard,
+        made: str,
+        published: Published | None = None,
+        samples: GroupValues | None = None,
+        docs: str = "",
+    ) -> None:
+        published = published or Published()
+        self.board, self.made, self.published, self.docs = board, made, published, docs.rstrip("/")
+        self._samples = samples
         runs = sorted(board.runs, key=lambda run: run.document.date)
         configs = {task: config for run in runs for task, config in run.document.configs.items()}
+        shapes = {task: data.shape for run in runs for task, data in run.document.datasets.items()}
         self.rows_of: dict[str, list[Number]] = {}
         for row in board.rows:
             self.rows_of.setdefault(row.task, []).append(row)
@@ -152,7 +152,16 @@ class SitePages:
             if run.rows:
                 self.by_model.setdefault(run.model, []).append(run)
         tasks = sorted(self.rows_of, key=str.lower)
-        self.facts = {task: TaskFacts.of(self.rows_of[task], configs.get(task.partition("/")[0], {})) for task in tasks}
+        self.facts = {
+            task: TaskFacts.of(
+                self.rows_of[task],
+                configs.get(task.partition(SLASH)[0]) or published.configs.get(task, {}),
+                shapes.get(task.partition(SLASH)[0]),
+            )
+            for task in tasks
+        }
+        families = [family for family in FAMILIES if any(facts.family == family for facts in self.facts.values())]
+        self.tabs = {family: f"{family}.html" if at else "index.html" for at, family in enumerate(families)}
         self.task_pages = file_names(tasks, ".html")
         self.model_pages = file_names(sorted(self.by_model, key=str.lower), ".html")
         self.documents = file_names((run.file for run in board.runs if run.rows), ".json")
@@ -169,60 +178,87 @@ class SitePages:
             made=self.made,
             root=root,
             version=__version__,
+            families=FAMILIES,
             published=PUBLISHED,
-            ranks=RUN,
+            ranked=RANKED,
+            reference=REFERENCE,
             stored=STORED,
+            interval_of=interval_of,
             methods=sorted({row.method for row in numbers}),
             legends=legends(numbers),
             **values,
         )
 
-    def overview(self) -> str:
-        """The start page: tasks by models for each track, and lists of both."""
+    def of_family(self, family: str) -> str:
+        """A start page: the tasks of a family, and tasks by models for each track."""
+        tasks = [task for task, facts in self.facts.items() if facts.family == family]
+        everything = [row for task in tasks for row in self.rows_of[task]]
         shown = []
-        for track in _tracks(self.board.rows):
-            if track == ORACLE:
-                continue  # an upper bound, on the pages of its tasks only
-            rows = [row for row in self.board.rows if row.track == track and self.facts[row.task].headline(row)]
-            lines = lines_of(rows, self.facts, "task")
-            metrics = {
-                task: " or ".join(sorted({line.cells[task].metric for line in lines if task in line.cells}))
-                for task in self.facts
-                if any(task in line.cells for line in lines)
-            }
-            if lines:
-                table = {"track": track, "title": TRACK_TITLES[track], "metrics": metrics}
-                shown.append({**table, "lines": lines, "best": best_of(lines)})
+        for track in _tracks(everything):
+            if track in (ORACLE, NO_MODEL):
+                continue  # an upper bound, and humans, who are in every table
+            columns, rows = {}, []
+            for task in tasks:
+                of_track = [row for row in self.rows_of[task] if row.track == track]
+                if of_track:
+                    metric = self.facts[task].first_metric(of_track)
+                    columns[task] = (task, metric)
+                    rows += [row for row in of_track if row.metric == metric]
+            counts = Counter(row.task for row in rows)
+            first = max(columns, key=lambda task: (counts[task], task))
+            levels = {task: chance_levels(self.rows_of[task]).get(metric) for task, (_, metric) in columns.items()}
+            shown.append(self._table(track, columns, rows, levels, first, "task"))
         return self._page(
             "site_index.html",
             "",
-            self.board.rows,
+            everything,
+            family=family,
+            tasks=tasks,
             tables=shown,
-            skipped={name: why for name, why in self.board.skipped.items() if not name.startswith(NOT_RUN)},
+            skipped={} if family != next(iter(self.tabs)) else self.board.skipped,
             runs=sum(bool(run.rows) for run in self.board.runs),
-            transfers=transfer_table(self.board.transfers),
+            transfers=transfer_table(self.board.transfers if family == next(iter(self.tabs)) else ()),
         )
+
+    def _table(
+        self,
+        track: str,
+        columns: Mapping[str, tuple[str, str]],
+        rows: Sequence[Number],
+        levels: Mapping[str, float | None],
+        first: str | None,
+        column: str,
+    ) -> dict[str, object]:
+        """The table of a track: lines with chance and humans among them, the column of its ranks, and the best."""
+        known = {name: level for name, level in levels.items() if level is not None}
+        lines = lines_of(rows, self.facts, column, first, self._samples)
+        if first is not None:
+            lines = in_order([*lines, *references(columns, known, self.rows_of)], first)
+        return {
+            "track": track,
+            "title": TRACK_TITLES[track],
+            "columns": columns,
+            "first": first,
+            "chance": known,
+            "lines": lines,
+            "best": best_of(lines),
+        }
 
     def of_task(self, task: str) -> str:
         """A task: one table per track, with every metric."""
         facts, shown = self.facts[task], []
         for track in _tracks(self.rows_of[task]):
             rows = [row for row in self.rows_of[task] if row.track == track]
-            columns = facts.columns(rows)
-            is_upper_bound = track in (ORACLE, NO_MODEL)
-            lines = lines_of(rows, self.facts, "metric", None if is_upper_bound else columns[0])
-            shown.append(
-                {
-                    "track": track,
-                    "title": TRACK_TITLES[track],
-                    "upper_bound": is_upper_bound,
-                    "columns": columns,
-                    "chance": chance_levels(rows),
-                    "lines": lines,
-                    "best": best_of(lines),
-                }
-            )
+            if track == NO_MODEL and len(_tracks(self.rows_of[task])) > 1:
+                continue  # among the rows of the others
+            first = None if track in (ORACLE, NO_MODEL) else facts.first_metric(rows)
+            names = sorted(facts.columns(rows), key=lambda name: name != first)
+            levels = chance_levels([*rows, *(row for row in self.rows_of[task] if row.track == NO_MODEL)])
+            columns = {name: (task, name) for name in names}
+            shown.append(self._table(track, columns, rows, dict.fromkeys(names) | levels, first, "metric"))
         address = str(facts.config.get("reference") or "")
+        files = list(dict.fromkeys(row.file for row in self.rows_of[task] if row.published))
+        models = {(row.file, row.model) for row in self.rows_of[task]}
         return self._page(
             "site_task.html",
             "../",
@@ -230,10 +266,16 @@ class SitePages:
             title=task,
             facts=facts,
             stated={key: str(facts.config.get(key) or "") for key in ("description", "license", "label_errors")},
-            reference=address if _ADDRESS.fullmatch(address) else None,
+            address=address if _ADDRESS.fullmatch(address) else None,
             tables=shown,
+            sources={file: self.published.sources.get(file) for file in files},
+            notes={key: note for key, note in self.published.notes.items() if key in models},
             conflicts=[conflict for conflict in self.board.conflicts if conflict["task"] == task],
         )
+
+    def models(self) -> str:
+        """The models that have runs."""
+        return self._page("site_models.html", "", [], title="Models")
 
     def of_model(self, model: str) -> str:
         """A model: its numbers, the run of each, and superseded numbers."""
@@ -257,16 +299,36 @@ class SitePages:
 
     def standing(self, row: Number) -> str:
         """Why a row ranks or does not; it ranks if its task has no page."""
-        return self.facts[row.task].standing(row) if row.task in self.facts else RUN
+        return self.facts[row.task].standing(row) if row.task in self.facts else RANKED[0]
 
     def leaders(self, task: str) -> list[Number | None]:
-        """The best ranked headline numbers of a task: raw, matching and test-time."""
-        facts, rows, leaders = self.facts[task], self.rows_of[task], []
+        """Of a task the first numbers of humans, and the best that rank: raw, matching and test-time."""
+        facts, rows = self.facts[task], self.rows_of[task]
+        leaders = [
+            next(
+                (
+                    row
+                    for row in rows
+                    if row.track == NO_MODEL and row.model != CHANCE and row.metric == facts.metrics[0]
+                ),
+                None,
+            )
+        ]
         for track in ("zero_shot", "matching", "test_time"):
-            ranked = [row for row in rows if row.track == track and facts.standing(row) == RUN and facts.headline(row)]
+            of_track = [row for row in rows if row.track == track and facts.standing(row) in RANKED]
+            metric = facts.first_metric(of_track)
+            ranked = [row for row in of_track if row.metric == metric]
             best = max if all(row.higher_is_better for row in ranked) else min
             leaders.append(best(ranked, key=lambda row: row.value or 0.0, default=None))
         return leaders
+
+    def chance(self, task: str) -> float | None:
+        """The chance level of the raw model's headline metric."""
+        return chance_levels(self.rows_of[task]).get(self.facts[task].metrics[0])
+
+    def docs_of(self, root: str, page: str) -> str:
+        """The address of a page of the documentation, from a page of the site in a folder or not."""
+        return f"{self.docs if ':' in self.docs else root + self.docs}/{page}"
 
     def machine(self, run: MergedRun) -> str:
         """The hardware of a run."""

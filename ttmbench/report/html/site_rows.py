@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from ttmbench.report.leaderboard import extent_of_line
+from ttmbench import stats
+from ttmbench.report.group_values import GroupValues
+from ttmbench.report.leaderboard import beats_chance, extent_of_line
 from ttmbench.report.terminal import headline
-from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE, CHOICE_COLUMN, FROM_FILE, RAW_COLUMN
+from ttmbench.results.document import mapping
+from ttmbench.results.labels import BUILT_IN_FILTERS, CHOICE, CHOICE_COLUMN, FROM_FILE, NO_MODEL, RAW_COLUMN
 from ttmbench.results.numbers import Number
 
 RUN, PUBLISHED, PART, OTHER = "run", "published", "part of the groups", "other data or version"
+REFERENCE = "reference"  # random chance and humans
 STORED = FROM_FILE  # beside runs, since it is unknown whether the images are the same
+RANKED = (RUN, PUBLISHED)
+CHANCE = "random chance"
+FAMILIES = {
+    "2x2": "2×2 groups",
+    "1xk": "1×k groups",
+    "retrieval": "Retrieval and classification",
+    "other": "Other shapes",
+}
+"""Families of tasks by the shape of their groups: a tab each."""
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -23,9 +37,10 @@ class TaskFacts:
         version: the newest one.
         data: the most frequent fingerprint of whole runs; None if all rows are published.
         metrics: the headline metrics of the raw model, and of matching and adaptation.
-        config: its task file, from the newest document.
+        config: its task file, from the newest document or from the registry.
         groups: number of groups.
         from_runs: whether the data are those of a run, not of scores from files.
+        family: one of `FAMILIES`.
     """
 
     version: int | None
@@ -34,10 +49,14 @@ class TaskFacts:
     config: Mapping[str, object]
     groups: int | None
     from_runs: bool
+    family: str
 
     @classmethod
-    def of(cls, rows: Sequence[Number], config: Mapping[str, object]) -> TaskFacts:
-        """The facts of a task from its rows and task file; scores from files rank only where no run has the data."""
+    def of(cls, rows: Sequence[Number], config: Mapping[str, object], shape: object = None) -> TaskFacts:
+        """The facts of a task from its rows, its task file and the shape that its runs state.
+
+        Scores from files rank only where no run has the data.
+        """
         whole = [row for row in rows if not row.published and not row.limited]
         version = max((row.version for row in whole if row.version is not None), default=None)
         newest = [row for row in whole if row.version == version]
@@ -45,26 +64,35 @@ class TaskFacts:
         files = Counter(data for data, _ in {(row.data, row.file) for row in seen or newest})
         data = max(files, key=lambda digest: (files[digest], str(digest)), default=None)
         metrics = {row.metric for row in rows}
-        first = next(iter(_stated_metrics(config)), min(metrics, default=""))
+        first = next((name for name in _stated_metrics(config) if name in metrics), min(metrics, default=""))
         compared = headline(metrics, config.get("matching") == "global")
         raw, match = (name if name in metrics else first for name in compared)
-        groups = next((row.groups_of_task for row in whole if row.groups_of_task), None)
-        return cls(version, data, (raw, match), config, groups, bool(seen))
+        sizes = (row.groups_of_task for row in (*whole, *rows))
+        return cls(
+            version,
+            data,
+            (raw, match),
+            config,
+            next((size for size in sizes if size), None),
+            bool(seen),
+            family_of(config, shape, metrics),
+        )
 
-    def headline(self, row: Number) -> bool:
-        """Whether a number is the headline of its line."""
-        return row.metric == self.metrics[0 if is_raw(row) else 1]
+    def first_metric(self, rows: Sequence[Number]) -> str:
+        """The metric by which the rows of a track are ranked: that of the raw model where some rows are of it."""
+        raw, match = self.metrics
+        metrics = {row.metric for row in rows}
+        wanted = raw if any(is_raw(row) and row.metric == raw for row in rows) else match
+        return wanted if wanted in metrics else next((name for name in self.columns(rows) if name in metrics), "")
 
     def columns(self, rows: Sequence[Number]) -> list[str]:
-        """The metrics of a track, the headline first."""
+        """The metrics of some rows, those that the task file names first."""
         metrics = {row.metric for row in rows}
         ordered = [name for name in _stated_metrics(self.config) if name in metrics]
-        raw, match = self.metrics
-        first = match if match in metrics and (raw not in metrics or not all(map(is_raw, rows))) else raw
-        return sorted([*ordered, *sorted(metrics - set(ordered))], key=lambda name: name != first)
+        return [*ordered, *sorted(metrics - set(ordered))]
 
     def standing(self, row: Number) -> str:
-        """Why a row ranks (`RUN`) or does not."""
+        """Why a row ranks (`RANKED`) or does not."""
         if row.published:
             return PUBLISHED
         if row.limited:
@@ -72,6 +100,22 @@ class TaskFacts:
         if (row.version, row.data) == (self.version, self.data):
             return RUN
         return STORED if row.from_file and self.from_runs and row.version == self.version else OTHER
+
+
+def family_of(config: Mapping[str, object], shape: object, metrics: Iterable[str]) -> str:
+    """The family of a task by its task file, or else by the shape of its data, or else by the metrics that it has.
+
+    >>> family_of({}, [2, 2], []), family_of({}, (10, 1), []), family_of({}, None, ["i2t_recall_at_1"])
+    ('2x2', '1xk', 'retrieval')
+    """
+    names = set(metrics)
+    ranks = any(name.startswith(("i2t_", "t2i_", "accuracy_")) for name in names)
+    if ranks or config.get("kind", "groups") != "groups":
+        return "retrieval"
+    sizes = mapping(config.get("group")).get("shape") or shape
+    if not isinstance(sizes, list | tuple):
+        return "2x2" if "image_score" in names else "1xk"
+    return "2x2" if [*sizes] == [2, 2] else "1xk" if 1 in sizes else "other"
 
 
 def is_raw(row: Number) -> bool:
@@ -91,16 +135,16 @@ class BoardLine:
     Attributes:
         model: its name.
         method: of the column.
-        standing: `RUN` if it ranks, else why not.
+        standing: `RANKED` if it ranks, `REFERENCE` for chance and humans, else why it does not rank.
         cells: column -> number.
-        rank: from 1, shared by equal numbers; None if it does not rank.
+        ranks: column -> rank from 1, shared by rows that no test distinguishes.
     """
 
     model: str
     method: str
     standing: str
     cells: Mapping[str, Number]
-    rank: int | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def any(self) -> Number:
@@ -109,67 +153,142 @@ class BoardLine:
 
     @property
     def groups(self) -> str:
-        """The numbers of scored groups and of all groups."""
-        return extent_of_line({row.task: row for row in self.cells.values()}).words
+        """The number of groups, and of how many they are a part."""
+        extent = extent_of_line({row.task: row for row in self.cells.values()})
+        return extent.words if extent.limited or extent.groups != extent.of else str(extent.groups or "-")
 
 
 def lines_of(
-    rows: Iterable[Number], facts: Mapping[str, TaskFacts], column: str, first: str | None = None
+    rows: Iterable[Number],
+    facts: Mapping[str, TaskFacts],
+    column: str,
+    first: str | None,
+    samples: GroupValues | None = None,
 ) -> list[BoardLine]:
-    """The lines of a track: those that rank and published ones by value, then the others.
+    """The lines of a track: those that rank by value, then the others.
 
     Args:
         rows: of a track.
         facts: of their tasks.
         column: what the columns hold, ``metric`` or ``task``.
-        first: the column by which lines are ordered and ranked; None orders them by name, without ranks.
+        first: the column by which lines are ordered; None orders them by name, without ranks.
+        samples: values of single groups, for paired tests.
     """
     cells: dict[tuple[str, str, str, str], dict[str, Number]] = {}
     for row in rows:
         standing = facts[row.task].standing(row)
-        # Two papers may use one name for two models, so their numbers never share a line.
-        line = cells.setdefault((row.model, row.method, standing, row.file if standing == PUBLISHED else ""), {})
+        # Two papers may use one name for two models; on a task's page every source has a line.
+        source = row.file if column == "metric" else "" if row.published_as else row.file.partition(", ")[0]
+        line = cells.setdefault((row.model, row.method, standing, source if standing == PUBLISHED else ""), {})
         before = line.get(getattr(row, column))
         if before is None or (row.version or 0, row.date or "") > (before.version or 0, before.date or ""):
             line[getattr(row, column)] = row
     lines = [BoardLine(model, method, standing, line) for (model, method, standing, _), line in cells.items()]
     if first is None:
-        return sorted(lines, key=lambda line: (line.standing in (PART, OTHER), line.model.lower(), line.method))
+        return sorted(lines, key=lambda line: (line.standing not in RANKED, line.model.lower(), line.method))
+    return in_order(with_ranks(lines, samples), first)
+
+
+def in_order(lines: Sequence[BoardLine], first: str) -> list[BoardLine]:
+    """Lines by the value of a column, the best first; those that do not rank, and those without a value, last."""
     up = all(line.cells[first].higher_is_better for line in lines if first in line.cells)
 
-    def value(line: BoardLine) -> float | None:
-        return line.cells[first].value if first in line.cells else None
-
     def order(line: BoardLine) -> tuple[object, ...]:
-        number = value(line)
-        signed = 0.0 if number is None else -number if up else number
-        return (line.standing in (PART, OTHER), number is None, signed, line.model.lower(), line.method)
+        value = line.cells[first].value if first in line.cells else None
+        signed = 0.0 if value is None else -value if up else value
+        return (line.standing in (PART, OTHER), value is None, signed, line.model.lower(), line.method)
 
-    lines.sort(key=order)
-    values = [value(line) for line in lines if line.standing == RUN]
-    return [
-        replace(line, rank=values.index(value(line)) + 1) if line.standing == RUN and value(line) is not None else line
-        for line in lines
-    ]
+    return sorted(lines, key=order)
+
+
+def with_ranks(lines: Sequence[BoardLine], samples: GroupValues | None = None) -> list[BoardLine]:
+    """Lines with the rank of each number: 1, and 1 more for each number of its column that is significantly better."""
+    ranks: list[dict[str, int]] = [{} for _ in lines]
+    for name in {name for line in lines for name in line.cells}:
+        column = {
+            at: (line.cells[name], ends)
+            for at, line in enumerate(lines)
+            if line.standing in RANKED and name in line.cells and (ends := interval_of(line.cells[name])) is not None
+        }
+        for at, mine in column.items():
+            ranks[at][name] = 1 + sum(_is_better(*other, *mine, samples) for other in column.values())
+    return [replace(line, ranks=rank) for line, rank in zip(lines, ranks, strict=True)]
+
+
+def _is_better(
+    one: Number, ends: tuple[float, float], other: Number, others: tuple[float, float], samples: GroupValues | None
+) -> bool:
+    """Whether a number is significantly better: by a paired test of the groups, else by intervals that do not meet."""
+    sign = 1 if one.higher_is_better else -1
+    if sign * ((one.value or 0.0) - (other.value or 0.0)) <= 0:
+        return False
+    p = None if samples is None else samples.p_value(one, other)
+    if p is not None:
+        return p < _LEVEL
+    return ends[0] > others[1] if one.higher_is_better else ends[1] < others[0]
+
+
+def interval_of(row: Number) -> tuple[float, float] | None:
+    """The stated 95 % interval of a number, else the score interval that its value and number of groups give."""
+    if row.interval is not None or row.value is None or not row.groups or not 0 <= row.value <= 1 or "/" in row.task:
+        return row.interval
+    return stats.proportion_interval(row.value, row.groups)
 
 
 def chance_levels(rows: Iterable[Number]) -> dict[str, float]:
-    """The chance level of each metric: that of random scores, else the most frequent one of test-time methods."""
-    levels: dict[str, Counter[tuple[bool, float]]] = {}
+    """The chance level of each metric: that of random scores, else the most frequent one of test-time methods.
+
+    Where neither is known, a published one.
+    """
+    levels: dict[str, Counter[tuple[int, float]]] = {}
     for row in rows:
         if row.chance is not None:
-            levels.setdefault(row.metric, Counter())[row.filter in BUILT_IN_FILTERS, row.chance] += 1
+            levels.setdefault(row.metric, Counter())[1 + (row.filter in BUILT_IN_FILTERS), row.chance] += 1
+        elif row.track == NO_MODEL and row.model == CHANCE and row.value is not None:
+            levels.setdefault(row.metric, Counter())[0, row.value] += 1
     return {metric: max(counts, key=lambda level: (level[0], counts[level]))[1] for metric, counts in levels.items()}
 
 
+def references(
+    columns: Mapping[str, tuple[str, str]], levels: Mapping[str, float], rows_of: Mapping[str, Sequence[Number]]
+) -> list[BoardLine]:
+    """The lines of random chance and of humans.
+
+    Args:
+        columns: column -> its task and metric.
+        levels: column -> its chance level.
+        rows_of: task -> its rows, those of humans among them.
+    """
+    lines = []
+    if levels:
+        cells = {
+            name: Number(*columns[name], filter="", method="", track=None, value=level, chance=level)
+            for name, level in levels.items()
+            if name in columns
+        }
+        lines.append(BoardLine(CHANCE, "", REFERENCE, cells))
+    by_source: dict[str, dict[str, Number]] = {}
+    for name, (task, metric) in columns.items():
+        for row in rows_of.get(task, ()):
+            if row.track == NO_MODEL and row.model != CHANCE and row.metric == metric:
+                by_source.setdefault(f"{row.model} {row.file}", {})[name] = row
+    told: list[tuple[str, str, float | None]] = []
+    for same in sorted(by_source.values(), key=len, reverse=True):
+        values = [(row.model, name, row.value) for name, row in same.items()]
+        if not all(value in told for value in values):  # several papers quote the same
+            lines.append(BoardLine(values[0][0], "", REFERENCE, same))
+            told += values
+    return lines
+
+
 def best_of(lines: Sequence[BoardLine]) -> dict[str, float]:
-    """The best value of each column with several ranked lines."""
+    """The best value of each column with several ranked lines, where it is better than chance."""
     columns: dict[str, list[Number]] = {}
     for line in lines:
-        for name, row in line.cells.items() if line.standing == RUN else ():
+        for name, row in line.cells.items() if line.standing in RANKED else ():
             columns.setdefault(name, []).append(row)
-    return {
-        name: (max if rows[0].higher_is_better else min)(row.value or 0.0 for row in rows)
-        for name, rows in columns.items()
-        if len(rows) > 1
-    }
+    best = {}
+    for name, rows in columns.items():
+        if len(rows) > 1 and (better := [row.value or 0.0 for row in rows if beats_chance(row)]):
+            best[name] = (max if rows[0].higher_is_better else min)(better)
+    return best

@@ -67,8 +67,9 @@ def check_submission(
         settings = {name: task_settings(registry, config, task.spec) for name, task in tasks.items()}
         also = also_tasks(registry, config, tasks)
         others = {**also, **reference_tasks(registry, config)}
-        key = stated_key(document, config, tasks, settings, others)
-        used = sorted(code_of(registry, config, [*tasks.values(), *others.values()], settings))
+        adapted = settings if registry.adapts(config) else {}
+        key = stated_key(document, config, tasks, adapted, others)
+        used = sorted(code_of(registry, config, [*tasks.values(), *others.values()], adapted))
         findings.same("code", sorted(document.code), used, "the command takes code from")
     except TtmbenchError as error:
         findings.refuse("command", f"{error}; results are compared on tasks that everybody has")

@@ -200,7 +200,7 @@ class Submission:
         result = Scored(spec=spec, metrics=metrics, data=data, columns=[raw])
         self.findings.raw_scores[name] = result.raw.groups.astype(np.float64).ravel()
         loss = can >= {"DualEncoder", "Trainable"} or ("DualEncoder" not in can and "PairTrainable" in can)
-        if config.adapts and loss and spec.shape.true_captions == 1:
+        if config.own_columns and loss and spec.shape.true_captions == 1:
             every = spec.is_global or any(metric.scope == "global" for metric in metrics)
             plan, settings = TaskPlan(task, metrics, every, "prepared", True, True, None, None), self.settings[name]
             columns = [raw, *replayed_columns(document, result, plan, self._run, settings, stored)]

@@ -123,6 +123,12 @@ def check_recorded(document: ResultsDocument, findings: Findings, now: float) ->
     for task, cut in document.truncated.items():
         if cut.captions > cut.of or bool(cut.captions) != bool(cut.groups) or cut.groups > _groups(document, task):
             findings.refuse(f"truncated.{task}", f"is {cut.captions} of {cut.of} captions in {cut.groups} groups")
+    for task, used in document.efficiency.items():
+        if task not in document.results:
+            findings.refuse(f"efficiency.{task}", "is of no task with numbers")
+        for first, second in (("peak_memory_bytes", "peak_memory_of"), ("co2_kg", "country")):
+            if (getattr(used, first) is None) != (getattr(used, second) is None):
+                findings.refuse(f"efficiency.{task}.{first}", f"is given without {second}, or {second} without it")
     for task, left in document.undecided.items():
         if not 0 < left.pairs <= left.of:
             findings.refuse(f"undecided.{task}", f"is {left.pairs} of {left.of} pairs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -68,7 +68,7 @@ def replayed_columns(
             tuple(images[held].ravel().tolist()): _near(stored.scores[HOLDOUT_RAW][0], raw.groups[held]),
             tuple(images[~held].ravel().tolist()): _near(stored.iterations[HOLDOUT][0][0], raw.groups[~held]),
         }
-    unaudited = run.config.model_copy(update={"audit_labels": False})
+    unaudited = run.config.model_copy(update={"audit_labels": False, "methods": []})
     stated = _Stated(document, plan, settings, run.registry, stored, run.config.run_seeds)
     staged = replace(scored, stage=_stage(raw, plan, parts))
     columns = list(Methods(replace(run, config=unaudited)).columns(staged, settings, _Checkpoint(stated)))
@@ -218,9 +218,9 @@ class _Checkpoint(TaskCheckpoint):
         super().__init__()
         self._stated = stated
 
-    def seed(self, variant: str, seed: int, raw: Scores) -> SeedCheckpoint:
+    def seed(self, method: str, seed: int, raw: Scores, more: object = None) -> SeedCheckpoint:
         """The seed's progress, which is whole."""
-        return _Seed(self._stated.progress(variant, seed, raw))
+        return _Seed(self._stated.progress(method, seed, raw))
 
 
 class _Seed(SeedCheckpoint):
@@ -228,7 +228,7 @@ class _Seed(SeedCheckpoint):
         super().__init__(None, "", print)
         self._progress = progress
 
-    def read(self) -> SeedProgress:
+    def read(self, is_done: Callable[[], bool] = lambda: True) -> SeedProgress:
         """All iterations and the final scores."""
         return self._progress
 

@@ -21,6 +21,7 @@ from ttmbench.scoring.fingerprint import Fingerprint
 from ttmbench.scoring.forced_choice.arrays import Choices
 from ttmbench.scoring.forced_choice.prompts import (
     LETTERS,
+    ORDINALS,
     image_prompt,
     read_caption_choice,
     read_image_choice,
@@ -136,15 +137,16 @@ def _handed(
     group = groups[asked.group]
     shown = [asked.subject] if asked.side == "text" else asked.order
     names = [group.images[index].name for index in shown]
+    options = tuple(LETTERS if asked.side == "text" else ORDINALS)[: len(asked.order)]
     if frames > 1:
-        return ChoiceQuestion(asked.prompt, frames_of_videos(names, open_image, frames))
+        return ChoiceQuestion(asked.prompt, frames_of_videos(names, open_image, frames), options)
     if asked.side == "text" or not style.side_by_side:
-        return ChoiceQuestion(asked.prompt, LazyImages(names, open_image))
+        return ChoiceQuestion(asked.prompt, LazyImages(names, open_image), options)
 
     def joined(_: str) -> Image:
         return side_by_side([open_image(name) for name in names])
 
-    return ChoiceQuestion(asked.prompt, LazyImages([" | ".join(names)], joined))
+    return ChoiceQuestion(asked.prompt, LazyImages([" | ".join(names)], joined), options)
 
 
 def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) -> int | None:

@@ -1,0 +1,45 @@
+"""The arguments of models in an inference engine, as `options` has those of the others."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ttmbench.model_adapters._shared.options import Choosing, Count, Dtype, HubFiles, InPrecision, Text, YesNoOptions
+
+
+class VllmOptions(Choosing, YesNoOptions, HubFiles, InPrecision):
+    """A chat model in vLLM's engine (``vllm``)."""
+
+    scorer: Literal["vqascore", "visualgpt", "choice"] = "vqascore"
+    """``vqascore``, ``visualgpt`` (at alpha=0) or ``choice``, as the models of these names score."""
+    prompt: Text = ""
+    """With ``visualgpt``, the user's turn beside the image."""
+    end_token: bool = False
+    """With ``visualgpt``, also score the token that ends the caption."""
+    constrained: bool = True
+    """With ``choice``, answers can name an option and nothing else; ``false`` lets the model write."""
+    weights_dtype: Dtype | None = None
+    """Of weights and arithmetic; by default ``--dtype`` in half precision, else the checkpoint's."""
+    tensor_parallel_size: Count = 1
+    """GPUs that the weights are divided among."""
+    gpu_memory_utilization: Annotated[float, Field(ge=0.01, le=1)] = 0.9
+    """The part of a GPU's memory that the engine takes."""
+    max_model_len: Count | None = None
+    """Tokens of a prompt with its image; by default as many as the model has positions."""
+    engine: dict[str, object] | None = None
+    """Further arguments of vLLM's ``LLM``, such as ``engine.enforce_eager=true`` or ``engine.quantization=fp8``."""
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.device not in ("auto", "cuda", "cpu"):
+            raise ValueError(
+                f"device {self.device}: vLLM takes the GPUs that CUDA_VISIBLE_DEVICES names, tensor_parallel_size of "
+                "them; leave --device out"
+            )
+        if self.dtype == "tf32":
+            raise ValueError("vLLM has no tf32; use --dtype bf16, or weights_dtype=fp32 for full precision")
+        if self.peft is not None:
+            raise ValueError("vLLM reads whole weights: merge the adapter of peft and save the model first")
+        return self

@@ -1,0 +1,133 @@
+"""Files of OpenAI's batch API: questions as lines of requests, and answers from the lines that come back.
+
+The ``custom_id`` of a line is the key of its request (`request_key`), a digest of model, server, settings, prompt and
+images: an answer is found in whatever order, and never taken for one to another question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from ttmbench.errors import DataError, UsageError
+from ttmbench.model_adapters.api.answers import Answer, BadAnswerError, Reply, read_answer, refused
+from ttmbench.model_adapters.api.client import Body, Server
+
+MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000  # in a file, as OpenAI documents them
+_FOREIGN = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+
+
+class BatchFiles:
+    """Where requests go and answers are.
+
+    Args:
+        requests: a file to write; further ones, numbered, where one would be too large.
+        answers: a file, or a folder of files ``*.jsonl``.
+        url: of the requests.
+    """
+
+    def __init__(self, requests: Path | None, answers: Path | None, url: str) -> None:
+        self.requests, self.answers, self._url = requests, answers, url
+        self._written: set[str] = set()
+        self._files: list[Path] = []
+        self._room = (0, 0)  # requests and bytes that the last file has room for
+
+    def write(self, requests: Iterable[tuple[str, Body]]) -> list[Path]:
+        """Writes requests by key, each once a run, behind those of earlier tasks; returns all files of the run.
+
+        UsageError if a file is there already, or cannot be written.
+        """
+        assert self.requests is not None, "asked for"
+        try:
+            for key, body in requests:
+                if key in self._written:
+                    continue
+                line = json.dumps({"custom_id": key, "method": "POST", "url": self._url, "body": body}) + "\n"
+                if self._room[0] < 1 or self._room[1] < len(line):
+                    self._open_next()
+                with self._files[-1].open("a", encoding="utf-8") as file:
+                    file.write(line)
+                self._room = (self._room[0] - 1, self._room[1] - len(line))
+                self._written.add(key)
+        except FileExistsError as error:
+            raise UsageError(f"batch_requests: {error.filename} is there already; remove it or name another") from None
+        except OSError as error:
+            raise UsageError(f"batch_requests: {self.requests} cannot be written: {error.strerror}") from None
+        return self._files
+
+    def _open_next(self) -> None:
+        assert self.requests is not None, "asked for"
+        number = len(self._files) + 1
+        path = self.requests if number == 1 else self.requests.with_suffix(f".{number}{self.requests.suffix}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("x").close()
+        self._files.append(path)
+        self._room = (MOST_REQUESTS, MOST_BYTES)
+
+    @cached_property
+    def _lines(self) -> dict[str, tuple[str, bytes]]:
+        """The lines of answers by ``custom_id``, each with its place.
+
+        DataError for what is no line of answers, or two of one question.
+        """
+        assert self.answers is not None, "asked for"
+        paths = sorted(self.answers.glob("*.jsonl")) if self.answers.is_dir() else [self.answers]
+        found: dict[str, tuple[str, bytes]] = {}
+        for path in paths:
+            try:
+                lines = path.read_bytes().splitlines()
+            except OSError as error:
+                raise DataError(f"batch_answers: {path} cannot be read: {error.strerror}") from None
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                key = _key_of(line, f"{path} line {number}")
+                if key in found and found[key][1] != line:
+                    raise DataError(f"batch_answers: {found[key][0]} and {path} line {number} answer the same question")
+                found[key] = (f"{path.name} line {number}", line)
+        return found
+
+    def read(self, keys: Sequence[str], wants_logprobs: bool, server: Server) -> tuple[dict[str, Answer], list[str]]:
+        """The answers to these requests that are there, and what is wrong with the other lines about them."""
+        answers, wrong = {}, []
+        for key in dict.fromkeys(keys):
+            if key not in self._lines:
+                continue
+            place, line = self._lines[key]
+            try:
+                answers[key] = _answer_in(json.loads(line), wants_logprobs, server.hide)
+            except BadAnswerError as error:
+                wrong.append(f"{place} {server.clean(str(error))}")
+            except _FOREIGN as error:
+                wrong.append(f"{place} holds no chat completion ({server.clean(f'{type(error).__name__}: {error}')})")
+        return answers, wrong
+
+
+def _key_of(line: bytes, place: str) -> str:
+    try:
+        content = json.loads(line)
+        key, is_request = content["custom_id"], "method" in content and "response" not in content
+    except _FOREIGN:
+        raise DataError(f"batch_answers: {place} is no line of a batch's output") from None
+    if is_request or not isinstance(key, str):
+        raise DataError(f"batch_answers: {place} is a request; the answers are in the file that the provider returns")
+    return key
+
+
+def _answer_in(line: Mapping[str, object], wants_logprobs: bool, clean: Callable[[str], str]) -> Answer:
+    """The answer in a line of output; BadAnswerError says why there is none."""
+    response, error = line.get("response"), line.get("error")
+    if not isinstance(response, dict):
+        said = error if isinstance(error, dict) else {}
+        raise BadAnswerError(f"says {said.get('code') or 'no code'}: {said.get('message') or 'no message'}")
+    reply = Reply(int(response["status_code"]), {}, json.dumps(response.get("body")).encode())
+    if reply.refusal is not None:
+        return refused(clean(reply.refusal))
+    if reply.status != 200:
+        raise BadAnswerError(f"says {reply.status}: {reply.message}")
+    answer = read_answer(reply.content, clean)
+    if wants_logprobs and answer["refusal"] is None and not answer["top_logprobs"]:
+        raise BadAnswerError("lists no log-probabilities of tokens, which VQAScore needs")
+    return answer

@@ -1,0 +1,327 @@
+"""The site's page of each benchmark, made from its task files, ``tasks/_benchmarks.yaml`` and the published tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from ttmbench.data.benchmarks import Benchmark, benchmarks
+from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_chance import chance_of
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.plugins.registry import Registry, build_registry, metric_for
+from ttmbench.reproduce.lookup import PublishedRow, published_rows
+
+FACTS = {
+    "groups": "number of groups",
+    "format": "file format",
+    "pairs": "which captions are correct",
+    "aggregation": "how published numbers are aggregated",
+}
+KNOWN = {
+    "file": "checked in the real files",
+    "scores": "computed from published scores",
+    "stated": "as the authors state it",
+    "inferred": "inferred",
+    "unknown": "unknown",
+}
+STATUS = {"file": "checked", "scores": "checked", "stated": "documented", "inferred": "inferred", "unknown": "unknown"}
+ORDER = list(dict.fromkeys(STATUS.values()))
+MANY_TASKS = 3
+
+
+def line(cells: Sequence[object]) -> str:
+    """A row of a Markdown table."""
+    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> list[str]:
+    """A Markdown table; its last columns hold numbers."""
+    marks = ["---"] * (len(head) - numbers) + ["---:"] * numbers
+    return [line(head), "|" + "|".join(marks) + "|", *map(line, rows), ""]
+
+
+def unique(values: Sequence[str]) -> list[str]:
+    """The values that are not empty, each once."""
+    return list(dict.fromkeys(value for value in values if value))
+
+
+@cache
+def registry() -> Registry:
+    """What ships."""
+    return build_registry()
+
+
+@cache
+def specs() -> Mapping[str, TaskSpec]:
+    """Every shipped task by name."""
+    return {name: file.spec for name, file in all_tasks(registry()).items()}
+
+
+@cache
+def published() -> list[PublishedRow]:
+    """Every published number."""
+    return published_rows(registry())
+
+
+def tasks_of(benchmark: Benchmark) -> list[TaskSpec]:
+    """Its tasks, those of ``run`` first."""
+    own = [spec for name, spec in specs().items() if benchmark.has(name)]
+    chosen = benchmark.run.split(",")
+    return sorted(own, key=lambda spec: not ({spec.task, *spec.tag} & set(chosen)))
+
+
+def chances(spec: TaskSpec) -> dict[str, str]:
+    """Metric -> its chance in percent."""
+    found = {}
+    for name in spec.metrics:
+        metric = registry().metric(name)
+        value = chance_of(metric if spec.kind != "groups" else metric_for(metric, spec.shape), spec)
+        found[name] = "-" if value is None else "< 0.01" if 0 < value < 0.0001 else f"{100 * value:.2f}"
+    return found
+
+
+def shape(spec: TaskSpec) -> str:
+    """The shape of a task's groups, or what it is instead."""
+    return f"{spec.extent} {spec.kind}" if spec.kind != "groups" else f"{spec.extent}{', global' * spec.is_global}"
+
+
+def sources(source: Mapping) -> Iterator[Mapping]:
+    """The places of a task's data, in the order in which they are tried."""
+    for part in source.get("of", [source]):
+        yield from sources(part) if "of" in part else [part]
+
+
+def hub_link(source: Mapping) -> str:
+    """A dataset of the Hub and its commit."""
+    kind = "" if source.get("repo_type") == "model" else "datasets/"
+    commit = f"commit `{source['revision'][:7]}`" if source.get("revision") else "commit not pinned"
+    return f"[{source['path']}](https://huggingface.co/{kind}{source['path']}), {commit}"
+
+
+def page(benchmark: Benchmark) -> str:
+    """Its page as Markdown."""
+    own = tasks_of(benchmark)
+    parts = [f"# {benchmark.title}", "", f"{benchmark.about} [Paper]({own[0].reference})."]
+    if own[0].source["kind"] == "rendered":
+        parts = [*parts[:2], f"{benchmark.about} [How they are made](../builtin.md)."]
+    parts += ["", *commands(benchmark, own), *facts(own), "## Tasks", "", *task_table(own)]
+    parts += ["## Chance", "", "Chance level of each metric in percent; [metrics](../metrics.md) defines them.", ""]
+    parts += chance_table(own)
+    if benchmark.notes:
+        parts += ["## Notes", "", *(f"- {note}" for note in benchmark.notes), ""]
+    parts += [*problems(own), *data(own), *numbers(benchmark)]
+    for citation in unique([spec.citation for spec in own]):
+        parts += ["## Citation", "", "```bibtex", citation.strip(), "```", ""]
+    return "\n".join(parts)
+
+
+def commands(benchmark: Benchmark, own: Sequence[TaskSpec]) -> list[str]:
+    """How to fetch and run it."""
+    if own[0].source["kind"] == "rendered":
+        return ["```bash", f"ttmbench --model tiny-clip --tasks {benchmark.run}", "```", ""]
+    words = benchmark.run.replace(",", " ")
+    return ["```bash", f"ttmbench download {words}", f"ttmbench --model clip-b32 --tasks {benchmark.run}", "```", ""]
+
+
+def facts(own: Sequence[TaskSpec]) -> list[str]:
+    """Licence, access, images, and how the facts of the data are known."""
+    images = unique([spec.images_needed for spec in own])
+    evidence: dict[str, list[str]] = {}
+    for spec in own:
+        for fact, how in spec.evidence.items():
+            evidence.setdefault(fact, []).append(KNOWN[how])
+    rows = [("Licence", "<br>".join(unique([spec.license for spec in own])))]
+    if own[0].gated:
+        rows.append(("Access", "gated: accept the terms on its page and set `HF_TOKEN` ([how](../tasks.md#the-hub))"))
+    rows += [("Images", images[0])] if len(images) == 1 else []
+    rows += [(FACTS[fact].capitalize(), ", or ".join(unique(how))) for fact, how in evidence.items()]
+    return table(("Fact", "Value"), rows)
+
+
+def task_table(own: Sequence[TaskSpec]) -> list[str]:
+    """A row for each task, with its images where they differ."""
+    differ = len(unique([spec.images_needed for spec in own])) > 1
+    head = ("Task", "Shape", "Description", *(["Images"] if differ else []), "Groups")
+    rows = []
+    for spec in own:
+        groups = f"{spec.group.n_groups:,}" if spec.group.n_groups else "unknown"
+        rows.append(
+            (f"`{spec.task}`", shape(spec), spec.description, *([spec.images_needed] if differ else []), groups)
+        )
+    return table(head, rows, 1)
+
+
+def chance_table(own: Sequence[TaskSpec]) -> list[str]:
+    """The chance of each metric, a column for each shape."""
+    columns: dict[str, dict[str, str]] = {}
+    for spec in own:
+        columns.setdefault(shape(spec), {}).update(chances(spec))
+    metrics = unique([name for column in columns.values() for name in column])
+    rows = [(f"`{name}`", *(column.get(name, "-") for column in columns.values())) for name in metrics]
+    return table(("Metric", *columns), rows, len(columns))
+
+
+def problems(own: Sequence[TaskSpec]) -> list[str]:
+    """Known errors of the data, each with its tasks."""
+    found: dict[str, list[str]] = {}
+    for spec in own:
+        if spec.label_errors:
+            found.setdefault(spec.label_errors, []).append(spec.task)
+    if not found:
+        return []
+    lines = []
+    for text, names in found.items():
+        where = "" if len(names) == len(own) or len(names) > MANY_TASKS else ", ".join(f"`{name}`" for name in names)
+        lines.append(f"- {where}{': ' * bool(where)}{text.strip().rstrip('.')}.")
+    return ["## Known problems", "", *lines, ""]
+
+
+def data(own: Sequence[TaskSpec]) -> list[str]:
+    """Where the data come from: datasets of the Hub, and files of the data folder with their addresses."""
+    hub, files, also = [], {}, {}
+    for spec in own:
+        for part in sources(spec.source):
+            if part["kind"] in ("huggingface", "hub_files", "webdataset"):
+                hub.append(hub_link(part))
+            for path, origin in (part.get("get") or {}).items():
+                files.setdefault(path, origin_of(origin))
+            for path, others in (part.get("also") or {}).items():
+                also.setdefault(path, []).extend(others)
+        files |= {
+            tags.file: origin_of(tags.get.model_dump() if tags.get else {}) for tags in spec.group.tag_files.values()
+        }
+    if not hub and not files:
+        return []
+    order = "The [data folder](../tasks.md#the-data-folder) is tried first, then the Hub."
+    only = "Files lie in the [data folder](../tasks.md#the-data-folder); `ttmbench download` puts them there."
+    lines = ["## Data", "", order if hub and files else only if files else "The data are on the Hugging Face Hub.", ""]
+    lines += (
+        table(("Data folder", "Origin"), [(f"`{path}`", origin) for path, origin in files.items()]) if files else []
+    )
+    lines += [f"- Hub: {one}" for one in unique(hub)]
+    for path, others in also.items():
+        names = ", ".join("the data folder itself" if other == "." else f"`{other}`" for other in unique(others))
+        lines.append(f"- `{path}` is also looked for as {names}.")
+    return [*lines, ""]
+
+
+def origin_of(origin: Mapping | str) -> str:
+    """Where a file of the data folder comes from."""
+    if isinstance(origin, str):
+        return origin_of({"url": origin})
+    if origin.get("listed"):
+        return "single addresses, listed in the annotation file"
+    name, url = origin.get("name") or "", origin.get("url") or ""
+    if origin.get("page"):
+        return f"by hand: [page]({origin['page']})" + (f", {name}" if name else "")
+    shown = name or url.rstrip("/").rpartition("/")[2].partition("?")[0]
+    how = ", unpacked" if origin.get("unpack") else ", one file per image" if origin.get("each") else ""
+    return f"[{shown}]({url}){how}"
+
+
+def numbers(benchmark: Benchmark) -> list[str]:
+    """Published numbers, a row for each model, with marks of their sources."""
+    rows = [row for row in published() if benchmark.has(row.here)]
+    if not rows:
+        return []
+    marks = {name: at for at, name in enumerate(unique([row.number.source for row in rows]), 1)}
+    tables: dict[str, list[str]] = {name: [] for name in marks}
+    for row in rows:
+        tables[row.number.source].append(f"`{row.table}`")
+    legend = "; ".join(f"{at}: {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items())
+    lines = ["## Published numbers", "", f"Percent. Sources, with their tables of `ttmbench reproduce`: {legend}.", ""]
+    names = unique([row.task for row in rows])
+    if len(names) < MANY_TASKS:
+        for name in names:
+            lines += [f"### {name}", ""] * (len(names) > 1)
+            lines += number_table([row for row in rows if row.task == name], "label", marks)
+    else:
+        for label in unique([row.label for row in rows]):
+            lines += [f"### {label.replace('_', ' ')}", ""]
+            lines += number_table([row for row in rows if row.label == label], "task", marks)
+    return lines
+
+
+def number_table(rows: Sequence[PublishedRow], column: str, marks: Mapping[str, int]) -> list[str]:
+    """The numbers of models by metric or task; models in the order of their best value in the fullest column."""
+    columns = unique([getattr(row, column) for row in rows])
+    cells: dict[str, dict[str, list[PublishedRow]]] = {}
+    for row in rows:
+        cells.setdefault(row.model, {}).setdefault(getattr(row, column), []).append(row)
+    fullest = max(columns, key=lambda name: sum(name in cell for cell in cells.values()))
+    best = {
+        model: max((row.number.measured.value for row in cell.get(fullest, ())), default=-1.0)
+        for model, cell in cells.items()
+    }
+    body = []
+    for model in sorted(cells, key=lambda name: (-best[name], name.casefold())):
+        shown = [
+            [f"{value(row)}<sup>{marks[row.number.source]}</sup>" for row in cells[model].get(name, ())]
+            for name in columns
+        ]
+        body.append((f"`{model}`", *("<br>".join(unique(texts)) or "-" for texts in shown)))
+    return table(("Model", *(name.replace("_", " ") for name in columns)), body, len(columns))
+
+
+def value(row: PublishedRow) -> str:
+    """A number with its spread."""
+    measured = row.number.measured
+    return f"{100 * measured.value:.2f}" + ("" if measured.std is None else f" ± {100 * measured.std:.2f}")
+
+
+def source_link(name: str) -> str:
+    """A source with the address of its paper or repository."""
+    first, comma, rest = name.partition(",")
+    if first.startswith("arXiv:"):
+        return f"[{first}](https://arxiv.org/abs/{first.removeprefix('arXiv:')}){comma}{rest}"
+    return f"[{first}](https://{first}){comma}{rest}" if first.startswith("github.com/") else name
+
+
+def pages() -> dict[str, str]:
+    """Place on the site -> Markdown of every benchmark's page."""
+    return {f"benchmarks/{one.name}.md": page(one) for one in benchmarks()}
+
+
+def page_of(file: str) -> str | None:
+    """The page that stands for a task file, so that links to it lead there."""
+    name = file.removeprefix("tasks/").removesuffix(".yaml")
+    found = next((one.name for one in benchmarks() if one.has(name)), None) if file == f"tasks/{name}.yaml" else None
+    return None if found is None else f"benchmarks/{found}.md"
+
+
+def overview() -> str:
+    """The table of docs/tasks.md, a row for each benchmark."""
+    rows = []
+    for one in benchmarks():
+        chosen = set(one.run.split(","))
+        own = [spec for spec in tasks_of(one) if {spec.task, *spec.tag} & chosen]
+        found = {text: float(text.lstrip("< ")) for spec in own if (text := main_chance(spec)) is not None}
+        counts = [spec.group.n_groups for spec in own]
+        known = [STATUS[how] for spec in own for how in spec.evidence.values()]
+        shapes = sorted(own, key=lambda spec: tuple(map(int, spec.extent.partition(" ")[0].split("x"))))
+        rows.append(
+            (
+                f"[{one.title}](../tasks/{own[0].task}.yaml)",
+                one.tests,
+                " to ".join(unique([shape(shapes[0]), shape(shapes[-1])])) if own[0].kind == "groups" else own[0].kind,
+                f"{sum(counts):,}" if all(counts) else "unknown",
+                " to ".join(unique([min(found, key=found.get), max(found, key=found.get)])) if found else "-",
+                "; ".join(unique([short_licence(spec.license) for spec in own])) + ", gated" * own[0].gated,
+                max(known, key=ORDER.index) if known else "rendered",
+            )
+        )
+    return "\n".join(table(("benchmark", "tests", "shape", "groups", "chance", "licence", "status"), rows))[:-1]
+
+
+def main_chance(spec: TaskSpec) -> str | None:
+    """The chance of the group score, else of the text score; None for other kinds of tasks."""
+    known = chances(spec)
+    return next((known[name] for name in ("group_score", "text_score") if known.get(name, "-") != "-"), None)
+
+
+def short_licence(text: str) -> str:
+    """The licence without what its page adds."""
+    for mark in (" (", ";", ",", " by "):
+        text = text.partition(mark)[0]
+    return text

@@ -1,0 +1,108 @@
+"""Pages of the site that come from the program itself: the options of each command, and the arguments of each model."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ttmbench.cli.parser import COMMANDS, build_parser
+
+if TYPE_CHECKING:
+    from ttmbench import AdapterSpec
+
+FOLDER = "commands"
+ARGUMENTS = "model-arguments.md"
+# Command -> the page that explains it; command-line.md has the others.
+GUIDES = {
+    **dict.fromkeys(("finetune", "analyze"), "finetune.md"),
+    **dict.fromkeys(("compare", "power"), "compare.md"),
+    **dict.fromkeys(("leaderboard", "submit"), "leaderboard.md"),
+    **{"run": "running.md", "sweep": "sweep.md", "report": "report.md"},
+    **{"export": "exports.md", "reproduce": "reproduce.md", "cache": "cache.md", "new": "add-a-task.md"},
+}
+_CELLS = re.compile(r"^\|[^|]*\|", flags=re.MULTILINE)
+
+
+def command_pages() -> dict[str, str]:
+    """One page for each command: place on the site -> Markdown."""
+    parser = build_parser()
+    subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return {f"{FOLDER}/{name}.md": _page(name, command) for name, command in subparsers.choices.items()}
+
+
+def _page(name: str, command: argparse.ArgumentParser) -> str:
+    guide = GUIDES.get(name, "command-line.md")
+    examples = "\n".join(line.strip() for line in (command.epilog or "").splitlines()[1:])
+    lines = [f"# ttmbench {name}", "", f"{COMMANDS[name]}. See also [the guide](../{guide}).", ""]
+    lines += ["```bash", examples, "```", ""]
+    for group in command._action_groups:
+        actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+        if actions:
+            title = (group.title or "options").removeprefix("positional ")
+            lines += [f"## {title[:1].upper()}{title[1:]}", "", *_table(command, actions), ""]
+    return "\n".join(lines)
+
+
+def _table(command: argparse.ArgumentParser, actions: Iterable[argparse.Action]) -> list[str]:
+    formatter = command._get_formatter()
+    rows = [
+        f"| `{_cell(formatter._format_action_invocation(action))}` | {_text(formatter._expand_help(action))} |"
+        for action in actions
+    ]
+    return ["| option | meaning |", "|---|---|", *rows]
+
+
+def arguments_page() -> str:
+    """The page with the arguments of every kind of model, as ``ttmbench show`` lists them."""
+    from ttmbench.plugins.registry import build_registry, load_target
+
+    lines = ["# Model arguments", "", "The arguments of `--model_args`, by kind of model.", ""]
+    kinds: dict[str, list[AdapterSpec]] = {}
+    for spec in {
+        spec.name: spec for spec, plugin in build_registry().adapters.values() if plugin == "ttmbench"
+    }.values():
+        if spec.options is not None:
+            kinds.setdefault(spec.options, []).append(spec)
+    for target, specs in kinds.items():
+        title = specs[0].target.partition(":")[0].rpartition(".")[2]
+        names = ", ".join(f"`{spec.name}`" for spec in specs[:8])
+        more = f" and {len(specs) - 8} [others](models.md)" if len(specs) > 8 else ""
+        lines += [f"## {title}", "", f"Names: {names}{more}.", ""]
+        lines += ["| argument | default | meaning |", "|---|---|---|"]
+        for name, about in load_target(target).described().items():
+            default = _shown(about["default"]) if "default" in about else "required"
+            lines.append(f"| `{name}` | {default} | {_text(str(about['meaning']))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(default: object) -> str:
+    text = str(default).lower() if default is None or isinstance(default, bool) else str(default)
+    return f"`{_cell(text)}`" if text else "none"
+
+
+def link_commands(text: str) -> str:
+    """The page on the command line, the names in the first column of its tables linked to their pages."""
+
+    def linked(row: re.Match[str]) -> str:
+        return re.sub(r"`([a-z]+)`", lambda name: _link(name[1]) or name[0], row[0])
+
+    return _CELLS.sub(linked, text)
+
+
+def _link(name: str) -> str | None:
+    return f"[`{name}`]({FOLDER}/{name}.md)" if name in COMMANDS else None
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _text(text: str) -> str:
+    """Text for a cell of a table: what looks like HTML or emphasis outside of code stays text."""
+    parts = _cell(text).replace("``", "`").split("`")
+    for at in range(0, len(parts), 2):
+        parts[at] = re.sub(r"([*_])", r"\\\1", parts[at].replace("<", "&lt;"))
+    return "`".join(parts)

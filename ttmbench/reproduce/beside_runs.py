@@ -1,0 +1,163 @@
+"""Published numbers as leaderboards and reports show them beside runs: under our names, with chance and intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import harmonic_mean
+from typing import TYPE_CHECKING
+
+from ttmbench import stats
+from ttmbench._util.console import one_line
+from ttmbench.data.catalog import AlreadyRead, find_task
+from ttmbench.errors import DataError
+from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.report.published import Published, PublishedSource
+from ttmbench.reproduce.lookup import PublishedRow, chance_level, published_rows
+from ttmbench.reproduce.published_numbers import CELL, TRACKS, PublishedNumber, read_published
+from ttmbench.reproduce.tables import TableSpec, TaskEntry, published_tables
+from ttmbench.results.coverage import Extent
+from ttmbench.results.labels import NO_MODEL
+
+if TYPE_CHECKING:
+    from ttmbench.data.task_file import TaskSpec
+    from ttmbench.results.numbers import Number
+
+_TIES = {
+    "first": "the first of equal scores is chosen, where a tie is wrong here",
+    "right": "a tie counts as correct, where it is wrong here",
+    "by_name": "equal scores are ordered by the names of the documents, where a tie is wrong here",
+}
+_ONE_SCORER = ("hf", "open_clip")
+_ABOUT = ("description", "reference", "license", "label_errors")
+
+
+def published_numbers(names: Sequence[str]) -> list[Number]:
+    """The numbers that ``--published`` names; see `published_beside_runs`."""
+    return list(published_beside_runs(names).numbers)
+
+
+def published_beside_runs(names: Sequence[str], registry: Registry | None = None) -> Published:
+    """What ``--published`` names (shipped tables, ``all``, a CSV of one's own), marked as published.
+
+    Those of shipped tables have our names of tasks, metrics and registered models, the chance level, the number of
+    groups, and a Wilson interval from value and number of groups. DataError naming file and line if a CSV is wrong.
+    """
+    if not names:
+        return Published()
+    registry = build_registry() if registry is None else registry
+    read: AlreadyRead = {}
+
+    @cache  # the numbers of a table are of a few tasks
+    def spec_of(task: str) -> TaskSpec | None:
+        return find_task(registry, task, read).spec if task in registry.task_files else None
+
+    decimals_of: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
+    sources: dict[str, PublishedSource] = {}
+    configs: dict[str, Mapping[str, object]] = {}
+    notes: dict[tuple[str, str], str] = {}
+    for name in names:
+        tables = published_tables(name)
+        specs = {table.name: table.spec for table in tables}
+        for row in published_rows(registry, tables) if tables else ():
+            spec = specs[row.table]
+            parts = {part: spec_of(part) for part in spec.entry(row.number.task).parts or [row.here]}
+            number = _ours(row, spec, parts, registry)
+            decimals_of[number] = row.number.decimals
+            sources[number.file] = _source(spec)
+            configs.setdefault(number.task, _config(row, spec, parts))
+            if note := spec.models[row.number.model].note:
+                notes[number.file, number.model] = note
+        for typed in [] if tables else read_published(Path(name)):
+            if typed.of_model is None:
+                known = ", ".join(TRACKS)
+                raise DataError(f"{typed.where}: states no track; the column 'track' must be one of {known}")
+            decimals_of[typed.as_number()] = typed.decimals
+    return Published(_with_disagreements(decimals_of), sources, configs, notes)
+
+
+def _ours(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | None], registry: Registry) -> Number:
+    """A published number under the names that task, metric and model have here."""
+    entry, published = spec.entry(row.number.task), row.number.as_number()
+    task = entry.row or (entry.parts[0] if len(entry.parts) == 1 else row.number.task)
+    metric, model = registry.metrics.get(row.metric), spec.models[row.number.model]
+    # A repository names a model only where it has one scorer.
+    is_known = model.finetuned is None and (row.model in registry.adapters or model.model in _ONE_SCORER)
+    number = replace(
+        published,
+        task=f"{task}/{row.mean}" if row.mean else task,
+        metric=row.metric,
+        model=one_line(row.model, CELL) if is_known else published.model,
+        published_as=published.model if is_known else "",
+        date=spec.published_on,
+        higher_is_better=metric is None or metric[0].higher_is_better,
+    )
+    known = [part for part in parts.values() if part is not None]
+    if number.track != NO_MODEL and known and metric is not None:
+        number = replace(number, chance=chance_level(known[0], row.metric, number.filter, registry))
+    sizes = _sizes(row.number, entry, parts, spec)
+    if row.mean or sizes is None:
+        return number
+    # Of an unweighted mean over tasks, the size that gives a proportion its variance.
+    worth = sum(sizes) if len(sizes) == 1 or entry.pool_of else len(sizes) * harmonic_mean(sizes)
+    interval = None if number.value is None else stats.proportion_interval(number.value, worth)
+    return replace(number, interval=interval, extent=Extent(sum(sizes), sum(sizes)))
+
+
+def _sizes(
+    number: PublishedNumber, entry: TaskEntry, parts: Mapping[str, TaskSpec | None], spec: TableSpec
+) -> list[int] | None:
+    """How many groups each task has that a number is made of; None if that is unknown."""
+    if number.of or entry.groups or not entry.parts:
+        known = next((part.group.n_groups for part in parts.values() if part is not None and entry.why is None), None)
+        size = number.of or entry.groups or known
+        return None if size is None else [size]
+    sizes = [spec.entry(name).groups or (None if part is None else part.group.n_groups) for name, part in parts.items()]
+    return None if None in sizes else [size for size in sizes if size is not None]
+
+
+def _config(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | None]) -> Mapping[str, object]:
+    """What the page of a task states, under the keys of its task file; of a mean over tasks the shape of the first."""
+    entry, known = spec.entry(row.number.task), next((part for part in parts.values() if part is not None), None)
+    if known is None:
+        return {"description": entry.why or ""}
+    shape: dict[str, object] = {
+        "kind": known.kind,
+        "matching": known.matching,
+        "metrics": known.metrics,
+        "group": {"shape": known.group.shape},
+    }
+    if len(parts) > 1:
+        how = "All groups of" if entry.pool_of else "The mean over"
+        return shape | {"description": f"{how} {', '.join(parts)}."}
+    about = {key: getattr(known, key) for key in _ABOUT}
+    other = f"Not the same as {row.here}: {entry.why}." if entry.why else ""
+    means = f"The mean over values of tags, {row.mean}, of this task: " if row.mean else ""
+    return shape | about | {"description": other or means + about["description"]}
+
+
+def _source(spec: TableSpec) -> PublishedSource:
+    ties = {"ties": _TIES[spec.ties]} if spec.ties in _TIES else {}
+    return PublishedSource(spec.paper, spec.address, spec.shows, {**ties, **spec.rules})
+
+
+def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:
+    """The numbers; of those under one name that differ by more than their printed digits, each names the others."""
+    same: dict[tuple[str | None, ...], list[tuple[Number, int]]] = {}
+    for number, decimals in decimals_of.items():
+        same.setdefault(_known_as(number), []).append((number, decimals))
+    numbers = []
+    for number, decimals in decimals_of.items():
+        others = [
+            f"{100 * (other.value or 0):.{min(digits, 2)}f} in {other.file}"
+            for other, digits in same[_known_as(number)]
+            if abs((other.value or 0) - (number.value or 0)) > (10.0**-decimals + 10.0**-digits) / 200 + 1e-9
+        ]
+        numbers.append(replace(number, disagrees="; ".join(others)) if others else number)
+    return numbers
+
+
+def _known_as(number: Number) -> tuple[str | None, ...]:
+    return (number.model, number.task, number.metric, number.method, number.track)
