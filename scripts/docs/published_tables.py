@@ -1,4 +1,4 @@
-"""The generated tables of docs/published.md; scripts/docs/tables.py writes and checks them."""
+"""Published numbers as tables: one of docs/published.md, and the site's page of models by benchmark."""
 
 from __future__ import annotations
 
@@ -87,6 +87,43 @@ def models() -> str:
     return "\n".join([f"{letters}; {count}.", "", *lines])
 
 
+PAGE = """# Models by benchmark
+
+Published numbers of raw models in percent, a row for each model. Several values in a cell come from several sources;
+`-` means that no table has the number. [Published results](published.md) explains why sources differ.
+
+{models}
+
+SugarCrepe is computed over the groups of its seven subsets. ARO's relations and attributes are means over relations and
+pairs of attributes. mteb's numbers on other data or prompts are excluded.
+
+## mteb
+
+mteb's rules differ in these points:
+
+| subject | mteb | ttmbench |
+|---|---|---|
+| ties on 2x2 and 1xk groups | first option wins | incorrect; correct in `text_score_ties_right` |
+| ties in retrieval | ordered by document name | incorrect; first wins in `_as_topk` |
+| ARO relations, attributes | whole images | cropped: not comparable |
+| ImageCoDe | 256 pixels, 12 to 15 % | original images |
+| ImageNet | one prompt | 80 prompts, 1 to 4.5 points higher |
+| COCO | 24,809 distinct captions | all 25,010 |
+| LAION's CLIP, EVA-02 | half precision (inferred from its code) | float32 by default |
+| BLIP | contrastive half | `blip-itc`, not `blip-itm` |
+
+mteb minus [arXiv:2406.09388](https://arxiv.org/abs/2406.09388) (`vl_compo`), for CLIP ViT-B/32, ViT-B/16, ViT-L/14,
+SigLIP ViT-B/16 and ViT-L/16. ARO's word orders differ because the shuffles do; `reproduce` compares on mteb's own.
+
+{differences}
+"""
+
+
+def page() -> str:
+    """The site's page of models by benchmark."""
+    return PAGE.format(models=models(), differences=differences())
+
+
 def spread() -> str:
     """CLIP ViT-B/32 on Winoground by source."""
     rows = [row for row in published_rows(build_registry()) if (row.model, row.task) == ("clip-b32", "winoground")]
@@ -164,6 +201,3 @@ def _by_family(models: set[str]) -> dict[str, list[str]]:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-TABLES = (models, spread, differences)

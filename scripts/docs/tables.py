@@ -9,16 +9,35 @@ python scripts/docs/tables.py check    # fails if a table is not what these say
 from __future__ import annotations
 
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.catalog import select_tasks
 from ttmbench.model_adapters import catalog
 from ttmbench.plugins.registry import build_registry
+from ttmbench.types import AdapterSpec, ModelCard
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 MODEL_HEAD = ("name", "repository", "commit", "weights that are read", "size", "licence", "gated", "extra", "tried")
 FINETUNED_HEAD = ("name", "from", "commit", "file", "size", "licence", "activation", "what is uncertain or unusual")
+# Family -> names, with * for any letters.
+MODEL_FAMILIES = (
+    ("Built-in CLIP", "tiny-clip*"),
+    ("CLIP (OpenAI)", "clip-b*"),
+    ("CLIP (LAION, DataComp, DFN)", "open_clip-vit-b*", "open_clip-vit-l*", "open_clip-vit-h14-*dfn5b"),
+    ("MetaCLIP 2, Jina CLIP v2", "metaclip2-b32", "open_clip-vit-h14-metaclip2", "jina-clip-v2"),
+    ("SigLIP, SigLIP 2", "siglip*", "open_clip-siglip*"),
+    ("BLIP, BLIP-2, FLAVA", "blip-it*", "blip2-it*", "flava-it*"),
+    ("VisualGPTScore", "visualgpt-*"),
+    ("VQAScore", "vqascore-*"),
+    ("NegCLIP, CE-CLIP, DeGLA, READ-CLIP", "negclip", "ce-clip", "degla", "read-clip"),
+    ("FSC-CLIP", "fsc-clip-*"),
+    ("CLIC", "clic-*"),
+    ("DAC, TSVLC, CLoVe", "dac-*", "tsvlc-*", "clove"),
+    ("CoN-CLIP, NegFull", "con-clip-*", "negfull-*"),
+    ("CS-CLIP, SPEC-CLIP, TripletCLIP", "cs-clip*", "spec-clip", "tripletclip-*"),
+)
 # Kinds of models that the test-time stage can train.
 TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
 METHOD_HEAD = [
@@ -73,6 +92,55 @@ def families() -> str:
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def model_families() -> str:
+    """The table of docs/models.md, a row for each family of named models."""
+    named = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
+    lines = ["| family | `--model` | licence | size | weights | TTM |", "|---|---|---|---|---|---|"]
+    listed: set[str] = set()
+    for title, *patterns in MODEL_FAMILIES:
+        specs = [spec for name, spec in sorted(named.items()) if any(fnmatchcase(name, one) for one in patterns)]
+        listed |= {spec.name for spec in specs}
+        sizes = sorted({spec.card.bytes for spec in specs if spec.card.bytes})
+        ends = list(dict.fromkeys(ModelCard("", size).size for size in (sizes[:1] + sizes[-1:])))
+        kinds = {spec.target.partition(":")[0].rpartition(".")[2] for spec in specs}
+        loaded = [spec for spec in specs if not spec.card.refused]
+        cells = (
+            title,
+            ", ".join(f"`{one}`" for one in patterns),
+            "; ".join(sorted({spec.card.license or "none declared" for spec in specs})),
+            " to ".join(ends) or "unknown",
+            " or ".join(dict.fromkeys(_fetched(spec) for spec in specs)),
+            "-" if not loaded else "yes" if kinds <= {*TRAINED} else "no",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    if missing := sorted(set(named) - listed):
+        sys.exit(f"MODEL_FAMILIES has no family of {', '.join(missing)}")
+    return "\n".join(lines)
+
+
+def _fetched(spec: AdapterSpec) -> str:
+    if spec.target.partition(":")[0].endswith("tiny_clip"):
+        return "built in"
+    return "not loaded" if spec.card.refused else "by hand" if spec.card.page else "Hub"
+
+
+def page() -> str:
+    """The site's page of all named models."""
+    return f"""# Named models
+
+Every model that a name of `--model` loads, with its repository, commit, file and licence; [models](models.md) explains
+how they are loaded. *Tried* says what the tests run, on small copies of the repositories with random weights: raw
+scores, one iteration of TTM where the model trains, then the same offline. `newest`: no commit is known; what was read
+is in the results.
+
+{models()}
+
+## Finetuned for compositionality
+
+{finetuned()}
+"""
 
 
 def models() -> str:
@@ -172,18 +240,15 @@ def main() -> None:
     pages = {
         "families": "../README.md",
         "models": "models.md",
-        "finetuned": "models.md",
         "tasks": "tasks.md",
         "methods": "methods.md",
     }
-    of_published = [(f"published {table.__name__}", table) for table in published.TABLES]
     named = (
         ("families", families),
-        ("models", models),
-        ("finetuned", finetuned),
+        ("models", model_families),
         ("tasks", benchmark_pages.overview),
         ("methods", methods),
-        *of_published,
+        ("published spread", published.spread),
     )
     for name, table in named:
         page = DOCS / pages.get(name, "published.md")

@@ -138,7 +138,7 @@ def test_everything_that_changes_a_score_changes_its_key(spec, monkeypatch):
         ("SCORING_VERSION", module.SCORING_VERSION + 1),
         ("__version__", "0.0.9"),
         ("minor_versions", lambda: {"torch": "1.0"}),
-        ("_matmul_precision", lambda: "medium"),
+        ("matmul_precision", lambda: "medium"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(module, name, value)
@@ -203,13 +203,13 @@ def test_the_decoder_says_what_reads_images():
 
 
 def test_the_precision_of_products_is_known_however_it_was_set(monkeypatch):
-    assert module._matmul_precision() == torch.get_float32_matmul_precision()
+    assert module.matmul_precision() == torch.get_float32_matmul_precision()
 
     def unknown():
         raise RuntimeError("set for one backend alone")
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", unknown)
-    assert re.fullmatch(r"cuda \S+, cpu \S+", module._matmul_precision())
+    assert re.fullmatch(r"cuda \S+, cpu \S+", module.matmul_precision())
 
 
 def test_anything_that_a_fingerprint_states_is_plain():

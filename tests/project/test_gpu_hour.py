@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ttmbench.cli.parser import build_parser
+from ttmbench.cli.parser import build_parser, normalise
+from ttmbench.reproduce.rows import select
+from ttmbench.reproduce.tables import load_table
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "gpu_hour.sh"
@@ -26,11 +28,15 @@ def test_the_plan_fits_into_an_hour_and_its_commands_are_there(tmp_path):
     lines = (SCRIPT.with_suffix(".tsv")).read_text().splitlines()
     steps = [line.split("\t") for line in lines if not line.startswith("#")]
     assert [name for name, _, _ in steps][:2] == ["doctor", "gpu_tests"] and steps[-1][0] == "study"
-    for _, _, command in steps:
-        words = shlex.split(command.partition("||")[0])
+    for part in (part for _, _, command in steps for part in command.partition("||")[0].split("&&")):
+        words = shlex.split(part)
         assert words[0] == "python"
         if words[1:3] == ["-m", "ttmbench"]:
-            assert build_parser(words[3]).parse_args(words[3:]).execute
+            words = normalise(words[3:])
+            options = build_parser(words[0]).parse_args(words)
+            assert options.execute
+            if words[0] == "reproduce":
+                assert select(load_table(options.name), options.models, options.tasks or []).numbers
         else:
             files = [word for word in words if word.endswith(".py")]
             assert files and all((ROOT / file).is_file() for file in files)

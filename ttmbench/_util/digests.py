@@ -254,9 +254,20 @@ def _version(name: str) -> str | None:
         return None
 
 
+def matmul_precision() -> str:
+    """Torch's precision of float32 products, by whichever of its two ways it was set."""
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # set for a backend, and torch has no one word for all of them
+        backends: Any = torch.backends
+        return f"cuda {backends.cuda.matmul.fp32_precision}, cpu {backends.mkldnn.matmul.fp32_precision}"
+
+
 def hardware() -> dict[str, object]:
-    """CPU, and torch's threads and accelerator if torch is imported."""
-    torch = sys.modules.get("torch")
+    """CPU, and torch's threads, precision of float32 products and accelerator if torch is imported."""
+    torch, override = sys.modules.get("torch"), os.environ.get("NVIDIA_TF32_OVERRIDE")
     return {
         "platform": platform.platform(terse=True),
         "machine": platform.machine(),
@@ -264,6 +275,8 @@ def hardware() -> dict[str, object]:
         "cpu_capability": torch.backends.cpu.get_cpu_capability() if torch else None,
         "torch_threads": torch.get_num_threads() if torch else None,
         "accelerator": torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None,
+        **({"matmul_precision": matmul_precision()} if torch else {}),
+        **({"NVIDIA_TF32_OVERRIDE": override} if override else {}),
     }
 
 

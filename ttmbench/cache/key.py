@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util.digests import OWN, digests_of_object, tensors_digest
+from ttmbench._util.digests import OWN, digests_of_object, matmul_precision, tensors_digest
 from ttmbench._util.redact import redact_values
 from ttmbench._version import __version__
 from ttmbench.cache.entry import SCORING_VERSION, Header
@@ -87,7 +87,7 @@ def score_identity(
         "ttmbench": __version__,
         "score_code": SCORING_VERSION,
         "packages": minor_versions(),
-        "matmul_precision": _matmul_precision(),
+        "matmul_precision": matmul_precision(),
         **({} if exact is None else {"deterministic": exact}),
     }
     counted = _plain(description)
@@ -112,15 +112,6 @@ def prepared_key(adapter: object, exact: Header | None = None) -> str | None:
         **({} if exact is None else {"deterministic": exact}),
     }
     return _sha256(_plain(description))
-
-
-def _matmul_precision() -> str:
-    """Torch's precision of float32 products, by whichever of its two ways it was set."""
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:  # set for a backend, and torch has no one word for all of them
-        backends: Any = torch.backends
-        return f"cuda {backends.cuda.matmul.fp32_precision}, cpu {backends.mkldnn.matmul.fp32_precision}"
 
 
 def decoder() -> str:

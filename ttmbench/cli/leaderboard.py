@@ -12,7 +12,7 @@ from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard as formats
 from ttmbench.report.board import print_board
 from ttmbench.report.html.board_page import to_html
-from ttmbench.report.html.site import check_place, write_site
+from ttmbench.report.html.site_files import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
 from ttmbench.reproduce.beside_runs import published_beside_runs
 

@@ -41,7 +41,7 @@ def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False,
         from ttmbench.cli.pages import print_facts
 
         for row in rows:
-            print_facts({name.replace("_", " "): _text(row, name) for name in row})
+            print_facts({name.replace("_", " "): _text(row, name, is_long) for name in row})
             echo()
     elif rows:
         from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
@@ -56,7 +56,10 @@ def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False,
             )
             for name in names
         ]
-        cells = ([_text(row, name) for name in names] if len(row) > 1 else list(map(str, row.values())) for row in rows)
+        cells = (
+            [_text(row, name, is_long) for name in names] if len(row) > 1 else list(map(str, row.values()))
+            for row in rows
+        )
         print_table(columns, list(cells))
     return 0
 
@@ -188,15 +191,17 @@ _ROWS = {
 _LONG = {
     "tasks": ("kind", "gated", "tags", "description"),
     "models": ("aliases", "plugin", "license", "gated", "extra", "note"),
-    "methods": ("reset", "track", "order_dependent", "assumes_matching", "plugin", "summary"),
+    "methods": ("reset", "order_dependent", "assumes_matching", "plugin", "summary"),
 }
 """What only ``--long`` and ``--json`` show."""
 _KINDS = {"groups": "number", "size": "number"}
 
 
-def _text(row: Row, name: str) -> str:
+def _text(row: Row, name: str, is_long: bool) -> str:
     """A cell of the table. That a method needs gradients too is said by the column ``trains``."""
     value = row[name]
+    if name == "reference" and not is_long:
+        return _cell(str(value).removeprefix("arXiv:"))
     if name == "needs" and isinstance(value, list):
         value = [need for need in value if need != "gradients"] or value
     return _cell(value)
