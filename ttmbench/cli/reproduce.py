@@ -184,9 +184,12 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     has_tracks = len({row.number.track for row in rows}) > 1
     keys = ("model", *(("track",) if has_tracks else ()), "method: metric")
     columns = [TableColumn("task", "heading"), *(TableColumn(name, "key") for name in keys)]
-    numbers = ("published", "ours", "difference", "allowed", "groups")
-    columns += [TableColumn(name, "number") for name in numbers[: None if with_ours else 1]]
-    columns.append(TableColumn("verdict" if with_ours else "here"))
+    columns.append(TableColumn("published", "number", 1))
+    if with_ours:
+        columns += [TableColumn("ours", "number", 1), TableColumn("verdict", importance=2)]
+        columns += [TableColumn(name, "number") for name in ("difference", "allowed", "groups")]
+    else:
+        columns.append(TableColumn("here"))
     shown, above = [], ""
     for row in rows:
         number = row.number
@@ -195,9 +198,7 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
         cells += [str(number.track).replace("_", " ")] if has_tracks else []
         cells.append(f"{number.column.name}: {number.metric.replace('_', ' ')}")
         cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))
-        if with_ours:
-            cells += _ours(row, spec.decimals)
-        shown.append([*cells, row.verdict if with_ours else _here(row, table)])
+        shown.append([*cells, *(_ours(row, spec.decimals) if with_ours else (_here(row, table),))])
     print_table(columns, shown)
     for line in _remarks(table, rows):
         console.print(plain(line), soft_wrap=True)
@@ -207,13 +208,14 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
 
 
 def _ours(row: ComparedRow, decimals: int) -> list[str]:
+    """The cells of a row from our number on."""
     if row.ours is None:
-        return [NOTHING] * 4
+        return [NOTHING, row.verdict, *[NOTHING] * 3]
     ours = row.ours.measured
     points = round(100 * (ours.value - row.number.measured.value), decimals)
     difference = f"{points or 0:+.{decimals}f}"
     allowed = NOTHING if row.allowed is None else f"{100 * row.allowed:.{max(2, decimals)}f}"
-    return [_percent(ours.value, ours.std, decimals), difference, allowed, row.ours.extent.words]
+    return [_percent(ours.value, ours.std, decimals), row.verdict, difference, allowed, row.ours.extent.words]
 
 
 def _here(row: ComparedRow, table: PublishedTable) -> str:
