@@ -21,6 +21,7 @@ from ttmbench.report.html.site_rows import (
     PUBLISHED,
     RANKED,
     REFERENCE,
+    SIZES,
     STORED,
     TaskFacts,
     best_of,
@@ -29,6 +30,7 @@ from ttmbench.report.html.site_rows import (
     interval_of,
     lines_of,
     references,
+    size_range,
 )
 from ttmbench.report.leaderboard import (
     Leaderboard,
@@ -124,6 +126,8 @@ class SitePages:
             stored=STORED,
             interval_of=interval_of,
             short=short,
+            size_range=size_range,
+            sizes=[*SIZES, size_range(None)],
             methods=sorted({row.method for row in numbers}),
             legends=legends(numbers),
             **values,
