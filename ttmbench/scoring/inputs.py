@@ -121,7 +121,7 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
     if batch[0].device.type == device.type:
         return batch
     together = torch.cat([tensor.flatten() for tensor in batch]).to(device)  # images of any sizes, sent at once
-    parts = together.split([tensor.numel() for tensor in batch])
+    parts = torch.split(together, [tensor.numel() for tensor in batch])
     return [part.view(tensor.shape) for part, tensor in zip(parts, batch, strict=True)]
 
 
