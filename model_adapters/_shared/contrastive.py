@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -30,7 +30,7 @@ from ttmbench.model_adapters._shared.placement import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 PIXELS = "pixel_values"
 Prepared = TypeVar("Prepared", torch.Tensor, Mapping[str, torch.Tensor])
@@ -190,10 +190,23 @@ def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def on_device(inputs: Prepared, device: torch.device) -> Prepared:
-    """Tensors, by name or alone, on a device."""
-    if isinstance(inputs, torch.Tensor):
-        return inputs.to(device, non_blocking=True)
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
+    """Tensors, by name or alone, on a device; to a GPU from pinned memory, so that the program does not wait."""
+    if not isinstance(inputs, torch.Tensor):
+        return {name: on_device(tensor, device) for name, tensor in inputs.items()}
+    if device.type == "cuda" and inputs.device.type == "cpu":
+        inputs = inputs.pin_memory()
+    return inputs.to(device, non_blocking=True)
+
+
+def key_mask(mask: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
+    """A mask [rows, keys] of padding, as a bidirectional encoder of transformers takes it.
+
+    On an accelerator transformers would wait to see whether it masks anything; one of four axes is taken as it is.
+    """
+    if mask.device.type == "cpu" or config._attn_implementation not in ("sdpa", "eager"):
+        return mask
+    seen = mask[:, None, None, :].to(torch.bool)
+    return seen if config._attn_implementation == "sdpa" else torch.where(seen, 0.0, torch.finfo(torch.float32).min)
 
 
 def unit(features: torch.Tensor) -> torch.Tensor:
@@ -231,14 +244,17 @@ class PixelScale:
     rescale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    _sent: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def apply(self, pixels: torch.Tensor) -> torch.Tensor:
         """uint8 [images, channels, height, width] -> float32 of the same shape, where the pixels are."""
-        # Sent without blocking: an accelerator is not waited for in each step.
-        mean, std = (
-            torch.tensor(values)[:, None, None].to(pixels.device, non_blocking=True) for values in (self.mean, self.std)
-        )
-        factor, shift = self.rescale / std, mean / std
+        if pixels.device not in self._sent:
+            mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+            factor, shift = (values.to(pixels.device, non_blocking=True) for values in (self.rescale / std, mean / std))
+            self._sent[pixels.device] = factor, shift
+        factor, shift = self._sent[pixels.device]
         if pixels.device.type != "cpu":
             return pixels.float().mul_(factor).sub_(shift)
         scaled = torch.empty_like(pixels, dtype=torch.float32)
