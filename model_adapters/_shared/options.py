@@ -195,7 +195,7 @@ class LanguageOptions(HubModel):
     """A model that writes text."""
 
     weights_dtype: Dtype | None = None
-    """Of the weights in memory; by default fp32."""
+    """Of the weights in memory; by default fp32 on a CPU, and the checkpoint's own on an accelerator."""
 
 
 class ChatOptions(LanguageOptions):
@@ -257,6 +257,11 @@ class Choosing(Options):
 
 class ChoiceOptions(Choosing, ChatOptions):
     """A model that answers forced choices in words (``choice``)."""
+
+    constrained: bool = False
+    """Answer by the option whose own token is most probable, in one pass, instead of writing."""
+    batched: bool = False
+    """Answer a batch's questions at once, padded on the left, where an answer may change by rounding."""
 
 
 class NoiseOptions(LanguageOptions):
