@@ -39,9 +39,11 @@ mutants:
 wheel:
 	$(PYTHON) scripts/check_wheel.py
 
-# The site in site/, with what the extra `docs` brings: every link and anchor of the pages is checked.
+# The site in site/, with what the extra `docs` brings: every link and anchor of the pages is checked. The leaderboard of
+# results/ is in site/board.
 docs:
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict --site-dir site
+	$(PYTHON) -m ttmbench leaderboard results --published all --site site/board --docs ..
 
 # In an environment of its own with every dependency at its lower bound; minutes, and gigabytes of packages.
 oldest:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import Tower
+from ttmbench.model_adapters._shared.contrastive import Tower, key_mask
 from ttmbench.model_adapters._shared.options import ContrastiveHalfOptions, takes
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, locate
 from ttmbench.model_adapters.hf import TransformersModel
@@ -74,7 +74,8 @@ class BlipContrastive(ContrastiveHalf):
             return model.vision_proj(model.vision_model(pixel_values=pixel_values).last_hidden_state[:, 0, :])
 
         def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
-            states = model.text_encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            mask = key_mask(attention_mask, model.text_encoder.config)
+            states = model.text_encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
             return model.text_proj(states[:, 0, :])
 
         return image, text
@@ -95,17 +96,16 @@ class Blip2Contrastive(ContrastiveHalf):
 
         def image(pixel_values: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             states = model.vision_model(pixel_values=pixel_values).last_hidden_state
-            seen = torch.ones(states.shape[:-1], dtype=torch.long, device=states.device)
             queries = model.qformer(
-                query_embeds=model.query_tokens.expand(len(states), -1, -1),
-                encoder_hidden_states=states,
-                encoder_attention_mask=seen,
+                query_embeds=model.query_tokens.expand(len(states), -1, -1), encoder_hidden_states=states
             )
             return model.vision_projection(queries.last_hidden_state)
 
         def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
             states = model.qformer(
-                query_embeds=model.embeddings(input_ids=input_ids), query_length=0, attention_mask=attention_mask
+                query_embeds=model.embeddings(input_ids=input_ids),
+                query_length=0,
+                attention_mask=key_mask(attention_mask, model.qformer.config),
             )
             return model.text_projection(states.last_hidden_state[:, 0, :])
 
@@ -124,7 +124,8 @@ class FlavaContrastive(ContrastiveHalf):
             return flava.image_projection(flava.image_model(pixel_values=pixel_values).last_hidden_state[:, 0, :])
 
         def text(input_ids: torch.Tensor, attention_mask: torch.Tensor, **unused: torch.Tensor) -> torch.Tensor:
-            states = flava.text_model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            mask = key_mask(attention_mask, flava.text_model.config)
+            states = flava.text_model(input_ids=input_ids, attention_mask=mask).last_hidden_state
             return flava.text_projection(states[:, 0, :])
 
         return image, text

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import PIXELS, longer_than, on_device, trimmed
+from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, longer_than, on_device, trimmed
 from ttmbench.model_adapters._shared.options import HubModel, MatchingOptions, takes
 from ttmbench.model_adapters._shared.pair_model import TrainablePairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
@@ -181,9 +181,8 @@ class BlipMatching(MatchingModel):
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         text = self.model.text_encoder(
             input_ids=input_ids,
-            attention_mask=attention_mask,
+            attention_mask=key_mask(attention_mask, self.model.text_encoder.config),
             encoder_hidden_states=states,
-            encoder_attention_mask=torch.ones(states.shape[:-1], dtype=torch.long, device=states.device),
         )
         return self.model.itm_head(text.last_hidden_state[:, 0, :])
 
@@ -200,9 +199,8 @@ class Blip2Matching(MatchingModel):
         joint = self.model.qformer(
             query_embeds=self.model.embeddings(input_ids=input_ids, query_embeds=queries),
             query_length=count,
-            attention_mask=torch.cat([seen, attention_mask], dim=1),
+            attention_mask=key_mask(torch.cat([seen, attention_mask], dim=1), self.model.qformer.config),
             encoder_hidden_states=states,
-            encoder_attention_mask=torch.ones(states.shape[:-1], dtype=torch.long, device=states.device),
         )
         return self.model.itm_head(joint.last_hidden_state[:, :count, :]).mean(dim=1)
 
@@ -221,14 +219,16 @@ class FlavaMatching(MatchingModel):
     def _match(self, states: torch.Tensor, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         flava = self.model.flava
         text = flava.text_model(
-            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, return_dict=True
+            input_ids=input_ids,
+            attention_mask=key_mask(attention_mask, flava.text_model.config),
+            output_hidden_states=True,
+            return_dict=True,
         )
         words = flava.text_to_mm_projection(text.hidden_states[-1])
         image_tokens = states.shape[1] + int(flava.multimodal_model.use_cls_token)
         seen = torch.ones(len(states), image_tokens, device=states.device)
-        joint = flava.multimodal_model(
-            torch.cat([states, words], dim=1), attention_mask=torch.cat([seen, attention_mask], dim=1), return_dict=True
-        )
+        mask = key_mask(torch.cat([seen, attention_mask], dim=1), flava.multimodal_model.config)
+        joint = flava.multimodal_model(torch.cat([states, words], dim=1), attention_mask=mask, return_dict=True)
         return self.model.itm_head(joint.last_hidden_state)
 
 

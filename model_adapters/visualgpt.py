@@ -324,7 +324,7 @@ class ChatCaptioner(CaptionModel[list[PreparedImage], list[SeenImage]]):
         logits = self.chat.logits([seen for _, seen in images], rows, before)
         targets = torch.cat(own)
         pairs = torch.repeat_interleave(torch.tensor([len(tokens) for tokens in own]))
-        return logits, targets.to(self.device), pairs.to(self.device)
+        return logits, *(numbers.to(self.device, non_blocking=True) for numbers in (targets, pairs))
 
     def _row(self, image: PreparedImage, caption: str) -> tuple[Row, int]:
         """The prompt with the caption, and where the caption begins."""

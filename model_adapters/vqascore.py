@@ -125,7 +125,7 @@ class VQAScore(TrainablePairModel):
         with self.arithmetic():
             seen = list(zip(images, self.chat.see(images), strict=True))
         answers = self._yes_no(self._log_probabilities(seen, captions, []))
-        wanted = torch.from_numpy(np.where(matched, 0, 1)).to(self.device)
+        wanted = torch.from_numpy(np.where(matched, 0, 1)).to(self.device, non_blocking=True)
         return -answers.gather(1, wanted[:, None]).mean()
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:

@@ -90,7 +90,12 @@ class MethodSpec:
     @property
     def is_ttm(self) -> bool:
         """Whether it is TTM, with settings of its own."""
-        return self.target.startswith("ttmbench.ttm.")
+        return self.target.startswith("ttmbench.ttm.algorithm:")
+
+    @property
+    def is_finetuning(self) -> bool:
+        """Whether it trains on labels before a test: by a command of its own, whose weights are then a model."""
+        return "labels" in self.needs and not self.is_ttm
 
     @property
     def trains(self) -> bool:
@@ -113,10 +118,12 @@ class MethodSpec:
         return scores_use_matching(self.assumes_matching, self.needs)
 
     @property
-    def track(self) -> Literal["matching", "test_time", "oracle"]:
-        """The track of its numbers: ``matching`` if it uses that captions compete, and trains nothing."""
+    def track(self) -> Literal["matching", "test_time", "supervised", "oracle"] | None:
+        """The track of its numbers: ``matching`` if captions compete and nothing is trained; None of controls."""
+        if "random_labels" in self.needs:
+            return None
         if "labels" in self.needs:
-            return "oracle"
+            return "supervised" if self.is_finetuning else "oracle"
         return "matching" if self.uses_matching else "test_time"
 
     @property

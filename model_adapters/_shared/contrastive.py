@@ -30,7 +30,7 @@ from ttmbench.model_adapters._shared.placement import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 PIXELS = "pixel_values"
 Prepared = TypeVar("Prepared", torch.Tensor, Mapping[str, torch.Tensor])
@@ -190,10 +190,23 @@ def trimmed(tokens: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def on_device(inputs: Prepared, device: torch.device) -> Prepared:
-    """Tensors, by name or alone, on a device."""
-    if isinstance(inputs, torch.Tensor):
-        return inputs.to(device, non_blocking=True)
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
+    """Tensors, by name or alone, on a device; to a GPU from pinned memory, so that the program does not wait."""
+    if not isinstance(inputs, torch.Tensor):
+        return {name: on_device(tensor, device) for name, tensor in inputs.items()}
+    if device.type == "cuda" and inputs.device.type == "cpu":
+        inputs = inputs.pin_memory()
+    return inputs.to(device, non_blocking=True)
+
+
+def key_mask(mask: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
+    """A mask [rows, keys] of padding, as a bidirectional encoder of transformers takes it.
+
+    On an accelerator transformers would wait to see whether it masks anything; one of four axes is taken as it is.
+    """
+    if mask.device.type == "cpu" or config._attn_implementation not in ("sdpa", "eager"):
+        return mask
+    seen = mask[:, None, None, :].to(torch.bool)
+    return seen if config._attn_implementation == "sdpa" else torch.where(seen, 0.0, torch.finfo(torch.float32).min)
 
 
 def unit(features: torch.Tensor) -> torch.Tensor:

@@ -15,19 +15,19 @@ class VllmOptions(Choosing, YesNoOptions, HubFiles, InPrecision):
     scorer: Literal["vqascore", "visualgpt", "choice"] = "vqascore"
     """``vqascore``, ``visualgpt`` (at alpha=0) or ``choice``, as the models of these names score."""
     prompt: Text = ""
-    """With ``visualgpt``, the user's turn beside the image."""
+    """User's turn with the image, for ``visualgpt``."""
     end_token: bool = False
-    """With ``visualgpt``, also score the token that ends the caption."""
+    """Also score the token that ends the caption, for ``visualgpt``."""
     constrained: bool = True
-    """With ``choice``, answers can name an option and nothing else; ``false`` lets the model write."""
+    """Restrict answers of ``choice`` to the options; ``false`` lets the model write freely."""
     weights_dtype: Dtype | None = None
-    """Of weights and arithmetic; by default ``--dtype`` in half precision, else the checkpoint's."""
+    """Data type of weights and computation (default: ``--dtype`` if it is half precision, else the checkpoint's)."""
     tensor_parallel_size: Count = 1
-    """GPUs that the weights are divided among."""
+    """Number of GPUs that share the weights."""
     gpu_memory_utilization: Annotated[float, Field(ge=0.01, le=1)] = 0.9
-    """The part of a GPU's memory that the engine takes."""
+    """Fraction of a GPU's memory for the engine."""
     max_model_len: Count | None = None
-    """Tokens of a prompt with its image; by default as many as the model has positions."""
+    """Maximum tokens of a prompt with its image (default: the model's number of positions)."""
     engine: dict[str, object] | None = None
     """Further arguments of vLLM's ``LLM``, such as ``engine.enforce_eager=true`` or ``engine.quantization=fp8``."""
 

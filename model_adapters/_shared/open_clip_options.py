@@ -15,20 +15,23 @@ class OpenClipFiles(Weights):
     model: Text | None = None
     """Name of an architecture (``ViT-B-32``), ``hf-hub:<id>``, or ``local-dir:<folder>``."""
     architecture: Text | None = Field(None, alias="model_config")
-    """Instead of a name, a JSON file with an architecture: one of open_clip's ``model_configs``, or an
-    ``open_clip_config.json``."""
+    """JSON file with an architecture, instead of ``model``: as in open_clip's ``model_configs``, or an
+    ``open_clip_config.json``.
+    """
     pretrained: Text | None = None
-    """With an architecture, a tag (``laion2b_s34b_b79k``), a file (safetensors, or a checkpoint of open_clip's training
-    or of OpenAI's code: ``epoch_32.pt``), or ``hf-hub:<id>[/file]`` for a file of a Hub repository."""
+    """Weights for an architecture: a tag (``laion2b_s34b_b79k``), a file (safetensors, or a checkpoint of
+    open_clip's training or OpenAI's code, such as ``epoch_32.pt``), or ``hf-hub:<id>[/file]``.
+    """
     revision: Text | None = None
-    """Commit, tag or branch of the Hub repository that a tag or ``hf-hub:`` names."""
+    """Commit, tag or branch of the Hub repository."""
     lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Of a file with LoRA factors A and B of rank r: weights become W + lora_alpha / r B A."""
+    """Scale of LoRA factors A and B of rank r in the file: weights become W + lora_alpha / r B A."""
     interpolate: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Between the weights of ``base`` (0) and of ``pretrained`` (1), tensor by tensor (WiSE-FT); the model has as many
-    text positions as ``pretrained``."""
+    """Interpolate between the weights of ``base`` (0) and ``pretrained`` (1), as in WiSE-FT; the number of text
+    positions is that of ``pretrained``.
+    """
     base: Text = "openai"
-    """With ``interpolate``, a tag of the same architecture, or a file."""
+    """Base weights for ``interpolate``: a tag of the same architecture, or a file."""
 
     @model_validator(mode="after")
     def _check_architecture(self) -> Self:
@@ -42,5 +45,6 @@ class OpenClipOptions(Compiled, InPrecision, OpenClipFiles):
     """A model of open_clip."""
 
     quick_gelu: bool | None = None
-    """The activation: QuickGELU (OpenAI's CLIP and what was finetuned from it) or GELU; by default that of the tag, of
-    the ``open_clip_config.json``, or of the architecture."""
+    """Activation: QuickGELU (OpenAI's CLIP and models fine-tuned from it) or GELU (default: from the tag, the
+    ``open_clip_config.json`` or the architecture).
+    """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.contrastive import PIXELS
+from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, on_device
 from ttmbench.model_adapters._shared.image_text import EncodedImage, PreparedImage, PromptedModel, Row, padded
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
@@ -91,7 +91,7 @@ class QFormerModel(PromptedModel):
 
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:
         """Next-token logits after the last ``count`` tokens of every row, float32 [rows, count, vocabulary]."""
-        tokens = {name: value.to(self.device) for name, value in padded(rows, self._pad).items()}
+        tokens = on_device(padded(rows, self._pad), self.device)
         queries = self._queries(torch.cat([image.output for image in seen]), tokens)
         words = self.model.get_input_embeddings()(tokens["input_ids"])
         shown = torch.ones(queries.shape[:2], dtype=torch.long, device=self.device)
@@ -112,15 +112,14 @@ class QFormerModel(PromptedModel):
         """The language model's input for each image, [rows, queries, width]."""
         model = self.model
         queries = model.query_tokens.expand(len(states), -1, -1)
-        count, seen = queries.shape[1], torch.ones(states.shape[:2], dtype=torch.long, device=self.device)
+        count = queries.shape[1]
         options: dict[str, torch.Tensor] = {}
         if self._reads_question:
             mask = tokens[f"{ASKED_QUERIES}attention_mask"]
             options["input_ids"] = tokens[f"{ASKED_QUERIES}input_ids"]
-            options["attention_mask"] = torch.cat([mask.new_ones(len(states), count), mask], dim=1)
-        read = model.qformer(
-            query_embeds=queries, encoder_hidden_states=states, encoder_attention_mask=seen, **options
-        ).last_hidden_state[:, :count]
+            whole = torch.cat([mask.new_ones(len(states), count), mask], dim=1)
+            options["attention_mask"] = key_mask(whole, model.qformer.config)
+        read = model.qformer(query_embeds=queries, encoder_hidden_states=states, **options).last_hidden_state[:, :count]
         return model.language_projection(read.to(model.language_projection.weight.dtype))
 
     def _pad(self, name: str) -> int:

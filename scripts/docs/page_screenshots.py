@@ -67,7 +67,9 @@ SHOTS = {
     "report_narrow_dark.png": Shot("report", "#cards", 390, 780, dark=True, before=_show_flipped),
     "leaderboard.png": Shot("leaderboard", "h1", 1100, 840),
     "leaderboard_site.png": Shot("board_site", "body", 1100, 860),
+    "leaderboard_site_dark.png": Shot("board_site", "body", 1100, 860, dark=True),
     "leaderboard_site_task.png": Shot("board_task", "body", 1100, 860),
+    "leaderboard_site_task_dark.png": Shot("board_task", "body", 1100, 860, dark=True),
 }
 
 _SHOW_EVERYTHING = """() => Promise.all([...document.images].map(image => {
@@ -142,7 +144,7 @@ def take_of_runs(folder: Path | None) -> None:
         for words in (
             *([["report", str(folder), "-o", str(report)]] if folder is not None else []),
             ["leaderboard", str(reference.FOLDER), "-o", str(board)],
-            ["leaderboard", str(reference.FOLDER), "--site", str(site)],
+            ["leaderboard", str(reference.FOLDER), "--published", "all", "--site", str(site), "--docs", ".."],
         ):
             if ttmbench(words) != 0:
                 sys.exit(f"ttmbench {' '.join(words)} failed")
@@ -150,7 +152,7 @@ def take_of_runs(folder: Path | None) -> None:
             **({} if folder is None else {"report": report}),
             "leaderboard": board / "leaderboard.html",
             "board_site": site / "index.html",
-            "board_task": site / "tasks" / "shapes_color.html",
+            "board_task": site / "tasks" / "winoground.html",
         }
         take({name: shot for name, shot in SHOTS.items() if shot.page in pages}, pages)
 

@@ -25,8 +25,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import benchmark_pages as benchmarks
 import command_pages as commands
 import published_tables
+import result_keys
 import tables
 import task_keys
+
+from ttmbench._util import limits
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -44,6 +47,7 @@ FILES = {
     "CODE_OF_CONDUCT.md": "conduct.md",
     "SECURITY.md": "reporting.md",
     "tests/evidence/parity.yaml": "parity.md",
+    "ttmbench/results/schemas/results-1.0.json": "results-keys.md",
 }
 # Files of docs/ that the site does not show: decision records and the architecture, for developers.
 OUTSIDE = ("adr/", "architecture.md")
@@ -63,7 +67,7 @@ CODE = re.compile(r"`[^`\n]+`")
 def pages() -> dict[str, str]:
     """Every page that no file of docs/ is: place on the site -> Markdown, links as in the repository."""
     made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
-    made["parity.md"] = parity(made["parity.md"])
+    made |= {"parity.md": parity(made["parity.md"]), "results-keys.md": result_keys.page()}
     made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"
     return (
         made
@@ -89,6 +93,14 @@ def parity(text: str) -> str:
             cells = (row["what"], row["reference"], row["difference"], row.get("deliberate", "-"))
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, ""])
+
+
+def with_limits(text: str) -> str:
+    """The page on untrusted files with a table of all limits, from the comments of their module."""
+    source = (ROOT / "ttmbench" / "_util" / "limits.py").read_text(encoding="utf-8")
+    meanings = dict(re.findall(r'^    "(\w+)": [^#]+#  ?(.+)$', source.replace("  # ", " # "), flags=re.MULTILINE))
+    rows = [f"| `{name}` | {value:,} | {meanings[name]} |" for name, value in limits.DEFAULTS.items()]
+    return text.replace("<!-- limits -->", "\n".join(["| limit | default | of |", "|---|---:|---|", *rows]))
 
 
 def api_pages() -> dict[str, str]:
@@ -228,5 +240,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """A page as the site shows it."""
     text = turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, ""))
-    filled = {"command-line.md": commands.link_commands, "task-file.md": task_keys.with_tables}.get(page.file.src_uri)
+    tables = {"command-line.md": commands.link_commands, "task-file.md": task_keys.with_tables}
+    filled = {**tables, "security.md": with_limits}.get(page.file.src_uri)
     return plain_tables(filled(text) if filled else text)

@@ -38,7 +38,7 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "prepared")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "prepared"))
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "TTMBENCH_DATA"):
         monkeypatch.delenv(name, raising=False)
 

@@ -26,7 +26,7 @@ def printed(capsys, *words: str) -> str:
 def test_the_list_fits_a_terminal_and_long_has_every_column(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     short, long = printed(capsys, "ls", "methods"), printed(capsys, "ls", "methods", "--long")
-    assert short.split()[:5] == ["method", "needs", "scope", "trains", "reference"]
+    assert short.split()[:6] == ["method", "needs", "scope", "trains", "reference", "track"]
     assert max(map(len, [*short.splitlines(), *long.splitlines()])) <= 80
     assert len(short.splitlines()) == 2 + len(METHODS), "a line a method"
     assert all(word in long for word in ("assumes matching", "order dependent", "summary", "upper bound: TTM"))
@@ -55,6 +55,7 @@ def test_a_page_says_what_a_method_is(name, capsys, monkeypatch):
 
 def test_arguments_of_ttm_are_those_of_ttm_args(capsys):
     assert "--ttm_args NAME=VALUE" in printed(capsys, "show", "ttm")
+    assert "ttmbench finetune --finetune_args NAME=VALUE" in printed(capsys, "show", "finetuned")
     for name in ("sinkhorn", "selftrain"):
         assert f"--method_args {name}.NAME=VALUE" in printed(capsys, "show", name)
 

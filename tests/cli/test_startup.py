@@ -65,7 +65,7 @@ def light() -> dict[str, set[str]]:
         ("wrong task", 2, ["--model", "tiny-clip", "--tasks", "nonsense"]),
         ("wrong setting", 2, ["--model", "tiny-clip", "--tasks", "shapes_color", "--ttm_args", "schedule=nonsense"]),
         ("dry run", 0, ["--model", "tiny-clip", "--tasks", "shapes_color", "--dry_run"]),
-        ("ls tasks", 0, ["ls", "tasks"]),
+        ("ls tasks", 0, ["ls", "tasks", "--json"]),
         ("ls models", 0, ["ls", "models"]),
         ("show", 0, ["show", "tiny-clip"]),
         ("analysis", 2, ["analyze", "tau", "--model", "nonsense", "--tasks", "shapes_color"]),

@@ -41,6 +41,7 @@ def hub(site, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_ENDPOINT", site.url)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "prepared")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "prepared"))
     monkeypatch.delenv("HF_TOKEN", raising=False)
     return site
 

@@ -124,9 +124,10 @@ def test_what_ships_fits():
 
 def test_labels_are_for_the_built_in_upper_bound_and_controls():
     methods = {name: spec for name, (spec, _) in build_registry().methods.items()}
-    assert {name for name, spec in methods.items() if "labels" in spec.needs} == {"oracle"}
+    assert {name for name, spec in methods.items() if "labels" in spec.needs} == {"oracle", "finetuned"}
     assert {name for name, spec in methods.items() if "random_labels" in spec.needs} == {"placebo", "shuffle"}
-    assert methods["oracle"].track == "oracle" and methods["ttm"].track == "test_time"
+    tracks = {name: methods[name].track for name in ("oracle", "finetuned", "placebo", "ttm")}
+    assert tracks == {"oracle": "oracle", "finetuned": "supervised", "placebo": None, "ttm": "test_time"}
 
 
 @pytest.mark.parametrize("values", [lambda s: np.full(len(s), 5.43), lambda s: np.full(len(s), -0.1)])
@@ -327,7 +328,7 @@ def test_two_plugins_that_take_one_name_leave_it_to_nobody(installed, capsys):
 def test_a_wrong_task_of_a_plugin_is_left_out(installed, capsys):
     dirs = "@hookimpl\ndef ttmbench_register_task_dirs():\n    return [pathlib.Path(__file__).parent / 'tasks']\n"
     installed("broken_a", HEAD + dirs, tasks__bad_dot_yaml="task: bad\nversion: x\n")
-    for command in (["ls", "tasks"], ["doctor"], ["ls", "tags"]):
+    for command in (["ls", "tasks"], ["doctor"], ["ls", "tags", "--long"]):
         assert main(command) == 0
         out, err = capsys.readouterr()
         assert err.startswith("ttmbench: task 'bad' of plugin 'broken_a' is left out: ") and "shapes_" in out

@@ -9,7 +9,9 @@ import yaml
 from support.checkout import ROOT, load_script
 
 import ttmbench
+from ttmbench._util import limits
 from ttmbench.data.benchmarks import benchmarks
+from ttmbench.results.document import json_schema
 
 hooks = load_script("docs/site_hooks")
 
@@ -67,6 +69,13 @@ def test_a_link_to_nothing_ends_the_build(link):
 def test_pipes_in_code_of_tables_show_without_their_backslash():
     text = "| `a\\|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
     assert hooks.plain_tables(text) == "| `a|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
+
+
+def test_generated_tables_have_every_limit_and_every_key():
+    shown = hooks.with_limits("<!-- limits -->")
+    assert all(f"| `{name}` | {value:,} | " in shown for name, value in limits.DEFAULTS.items())
+    keys = hooks.pages()["results-keys.md"]
+    assert "## MethodRecord" in keys and all(f"| `{key}`" in keys for key in json_schema()["properties"])
 
 
 def test_the_api_has_every_public_name_and_module():

@@ -946,12 +946,6 @@ def test_arguments_that_are_no_text_are_written_all_the_same(tmp_path, folder_ta
     assert json.loads((tmp_path / "o.json").read_text())["command"] == done["command"] == "ttmbench '?'"
 
 
-def test_every_limit_stands_in_the_page_with_its_number():
-    text = (Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, flags=re.MULTILINE))
-    assert {name: int(value) for name, value in rows.items()} == limits.DEFAULTS
-
-
 def test_limits_that_cannot_be_read_end_in_one_line(monkeypatch, capsys):
     monkeypatch.setenv("TTMBENCH_LIMITS", "garbage")
     for words in (["ls", "tasks"], ["validate", "shapes_color"], ["--model", "tiny-clip", "--tasks", "shapes_color"]):

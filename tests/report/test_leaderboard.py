@@ -161,7 +161,12 @@ def test_the_command_on_a_real_run(tmp_path, capsys):
     )
     assert main(["leaderboard", str(tmp_path / "runs"), "-o", str(tmp_path / "board")]) == 0
     out = capsys.readouterr().out
-    assert "## Zero-shot" in out and "placebo" not in out
+    tables = out.split("All values are in percent")[0]
+    assert tables.startswith("Zero-shot") and "placebo" not in out and max(map(len, out.splitlines()[:12])) <= 80
+    assert [line for line in tables.splitlines() if line.startswith("shapes_")] == [
+        *("shapes_color: group_score", *["shapes_color: group_match"] * 3)
+    ], "one metric for each task and track"
+    assert re.search(r"TTM +\d+\.\d\d ± \d+\.\d\d +- +50\.00 +8 of 200\n", tables)
     document = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
     jsonschema.Draft202012Validator(schema("leaderboard")).validate(document)
     assert document["tracks"] == ["zero_shot", "matching", "test_time", "oracle"]

@@ -11,11 +11,16 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 from support.browser import column
-from support.documents import PUBLISHED, trained, write_run
+from support.documents import PUBLISHED, trained, whole_document, write_run
 
 from ttmbench.cli import main
+from ttmbench.report.group_values import GroupValues
 from ttmbench.report.html.site import file_names
+from ttmbench.report.html.site_rows import BoardLine, with_ranks
+from ttmbench.results.coverage import Extent
+from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
+from ttmbench.results.numbers import Number
 
 DAY = 86_400
 
@@ -79,7 +84,7 @@ class Links(HTMLParser):
             self.loads.append(str(known))
 
 
-def rows(page: str, track: str) -> list[list[str]]:
+def rows_of_page(page: str, track: str) -> list[list[str]]:
     """The cells of the table of a track."""
     table = re.search(rf'<h2 id="{track}">.*?</table>', page, re.S)
     assert table, track
@@ -92,15 +97,15 @@ def rows(page: str, track: str) -> list[list[str]]:
 
 def test_ranks_are_of_whole_runs_on_one_version_and_one_data(site):
     page = (site / "tasks" / "t.html").read_text()
-    found = [(row[0], row[1], row[3]) for row in rows(page, "matching")]
+    found = [(row[0], row[1], row[3]) for row in rows_of_page(page, "matching")]
     assert found == [
-        ("1", "alpha", "60.00 56.9–63.0"),
-        ("1", "beta", "60.00 56.9–63.0"),
-        ("", "theirs published A paper, Table 1", "55.00"),
-        ("3", "gamma", "50.00 46.9–53.1"),
-        ("", "part part of the groups", "100.00 51.0–100.0"),
-        ("", "older other data or version", "90.00 88.0–91.7"),
-        ("", "elsewhere other data or version", "80.00 77.4–82.4"),
+        ("1", "alpha SimpleMatch", "60.00 56.9–63.0"),
+        ("1", "beta SimpleMatch", "60.00 56.9–63.0"),
+        ("", "theirs SimpleMatch A paper, Table 1", "55.00"),
+        ("3", "gamma SimpleMatch", "50.00 46.9–53.1"),
+        ("", "part SimpleMatch part of the groups", "100.00 51.0–100.0"),
+        ("", "older SimpleMatch other data or version", "90.00 88.0–91.7"),
+        ("", "elsewhere SimpleMatch other data or version", "80.00 77.4–82.4"),
     ]
     best = re.findall(
         r'class="number best"[^>]*>([0-9.]+)', page.partition('<h2 id="matching">')[2].partition("</table>")[0]
@@ -110,24 +115,24 @@ def test_ranks_are_of_whole_runs_on_one_version_and_one_data(site):
 
 def test_the_oracle_stands_apart_without_ranks(site):
     task, start = (site / "tasks" / "t.html").read_text(), (site / "index.html").read_text()
-    (row,) = rows(task, "oracle")
-    assert row[:3] == ["alpha", "oracle", "60.00"], "no cell for a rank, and no interval"
+    (row,) = rows_of_page(task, "oracle")
+    assert row[:3] == ["alpha oracle", "-", "60.00"], "no cell for a rank, and no interval"
     assert 'id="oracle"' not in start and "oracle</td>" not in start
-    assert [one[1] for one in rows(task, "test_time")] == ["alpha", "gamma"]
+    assert [one[1] for one in rows_of_page(task, "test_time")] == ["alpha TTM", "gamma TTM"]
 
 
 def test_the_start_page_has_tasks_by_models_for_each_track(site):
     page = (site / "index.html").read_text()
-    table = {row[1]: row[3:] for row in rows(page, "matching")}
-    assert table["alpha"] == ["60.00 56.9–63.0", "70.00 67.1–72.8"] and table["beta"][1] == "-"
-    zero = {row[1]: [cell[:5] for cell in row[3:]] for row in rows(page, "zero_shot")}
+    table = {row[1]: row[3:] for row in rows_of_page(page, "matching")}
+    assert table["alpha SimpleMatch"] == ["60.00 56.9–63.0", "70.00 67.1–72.8"] and table["beta SimpleMatch"][1] == "-"
+    zero = {row[1]: [cell[:5] for cell in row[3:]] for row in rows_of_page(page, "zero_shot")}
     assert zero["alpha"] == ["30.00", "35.00"], "the raw model is compared by its group score"
     assert "<p>2 tasks." in page
 
 
 def test_every_number_has_its_run_and_earlier_ones_are_listed(site):
     page = (site / "models" / "alpha.html").read_text()
-    shown, earlier = rows(page, "numbers"), rows(page, "history")
+    shown, earlier = rows_of_page(page, "numbers"), rows_of_page(page, "history")
     newest = next(row for row in shown if row[:4] == ["t", "matching", "SimpleMatch", "group match"])
     assert newest[4] == "60.00" and newest[-3:] == ["2023-11-16", "0.9.9", newest[-1]]
     assert [row[4] for row in earlier if row[1] == "matching"] == ["40.00"] and earlier[0][-3] == "0.9.9"
@@ -141,7 +146,7 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded(site):
     found = {page.resolve(): Links(page.read_text()) for page in pages}
     for page, one in found.items():
         assert not one.loads and "default-src &#39;none&#39;" in page.read_text()
-        assert not re.search(r"(?:href|src)=[\"']?(?:/|https?:)", page.read_text()), "relative links alone"
+        assert not re.search(r"(?:href|src)=[\"']?(?:/|https?:)", page.read_text()), "no source here has an address"
         for link in one.links:
             name, _, place = unquote(link).partition("#")
             target = (page.parent / name).resolve() if name else page
@@ -165,6 +170,59 @@ def test_downloads(site):
     copies = {json.loads(path.read_text())["model_name"] for path in (site / "data" / "runs").iterdir()}
     assert copies == {"alpha", "beta", "gamma", "part", "older", "elsewhere"}
     assert (site / ".nojekyll").is_file()
+
+
+def number(value, groups=400, **more):
+    return Number("t", "group_match", "none", "SimpleMatch", "matching", value, extent=Extent(groups, groups), **more)
+
+
+def test_ranks_are_shared_where_no_test_tells_rows_apart(tmp_path):
+    """Intervals of 400 groups overlap for 60 and 64 %, and a paired test tells 60 and 64 % of the same groups apart."""
+    values = {"a": 0.7, "b": 0.64, "c": 0.6, "d": 0.5}
+    lines = [BoardLine(name, "", "run", {"x": number(value, file=name)}) for name, value in values.items()]
+    assert [line.ranks["x"] for line in with_ranks(lines)] == [1, 1, 2, 4]
+    assert [line.ranks for line in with_ranks([BoardLine("a", "", "run", {"x": number(0.7, None)})])] == [{}]
+    for name in ("b", "c"):
+        right = round(400 * values[name])
+        lines_of_run = [
+            json.dumps({"group_id": str(at), "filter": "none", "metrics": {"group_match": float(at < right)}})
+            for at in range(400)
+        ]
+        (tmp_path / f"samples_{name}.jsonl").write_text("\n".join(lines_of_run) + "\n")
+    documents = {
+        name: ResultsDocument.of(
+            whole_document(
+                {"t": {"group_match,none": values[name]}},
+                artifacts={f"samples_{name}.jsonl": {"kind": "samples", "task": "t", "sha256": "0" * 64, "bytes": 1}},
+            )
+        )
+        for name in ("b", "c")
+    }
+    samples = GroupValues(tmp_path, documents)
+    assert samples.p_value(lines[1].any, lines[2].any) < 0.05 and samples.p_value(lines[0].any, lines[1].any) is None
+    assert [line.ranks["x"] for line in with_ranks(lines, samples)] == [1, 1, 3, 4]
+
+
+def test_methods_are_compared_by_gain_and_cost(tmp_path):
+    rows = [
+        {"method": name, "metric": "group_match", "value": 0.5 + gain, "gain": gain, "ci": [gain - 0.05, gain + 0.05]}
+        for name, gain in (("ttm", 0.2), ("dn", 0.0), ("zero", 0.12), ("oracle", 0.4), ("tent", 0.01), ("tps", 0.02))
+    ]
+    about = {row["method"]: {"tower_passes": 2.0 + at, "seconds": 1.5} for at, row in enumerate(rows)}
+    found = {"analysis": "methods", "task": "t", "model_name": "<m>", "data": {"rows": rows, "methods": about}}
+    write(tmp_path / "runs", "a.json")
+    (tmp_path / "runs" / "methods.json").write_text(json.dumps(found))
+    (tmp_path / "runs" / "broken.json").write_text(json.dumps(found | {"data": {"rows": 1}}))
+    published = PUBLISHED + "p,T,t,m,simple_match,group_match,55,,zero_shot\np,T,t,m,ttm,group_match,60,,zero_shot\n"
+    (tmp_path / "p.csv").write_text(published)
+    page = build(tmp_path / "runs", tmp_path / "site", "--published", str(tmp_path / "p.csv")) / "methods.html"
+    table = [row[:7] for row in rows_of_page(page.read_text(), "methods")]
+    assert table[0][:5] == ["", "oracle uses labels", "t", "&lt;m&gt;", "+40.00"]
+    assert [(row[0], row[1]) for row in table[1:4]] == [("1", "TTM"), ("1", "zero"), ("2", "tps")]
+    assert table[1][4:] == ["+20.00", "+15.0 to +25.0", "70.00"]
+    assert table[-1][:5] == ["", "TTM published", "t", "m", "+5.00"]
+    plot = re.search(r'<svg class="plot".*?</svg>', page.read_text(), re.S).group()
+    assert 'role="img" aria-label="gain of 5 methods' in plot and plot.count("<circle") == 5 and ">TTM</text>" in plot
 
 
 def test_texts_from_documents_are_never_code(tmp_path):
@@ -231,11 +289,14 @@ def test_filters_search_and_sorted_columns(start):
     assert [name.split()[0] for name in column(start, matching, 2)] == ["theirs"]
     assert start.locator("#test_time").is_hidden() and start.url.endswith("index.html#standing=published")
     form.locator("[name=standing]").select_option("")
+    form.locator("[name=size]").select_option("unknown")
+    assert len(column(start, matching, 2)) == 7, "no run here states its parameters"
+    form.locator("[name=size]").select_option("")
     form.locator("[name=task]").select_option("u")
     assert start.locator(f"{matching} th[data-task=t]").is_hidden()
     form.locator("[name=task]").select_option("")
     form.locator("[name=text]").fill("gam")
-    assert column(start, matching, 2) == ["gamma"]
+    assert column(start, matching, 2) == ["gamma SimpleMatch"]
     form.locator("[name=text]").fill("")
     assert start.url.endswith("index.html"), "no filter, no state"
     start.locator(f"{matching} th[data-task=t] button").click()
@@ -252,11 +313,13 @@ def test_filters_and_order_are_restored_from_the_address(opened, site, start):
     assert start.locator("form.filters [name=standing]").input_value() == ""
     assert start.locator("form.filters output").inner_text().startswith("3 of ")
     matching = "section:has(> #matching) table"
-    assert column(start, matching, 2) == ["alpha"] and column(start, matching, 1) == ["1"], "ranks of the column"
+    assert column(start, matching, 2) == ["alpha SimpleMatch"] and column(start, matching, 1) == ["1"], (
+        "ranks of the column"
+    )
     assert start.locator(f"{matching} th[data-task=u]").get_attribute("aria-sort") == "descending"
     start.evaluate("location.hash = 'text=beta'")
     start.wait_for_function("document.querySelector('form.filters [name=text]').value === 'beta'")
-    assert column(start, matching, 2) == ["beta"]
+    assert column(start, matching, 2) == ["beta SimpleMatch"]
 
 
 def test_from_the_start_page_to_a_run(start):

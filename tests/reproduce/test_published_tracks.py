@@ -35,9 +35,10 @@ NAMED = (
 """What a paper's name of a model says -> the track that its entry must state."""
 
 
-@pytest.fixture
-def runs(tmp_path):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
     """A scorer and a model that chooses, on two tasks of 2x2 groups."""
+    folder = tmp_path_factory.mktemp("runs")
     for name, filter_, chance in (("scorer", "none", 1 / 6), ("chooser", "choice", 0.0625)):
         keys = {task: {f"group_score,{filter_}": 0.3} for task in ("colorswap", "winoground")}
         document = whole_document(
@@ -48,8 +49,16 @@ def runs(tmp_path):
         )
         for about in document["datasets"].values():
             about["shape"] = [2, 2]
-        (tmp_path / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
-    return tmp_path
+        (folder / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(runs, tmp_path_factory):
+    """The website of the runs and of everything published, with links to documents."""
+    target = tmp_path_factory.mktemp("site") / "out"
+    assert main(["leaderboard", str(runs), "--published", "all", "--site", str(target), "--docs", ".."]) == 0
+    return target
 
 
 def rows_of(board, model, task="colorswap", metric="group_score"):
@@ -85,9 +94,7 @@ def test_finetuned_models_and_forced_choices_stand_in_their_own_tracks(runs):
     jsonschema.Draft202012Validator(schema("leaderboard")).validate(as_document(board))
 
 
-def test_the_site_gives_forced_choices_their_own_chance(runs, tmp_path_factory):
-    site = tmp_path_factory.mktemp("site") / "out"
-    assert main(["leaderboard", str(runs), "--published", "all", "--site", str(site)]) == 0
+def test_the_site_gives_forced_choices_their_own_chance(site):
     page = (site / "tasks" / "colorswap.html").read_text()
     parts = {
         track: page.partition(f'<h2 id="{track}"')[2].partition("</table>")[0]
@@ -96,6 +103,50 @@ def test_the_site_gives_forced_choices_their_own_chance(runs, tmp_path_factory):
     assert re.findall(r"group score</button><small>chance ([0-9.]+)", parts["zero_shot"]) == ["16.67"]
     assert re.findall(r"group score</button><small>chance ([0-9.]+)", parts["forced_choice"]) == ["6.25"]
     assert "72.00" in parts["forced_choice"] and "72.00" not in parts["zero_shot"]
+
+
+def ranked_tables(page):
+    """For each table of a page the level of its chance row, and the bold numbers, by column; and how many rows rank."""
+    for table in re.findall(r'<table class="sortable board" id="[a-z_]+-table">.*?</table>', page.read_text(), re.S):
+        chance, bold, ranked = {}, [], 0
+        for _, row in re.findall(r"<tr([^>]*)>(.*?)</tr>", table.partition("<tbody>")[2], re.S):
+            cells = list(enumerate(re.findall(r'<td class="([a-z ]*)" data-value=?"?([0-9.e-]*)', row)))
+            if "<bdi>random chance</bdi>" in row:
+                chance = {at: float(value) for at, (_, value) in cells if value}
+            bold += [(at, float(value)) for at, (name, value) in cells if name == "number best"]
+            ranked += cells[0][1][1] != ""
+        yield chance, bold, ranked
+
+
+def test_every_published_task_has_a_page_with_chance_and_nothing_below_it_is_bold(site):
+    published = {number.task for number in published_numbers(["all"])}
+    pages = sorted((site / "tasks").iterdir())
+    assert len(pages) == len(published) > 90
+    bold = ranked = 0
+    for page in [*pages, site / "index.html", site / "1xk.html"]:
+        for levels, best, ranks in ranked_tables(page):
+            if not page.name.startswith("hard_positives"):  # of their brittleness the smallest is best
+                assert all(value > levels.get(at, 0.0) for at, value in best), page.name
+            assert levels or not ranks or "global" in page.name, page.name
+            bold, ranked = bold + len(best), ranked + ranks
+    assert bold > 200 and ranked > 1000
+
+
+def test_humans_sources_and_documents_are_linked_and_nothing_is_loaded(site):
+    page = (site / "tasks" / "winoground.html").read_text()
+    human = re.search(
+        r'<tr class="reference"><td class="rank"[^>]*></td>\s*<th[^>]*><bdi>human</bdi>.*?</tr>', page, re.S
+    )
+    assert human and "85.50" in human.group() and 'href="https://arxiv.org/abs/2204.03162"' in human.group()
+    assert 'href="../../leaderboard.html#submissions"' in page and 'href="../../index.html"' in page
+    sources = page.partition('<h2 id="sources">')[2]
+    assert "github.com/embeddings-benchmark/results/tree/" in sources and "Ties: an argmax takes the first" in sources
+    outside = [
+        link
+        for path in site.rglob("*.html")
+        for link in re.findall(r'<(\w+) [^>]*(?:href|src)="https?:', path.read_text())
+    ]
+    assert set(outside) == {"a"}, "links, and nothing that a browser loads"
 
 
 def test_the_report_names_the_track_and_gives_the_chance_of_choices(runs):
@@ -129,9 +180,7 @@ def test_two_values_of_one_model_stay_two_and_are_marked(runs, capsys):
     assert any("winoground, clip-b32, raw:" in x and "group_score 9.00 (arXiv:2402.04492, Table 4)" in x for x in told)
 
 
-def test_both_values_are_on_the_site_and_in_the_report(runs, tmp_path_factory):
-    site = tmp_path_factory.mktemp("site") / "out"
-    assert main(["leaderboard", str(runs), "--published", "all", "--site", str(site)]) == 0
+def test_both_values_are_on_the_site_and_in_the_report(runs, site):
     text = (site / "tasks" / "winoground.html").read_text()
     assert "9.00‡" in text and "8.00‡" in text and "as <bdi>clip-b32 (itc)</bdi> in " in text
     assert '<a href="https://arxiv.org/abs/2204.03162" rel="noreferrer nofollow">' in text

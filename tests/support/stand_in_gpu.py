@@ -1,29 +1,39 @@
 """A CUDA device that computes on the processor: its tensors say where they lie, and refuse what CUDA's refuse.
 
-Ordinary commands run on it with real numbers. As on a GPU, tensors of two devices do not meet, a tensor there is no
-NumPy array, and whoever reads a number from there waits, which is counted. Kernels, streams, memory, determinism and
-speed are a GPU's own: nothing is learnt of them here.
+Ordinary commands run on it with real numbers, and autocast by torch's own rules for CUDA. As on a GPU, tensors of two
+devices do not meet, a tensor there is no NumPy array, and whoever reads a number from there waits, which is counted; so
+are kernels that would be launched and bytes that are sent. Weights on device ``meta`` keep no numbers when they are
+moved there, and neither does what is computed from them: shapes, launches and bytes of large models cost no memory.
+Kernels, streams, memory, determinism and speed are a GPU's own: nothing is learnt of them here.
 """
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import types
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
 from unittest import mock
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 GPU = torch.device("cuda:0")
+_OF_AUTOGRAD = torch.device("xla:0")
+"""What torch itself takes it for: autocast treats it as CUDA, and autograd has no streams to ask for."""
 _MAY_MEET = ("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", "aten::index_put_", "aten::set_")
 """Between devices, or with indices that lie on the processor."""
-_WAITS = (
-    *("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"),
-    *("aten::nonzero", "aten::masked_select", "aten::_unique2"),
-)
+_WAITS = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "repeat_interleave")
 """Their results, or the shapes of these, depend on numbers that the GPU has yet to compute."""
+_NO_KERNELS = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::_reshape_alias", "aten::set_", "prim::")
+_AT_ONCE = 2**16  # bytes: CUDA's driver takes so many from ordinary memory without a wait
+_LIBRARIES = ("torch", "unittest", "contextlib")
 
 
 class OnGpu(torch.Tensor):
@@ -38,7 +48,7 @@ class OnGpu(torch.Tensor):
     def __new__(cls, real: torch.Tensor) -> OnGpu:
         with torch.inference_mode(real.is_inference()):  # a view of what was there before is of its kind
             shape = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
-            self = torch.Tensor._make_subclass(cls, shape, False)
+            self = torch.Tensor._make_subclass(cls, shape, dispatch_device=True, device_for_backend_keys=GPU)
         self.numbers = real
         return self
 
@@ -50,7 +60,7 @@ class OnGpu(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        return _computed(function, args, kwargs or {})
+        return _OF_AUTOGRAD if function is torch.ops.prim.device.default else _computed(function, args, kwargs or {})
 
     def __repr__(self, **_: object) -> str:
         return f"OnGpu({self.numbers!r})"
@@ -61,29 +71,66 @@ class Gpu:
 
     Attributes:
         waits: how often the program waited until it had done all that was asked of it.
+        waited: the same by place: innermost line outside torch, ``module:function`` -> times.
         uploads: bytes of each tensor that was sent there.
+        unpinned: those of ordinary memory that are too large to be sent without a wait.
         operations: how many operations ran on it.
+        launches: of these, such as launch a kernel; one of many tensors counts once.
+        kernels: launches by name.
+        casts: of each weight, how often it was cast to half precision.
     """
 
     def __init__(self) -> None:
         self.waits = self.operations = 0
         self.uploads: list[int] = []
+        self.unpinned: list[int] = []
+        self.waited, self.kernels, self.casts = Counter[str](), Counter[str](), Counter[int]()
+        self._pinned = set[int]()
+
+    @property
+    def launches(self) -> int:
+        return self.kernels.total()
+
+    def reset(self) -> None:
+        """Counts from here on."""
+        pinned = self._pinned
+        self.__init__()  # type: ignore[misc]
+        self._pinned = pinned
+
+    def wait(self) -> None:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and (
+            frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES or frame.f_globals is globals()
+        ):
+            frame = frame.f_back
+        self.waited[f"{frame.f_globals.get('__name__')}:{frame.f_code.co_name}"] += 1
+        self.waits += 1
+
+    def send(self, tensor: torch.Tensor) -> None:
+        self.uploads.append(tensor.nbytes)
+        if tensor.nbytes > _AT_ONCE and not tensor.is_meta and tensor.data_ptr() not in self._pinned:
+            self.unpinned.append(tensor.nbytes)
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        pinned = tensor.clone()
+        self._pinned.add(pinned.data_ptr())
+        return pinned
 
 
 _now = Gpu()
 
 
 def _computed(function, args: Sequence[object], kwargs: Mapping[str, object]):
+    if _is_composite(function):  # without autograd torch asks for it whole, and kernels are launched for its parts
+        return function.decompose(*args, **kwargs)
     name = function._schema.name
     leaves = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
     _refuse(name, leaves)
     wanted = kwargs.get("device")
-    there = wanted is None or torch.device(wanted).type != "cpu"  # torch itself asks for what it takes them for: meta
+    there = wanted is None or torch.device(wanted).type != "cpu"  # torch itself asks for what it takes them for
     if name == "aten::copy_" and not isinstance(args[0], OnGpu):
         there = False
-    _count(name, leaves, args, kwargs, there)
-    given = {key: "cpu" if key == "device" and value is not None else value for key, value in kwargs.items()}
-    output = function(*tree_map(_real, args), **tree_map(_real, given))
+    _count(function, leaves, args, kwargs, there)
     known = {id(_real(one)): one for one in leaves}  # what was changed in place is what it was
 
     def back(one):
@@ -91,11 +138,34 @@ def _computed(function, args: Sequence[object], kwargs: Mapping[str, object]):
             return known[id(one)]
         return OnGpu(one) if there and isinstance(one, torch.Tensor) else one
 
-    return tree_map(back, output)
+    return tree_map(back, _output(function, args, kwargs))
+
+
+@cache
+def _is_composite(function) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd")
+
+
+def _output(function, args: Sequence[object], kwargs: Mapping[str, object]):
+    """What an operation gives on the processor; where numbers are not kept, only its shape, and 1 for a number."""
+    given = {key: "cpu" if key == "device" and value is not None else value for key, value in kwargs.items()}
+    args, given = tree_map(_real, args), tree_map(_real, given)
+    tensors = [one for one in tree_leaves((args, given)) if isinstance(one, torch.Tensor)]
+    if not any(one.is_meta for one in tensors):
+        return function(*args, **given)
+    if function._schema.name == "aten::_local_scalar_dense":
+        return 1.0 if args[0].dtype.is_floating_point else 1
+    if function._schema.name == "aten::copy_" and not args[0].is_meta:
+        return args[0]
+    given = {key: "meta" if key == "device" and value is not None else value for key, value in given.items()}
+    return function(*tree_map(_shape, args), **tree_map(_shape, given))
+
+
+def _shape(one):
+    return one.to("meta") if isinstance(one, torch.Tensor) else one
 
 
 def _refuse(name: str, leaves: Sequence[torch.Tensor]) -> None:
-    assert all(isinstance(one, OnGpu) or not one.is_meta for one in leaves), f"{name}: torch made what has no numbers"
     if name not in _MAY_MEET and any(not isinstance(one, OnGpu) and one.dim() for one in leaves):
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({name})"
@@ -103,17 +173,23 @@ def _refuse(name: str, leaves: Sequence[torch.Tensor]) -> None:
 
 
 def _count(
-    name: str, leaves: Sequence[torch.Tensor], args: Sequence[object], kwargs: Mapping[str, object], there: bool
+    function, leaves: Sequence[torch.Tensor], args: Sequence[object], kwargs: Mapping[str, object], there: bool
 ) -> None:
+    name = function._schema.name
     _now.operations += 1
+    if not function.is_view and not name.startswith(_NO_KERNELS):
+        _now.kernels[name] += 1
+    if name == "aten::_to_copy" and leaves[0].requires_grad and leaves[0].is_leaf and kwargs["dtype"].itemsize == 2:
+        _now.casts[id(leaves[0])] += 1
     sent = name == "aten::copy_" and there and not isinstance(args[1], OnGpu)
     if sent:
-        _now.uploads.append(args[1].nbytes)
+        _now.send(args[1])
     # Indices from the processor are sent and waited for; how many of yes and no are yes is not known before.
     index = name.startswith("aten::index") and any(
         one.dtype == torch.bool or not isinstance(one, OnGpu) for one in leaves
     )
-    _now.waits += name in _WAITS or index or not there or (sent and not _non_blocking(args, kwargs))
+    if name.removeprefix("aten::") in _WAITS or index or not there or (sent and not _non_blocking(args, kwargs)):
+        _now.wait()
 
 
 def _non_blocking(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
@@ -129,7 +205,7 @@ class _There(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
-        _now.uploads.append(tensor.nbytes)
+        _now.send(tensor)
         return OnGpu(tensor.detach().clone())
 
     @staticmethod
@@ -142,7 +218,8 @@ class _Back(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor: torch.Tensor) -> torch.Tensor:
-        return _real(tensor).detach().clone()
+        real = _real(tensor).detach()
+        return torch.ones_like(real, device="cpu") if real.is_meta else real.clone()
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
@@ -154,7 +231,8 @@ def _moved(tensor, device: torch.device, *, wait: bool = True):
     there = isinstance(tensor, OnGpu)
     if there == (device.type == GPU.type):
         return tensor
-    _now.waits += wait or there
+    if wait or there:
+        _now.wait()
     return (_Back if there else _There).apply(tensor)
 
 
@@ -171,9 +249,11 @@ class _Placement(TorchFunctionMode):
         device = given.get("device")
         if device is None or torch.device(device).type != GPU.type:
             return function(*args, **given)
-        if function in (torch.tensor, torch.as_tensor):  # of numbers that may themselves be there
+        if function in (torch.tensor, torch.as_tensor, torch.arange, torch.full):  # of numbers that may be there
             data = tree_map(lambda one: one.item() if isinstance(one, OnGpu) else one, args)
-            return _moved(function(*data, **{**given, "device": "cpu"}), GPU)
+            made = function(*data, **{**given, "device": "cpu"})
+            is_sent = function in (torch.tensor, torch.as_tensor) and made.numel()
+            return _moved(made, GPU) if is_sent else OnGpu(made)
         if here:
             del given["device"]
             return function(*args, **given)
@@ -220,6 +300,40 @@ def _made(value, dtype: torch.dtype | None) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else OnGpu(torch.tensor(value, dtype=dtype))
 
 
+class _Attention(torch.autograd.Function):
+    """Scaled dot-product attention by its formula, as one kernel forward and one backward."""
+
+    @staticmethod
+    def forward(ctx, *given):
+        _now.kernels["attention"] += 1
+        ctx.given = given
+        return OnGpu(_formula(*_same(given[:4]), *given[4:]))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        _now.kernels["attention backward"] += 1
+        tensors = [None if one is None else one.detach() for one in _same((*ctx.given[:4], gradient))]
+        inputs = [one.requires_grad_() for one in tensors[:3]]
+        with torch.enable_grad():
+            output = _formula(*inputs, tensors[3], *ctx.given[4:])
+        return *map(OnGpu, torch.autograd.grad(output, inputs, tensors[4])), None, None, None
+
+
+def _same(tensors):
+    """The numbers of tensors; of all or of none."""
+    real = tree_map(_real, tensors)
+    return tree_map(_shape, real) if any(one is not None and one.is_meta for one in real) else real
+
+
+def _formula(query, key, value, mask, is_causal: bool, scale: float) -> torch.Tensor:
+    logits = query @ key.transpose(-2, -1) * scale
+    if is_causal:
+        mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+    if mask is not None:
+        logits = logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask
+    return logits.softmax(-1) @ value
+
+
 def _attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -230,35 +344,67 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Scaled dot-product attention by its formula; torch would make its mask without asking the stand-in."""
+    """torch's function; it would make its mask without asking the stand-in."""
+    if not isinstance(query, OnGpu):
+        return _ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     assert not dropout_p, "no test trains with dropout"
+    assert attn_mask is None or isinstance(attn_mask, OnGpu)
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+        query, key, value = (one.to(dtype) for one in (query, key, value))
+        attn_mask = attn_mask.to(dtype) if attn_mask is not None and attn_mask.is_floating_point() else attn_mask
     if enable_gqa:
         key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
-    logits = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = OnGpu(torch.ones(logits.shape[-2:], dtype=torch.bool).tril())
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        logits = logits.masked_fill(~attn_mask, float("-inf"))
-    elif attn_mask is not None:
-        logits = logits + attn_mask
-    return logits.softmax(-1) @ value
+    if query.dtype != key.dtype or (attn_mask is not None and attn_mask.dtype not in (torch.bool, query.dtype)):
+        raise RuntimeError(f"attention of {query.dtype} and {key.dtype} under a mask of {attn_mask.dtype}")
+    with torch.autocast("cuda", enabled=False):
+        return _Attention.apply(
+            query, key, value, attn_mask, is_causal, query.shape[-1] ** -0.5 if scale is None else scale
+        )
+
+
+def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """torch's function; it would add the bias apart for what it takes the stand-in for."""
+    if not isinstance(input, OnGpu) or input.dim() < 3:
+        return _LINEAR(input, weight, bias)
+    return _LINEAR(input.flatten(0, -2), weight, bias).unflatten(0, input.shape[:-1])
+
+
+_ATTENTION, _LINEAR = functional.scaled_dot_product_attention, functional.linear
+
+
+def _set_data(tensor: OnGpu, value: OnGpu) -> None:
+    torch.Tensor.data.__set__(tensor, value)
+    tensor.numbers = value.numbers
 
 
 _MOVES = {
     torch.Tensor.to: _to,
     torch.Tensor.cpu: lambda tensor: _moved(tensor, torch.device("cpu")),
-    torch.Tensor.pin_memory: lambda tensor, *_: tensor,
+    torch.Tensor.pin_memory: lambda tensor, *_: _now.pin(tensor),
     torch.Tensor.cuda: lambda tensor, *_, **given: _moved(tensor, GPU, wait=not given.get("non_blocking")),
 }
 _ON_IT = {
     torch.Tensor.numpy: _no_numpy,
     torch.Tensor.__array__: _no_numpy,
     torch.Tensor.tolist: _listed,
+    torch.Tensor.data.__set__: _set_data,
     torch.Tensor.__getitem__: _indexed(torch.Tensor.__getitem__),
     torch.Tensor.__setitem__: _indexed(torch.Tensor.__setitem__),
     torch.where: _where,
-    torch.nn.functional.scaled_dot_product_attention: _attention,
 }
+
+
+def _empty(size: Sequence[int], *, dtype: torch.dtype | None = None, **_: object) -> OnGpu:
+    """For what torch itself makes on the device, as a gradient of zeros."""
+    return OnGpu(torch.empty(size, dtype=dtype))
+
+
+def _lend_guard() -> None:
+    """Device guards of torch for what it takes the stand-in for: those of ``meta``, which do nothing."""
+    c10 = ctypes.CDLL(str(next((Path(torch.__file__).parent / "lib").glob("*c10.*"))))
+    guards = (ctypes.c_void_p * 16).in_dll(c10, "_ZN3c104impl26device_guard_impl_registryE")
+    guards[9] = guards[9] or guards[14]  # numbers of ``c10::DeviceType``
 
 
 @contextmanager
@@ -284,6 +430,12 @@ def stand_in_gpu() -> Iterator[Gpu]:
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, answer=answer, **__: answer))
         stream = types.SimpleNamespace(is_capturing=lambda: False)
         stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", lambda *_: stream))
+        _lend_guard()
+        factories = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
+        factories.impl("empty.memory_format", _empty, "XLA")
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(mock.patch.object(functional, "scaled_dot_product_attention", _attention))
+        stack.enter_context(mock.patch.object(functional, "linear", _linear))
         stack.enter_context(_Placement())
         # A parameter becomes another object: data of one kind cannot be set to data of the other.
         overwrite = torch.__future__.get_overwrite_module_params_on_conversion()

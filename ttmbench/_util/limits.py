@@ -21,24 +21,24 @@ DEFAULTS: dict[str, int] = {
     "array_free": 256_000_000,  # bytes that need no such ratio: equal scores pack well
     "array_members": 10_000,  # arrays in one file
     "download_bytes": 256 << 30,  # of a file whose size neither its server nor its task file states
-    "archive_files": 1_000_000,
+    "archive_files": 1_000_000,  # files in an archive
     "archive_bytes": 256 << 30,  # of all files of an archive together
     "archive_ratio": 100,  # bytes unpacked for each byte packed, beyond archive_free
-    "archive_free": 64 << 20,
-    "image_pixels": 89_000_000,  # width times height
+    "archive_free": 64 << 20,  # bytes that need no such ratio
+    "image_pixels": 89_000_000,  # width times height; at most 178,000,000, where Pillow refuses
     "image_bytes": 500_000_000,  # of one encoded image
     "image_aspect": 100,  # longer side by shorter side: models scale the shorter one up
-    "video_frames": 1_000_000,
+    "video_frames": 1_000_000,  # of a video
     "jpeg_scans": 100,  # passes over a JPEG's pixels; encoders write about ten
     "table_bytes": 2_000_000_000,  # of a parquet file, decoded, that packs more than table_ratio to one
-    "table_ratio": 20,
+    "table_ratio": 20,  # bytes unpacked for each byte packed
     "remote_files": 100_000,  # below an address such as s3://bucket/results
     "remote_bytes": 100_000_000_000,  # fetched from there for one command
     "answer_bytes": 32 << 20,  # of one answer of a model behind a server
     "captions": 10_000,  # in a group
     "groups": 10_000_000,  # that a task file may promise
     "rendered_groups": 100_000,  # drawn for one task
-    "caption_characters": 100_000,
+    "caption_characters": 100_000,  # of a caption, an id or an image name
     "plugin_items": 10_000,  # that a plugin registers through one hook
     "message_characters": 2_000,  # of one line on the terminal or in results
 }

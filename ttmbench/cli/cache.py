@@ -159,7 +159,7 @@ def _print_items(items: Sequence[Item], title: str) -> None:
         ]
         for item in items
     ]
-    print_table([*columns, TableColumn("name")], rows)
+    print_table([*columns, TableColumn("name", importance=1)], rows)
 
 
 def _warn_outdated(items: Sequence[Item]) -> None:

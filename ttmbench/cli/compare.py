@@ -29,6 +29,7 @@ HEAD = (
     *("task", "metric", "filter", "baseline", "other", "difference", "95% interval", "p", "p (Holm)", "won", "lost"),
     "groups",
 )
+_IMPORTANCE = {"baseline": 2, "other": 2, "difference": 3, "95% interval": 1, "p (Holm)": 2}
 _PART = "compared on a part of its groups, so this is not a result for the task"
 
 
@@ -152,7 +153,9 @@ def _cells(row: Row, tracks: Tracks) -> list[str]:
 
 def _print(comparison: Row, tracks: Tracks) -> None:
     baseline, other = comparison["names"]
-    columns = [TableColumn(name, "key" if index < 3 else "number") for index, name in enumerate(HEAD)]
+    columns = [
+        TableColumn(name, "key" if index < 3 else "number", _IMPORTANCE.get(name, 0)) for index, name in enumerate(HEAD)
+    ]
     smallest = {row["task"]: row["smallest_difference"] for row in comparison["rows"] if "cells" not in row}
     caption = "The smallest difference that could be significant: " + ", ".join(
         f"{task} {'none' if value is None else f'{100 * value:.2f}'}" for task, value in smallest.items()

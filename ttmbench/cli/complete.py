@@ -29,7 +29,7 @@ def parser_for(first: str) -> argparse.ArgumentParser:
         completers |= dict.fromkeys(("model", "models"), _completer(_models))
         completers["methods"] = _completer(_methods)
         if command.prog.endswith(" show"):
-            completers["name"] = _completer(lambda: {*_tasks(), *_models(), *_methods()})
+            completers["name"] = _completer(lambda: {*_tasks(), *_models(), *_methods(every=True)})
         if command.prog.endswith(" doctor"):
             completers["names"] = _completer(lambda: {*_tasks(), *_models()})
         for action in command._actions:
@@ -54,11 +54,11 @@ def _models() -> Iterable[str]:
     return build_registry([]).adapters
 
 
-def _methods() -> Iterable[str]:
-    """Names of test-time methods."""
+def _methods(every: bool = False) -> Iterable[str]:
+    """Names of test-time methods; of those that are commands of their own only if ``every`` is meant."""
     from ttmbench.plugins.registry import build_registry
 
-    return build_registry([]).methods
+    return [name for name, (spec, _) in build_registry([]).methods.items() if every or not spec.is_finetuning]
 
 
 def _completer(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:

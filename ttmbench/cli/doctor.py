@@ -23,6 +23,7 @@ from ttmbench.cache.maintenance import list_items
 from ttmbench.cli.options import add_data_files
 from ttmbench.data.availability import DataLocation, amount
 from ttmbench.data.catalog import all_tasks, is_named, select_tasks
+from ttmbench.data.hub_tables import datasets_cache
 from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile
@@ -224,11 +225,11 @@ def _environment(data_dir: Path) -> _Environment:
     """Versions (None for an absent package), devices, folders, and whether a token is set."""
     from huggingface_hub import constants
 
-    prepared, cache = os.environ.get("HF_DATASETS_CACHE"), cache_folder(None)
+    cache = cache_folder(None)
     folders = {
         "data folder": _folder(data_dir),
         "hub cache": _folder(Path(constants.HF_HUB_CACHE)),
-        "datasets cache": _folder(Path(prepared) if prepared else Path(constants.HF_HOME) / "datasets"),
+        "datasets cache": _folder(datasets_cache()),
     }
     if cache is not None:
         folders["score cache"] = {**_folder(cache), "outdated_bytes": 0}

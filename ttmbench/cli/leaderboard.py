@@ -10,8 +10,9 @@ from ttmbench._util.console import echo
 from ttmbench._util.files import to_json, write_text
 from ttmbench.errors import UsageError
 from ttmbench.report import leaderboard as formats
+from ttmbench.report.board import print_board
 from ttmbench.report.html.board_page import to_html
-from ttmbench.report.html.site import check_place, write_site
+from ttmbench.report.html.site_files import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
 from ttmbench.reproduce.beside_runs import published_beside_runs
 
@@ -51,7 +52,7 @@ def leaderboard(options: argparse.Namespace) -> int:
         "leaderboard.tex": formats.to_latex(board, options.cost),
         "leaderboard.html": to_html(board, made),
     }
-    echo(texts["leaderboard.md"])
+    print_board(board, options.cost)
     _print_skipped(board)
     for name, text in texts.items():
         write_text(target / name, text)

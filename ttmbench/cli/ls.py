@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ttmbench._util.console import echo
 from ttmbench.cli.options import add_task_files
 from ttmbench.data.catalog import all_tasks
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.types import AdapterSpec
 
@@ -19,7 +20,7 @@ Row = dict[str, object]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench ls``."""
     parser.add_argument("kind", choices=tuple(_ROWS), metavar="KIND", help=f"One of {', '.join(_ROWS)}")
-    parser.add_argument("--long", action="store_true", help="Show all columns for tasks, models and methods")
+    parser.add_argument("--long", action="store_true", help="Show everything about each name")
     parser.add_argument("--json", action="store_true", help="Print JSON with all columns")
     add_task_files(parser)
 
@@ -31,13 +32,23 @@ def ls(options: argparse.Namespace) -> int:
 
 def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False, as_json: bool = False) -> int:
     """Print all names of a kind; returns the exit code."""
-    rows = _ROWS[kind](build_registry(include_path, quiet=kind == "plugins"))
+    registry = build_registry(include_path, quiet=kind == "plugins")
+    by_benchmark = kind == "tasks" and not (is_long or as_json)
+    rows = _by_benchmark(registry) if by_benchmark else _ROWS[kind](registry)
     if as_json:
         echo(json.dumps(rows, indent=2))
+    elif is_long:
+        from ttmbench.cli.pages import print_facts
+
+        for row in rows:
+            print_facts({name.replace("_", " "): _text(row, name, is_long) for name in row})
+            echo()
     elif rows:
         from ttmbench.report.table import TableColumn, print_table  # rich is not needed for JSON
 
-        names = [name for name in rows[0] if is_long or name not in _LONG.get(kind, ())]
+        if kind == "tags":
+            rows = [{**row, "tasks": _count(row["tasks"])} for row in rows]
+        names = [name for name in rows[-1] if name not in _LONG.get(kind, ())]
         columns = [
             TableColumn(
                 "method" if (kind, name) == ("methods", "name") else name.replace("_", " "),
@@ -45,23 +56,46 @@ def print_kind(kind: str, include_path: Sequence[str], *, is_long: bool = False,
             )
             for name in names
         ]
-        print_table(columns, [[_text(row, name) for name in names] for row in rows])
+        cells = (
+            [_text(row, name, is_long) for name in names] if len(row) > 1 else list(map(str, row.values()))
+            for row in rows
+        )
+        print_table(columns, list(cells))
     return 0
 
 
+def _by_benchmark(registry: Registry) -> list[Row]:
+    """Tasks and whether their data are available offline, below a row with the name of their benchmark."""
+    from ttmbench.cli.doctor import check_task
+    from ttmbench.data.benchmarks import benchmark_of, benchmarks
+    from ttmbench.data.paths import data_folder
+
+    tasks, folder = all_tasks(registry), data_folder()
+    found = {name: benchmark_of(name) for name in tasks}
+    listed: list[Row] = []
+    for benchmark in (*benchmarks(), None):
+        names = [name for name in tasks if found[name] == benchmark]
+        if names:
+            listed.append({"": "Other tasks" if benchmark is None else f"{benchmark.title}: {benchmark.tests}"})
+        for name in names:
+            listed.append({**_task(tasks[name].spec), "data": check_task(registry, tasks[name], folder).state})
+    return listed
+
+
 def _tasks(registry: Registry) -> list[Row]:
-    return [
-        {
-            "task": name,
-            "shape": "global" if file.spec.is_global else file.spec.extent,
-            "kind": file.spec.kind,
-            "groups": file.spec.group.n_groups,
-            "gated": file.spec.gated,
-            "tags": file.spec.tag,
-            "description": file.spec.description,
-        }
-        for name, file in all_tasks(registry).items()
-    ]
+    return [_task(file.spec) for file in all_tasks(registry).values()]
+
+
+def _task(spec: TaskSpec) -> Row:
+    return {
+        "task": spec.task,
+        "shape": "global" if spec.is_global else spec.extent,
+        "kind": spec.kind,
+        "groups": spec.group.n_groups,
+        "gated": spec.gated,
+        "tags": spec.tag,
+        "description": spec.description,
+    }
 
 
 def _models(registry: Registry) -> list[Row]:
@@ -155,20 +189,26 @@ _ROWS = {
     "plugins": _plugins,
 }
 _LONG = {
-    "tasks": ("kind", "tags", "description"),
-    "models": ("aliases", "plugin", "license", "extra", "note"),
-    "methods": ("reset", "track", "order_dependent", "assumes_matching", "plugin", "summary"),
+    "tasks": ("kind", "gated", "tags", "description"),
+    "models": ("aliases", "plugin", "license", "gated", "extra", "note"),
+    "methods": ("reset", "order_dependent", "assumes_matching", "plugin", "summary"),
 }
-"""Columns that only ``--long`` shows."""
+"""What only ``--long`` and ``--json`` show."""
 _KINDS = {"groups": "number", "size": "number"}
 
 
-def _text(row: Row, name: str) -> str:
+def _text(row: Row, name: str, is_long: bool) -> str:
     """A cell of the table. That a method needs gradients too is said by the column ``trains``."""
     value = row[name]
+    if name == "reference" and not is_long:
+        return _cell(str(value).removeprefix("arXiv:"))
     if name == "needs" and isinstance(value, list):
         value = [need for need in value if need != "gradients"] or value
     return _cell(value)
+
+
+def _count(names: object) -> int:
+    return len(names) if isinstance(names, list) else 0
 
 
 def _cell(value: object) -> str:

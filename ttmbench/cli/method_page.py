@@ -20,8 +20,8 @@ _NEEDS = {
     "caption_texts": "the texts of captions, to be encoded in other words",
     "caption_embeddings": "gradients of a caption's token embeddings",
     "reward_model": "a second model",
-    "labels": "labels: an upper bound, not a result",
-    "random_labels": "random labels: a control",
+    "labels": "labels",
+    "random_labels": "random labels",
 }
 _SCOPES = {
     "row": "one image's answer depends on its own scores alone",
@@ -29,6 +29,11 @@ _SCOPES = {
     "batch": "one image's answer depends on the groups of its batch",
     "stream": "one image's answer depends on all groups that were met before",
     "task": "one image's answer depends on the whole task (transductive)",
+}
+_TRACKS = {
+    "oracle": "oracle: an upper bound, not a result",
+    "supervised": "supervised: numbers of its weights rank apart, whatever follows",
+    None: "none: a control, which ranks nowhere",
 }
 _RESETS = {
     "group": "restored before each group (episodic)",
@@ -59,7 +64,9 @@ def print_page(spec: MethodSpec, plugin: str) -> None:
     print_wrapped(f"{spec.name}: {spec.summary}" if spec.summary else spec.name)
     has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
     option = "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
-    for text in () if spec.is_ttm else _paragraphs(spec):
+    if spec.is_finetuning:
+        option = "ttmbench finetune --finetune_args NAME=VALUE"
+    for text in () if spec.is_ttm or spec.is_finetuning else _paragraphs(spec):
         echo()
         print_wrapped(text)
     echo()
@@ -72,7 +79,7 @@ def print_page(spec: MethodSpec, plugin: str) -> None:
         "order": "the order of the groups changes its scores" if spec.order_dependent else "of the groups: no effect",
         "matching": "assumes that each caption belongs to one image" if spec.assumes_matching else "not assumed",
         "scores": _scores(spec),
-        "track": spec.track,
+        "track": _TRACKS.get(spec.track, spec.track),
         "baseline": _baseline(spec),
         **({} if settings else {"arguments": "none"}),
     }
@@ -96,7 +103,7 @@ def _paragraphs(spec: MethodSpec) -> list[str]:
 
 def _scores(spec: MethodSpec) -> str:
     kind = "logits" if spec.gives_logits else "no logits, so that their calibration means nothing"
-    if not spec.trains:
+    if not spec.trains or spec.is_finetuning:
         return kind
     return f"{kind}, {'before' if spec.scores_before_update else 'after'} the update that a group causes"
 

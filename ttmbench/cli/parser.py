@@ -32,7 +32,7 @@ COMMAND_GROUPS = {
         "ls": "List tasks, models, methods, metrics and other names",
         "show": "Print all details for a task, model or method",
         "download": "Download the data and weights that --offline needs",
-        "prepare": "Write a task's rows from a file of its owner's",
+        "prepare": "Convert a dataset's original file to task rows",
         "validate": "Check task files and their data, or submitted results",
         "doctor": "Check which tasks and models are available locally",
         "cache": "Inspect and clean the score cache",

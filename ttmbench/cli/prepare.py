@@ -1,4 +1,4 @@
-"""``ttmbench prepare``: files of rows made from files of their owners that are not read as they are."""
+"""``ttmbench prepare``: converts original files that cannot be read directly into rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ttmbench.plugins.registry import build_registry
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench prepare``."""
-    parser.add_argument("task", metavar="TASK", help="Task whose file says how its rows are made")
+    parser.add_argument("task", metavar="TASK", help="Task to prepare")
     add_data_files(parser)
 
 

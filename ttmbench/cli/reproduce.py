@@ -13,9 +13,12 @@ from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.files import to_json, write_text
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_data_files, count
+from ttmbench.data.availability import amount
 from ttmbench.errors import AssertionNotMet, UsageError
+from ttmbench.evaluator.cards import SOURCE
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.table import NOTHING, TableColumn, print_line, print_table
+from ttmbench.reproduce.estimate import Estimate, estimates, weights
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
@@ -66,7 +69,7 @@ def reproduce(options: argparse.Namespace) -> int:
         common = {key: getattr(options, key) for key in _PASSED_ON if getattr(options, key)}
         planned = list(plan(table, rows, registry, {**common, "output_path": str(folder)}))
         if options.dry_run:
-            return _show_plan(planned, models)
+            return _show_plan(planned, models, registry)
         failures = _run(planned, models)
         rows = _compare(table, folder, registry)
     _print(table, rows, with_ours=True)
@@ -103,7 +106,8 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
     return compare(table, documents, registry)
 
 
-def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
+def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str], registry: Registry) -> int:
+    """Print the commands, and below them, as comments of the shell, what each of them takes."""
     for run in planned:
         paid = run in skipped_for_money(planned, named)
         for command in run.commands[:-1]:
@@ -111,7 +115,33 @@ def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
         echo(run.command + ("  # uses a paid server: --run needs --models with its name" if paid else ""))
     if not planned:
         echo("nothing is missing")
+        return 0
+    card, cells, sizes = _card(), list[Estimate](), dict[str, int]()
+    for run in planned:
+        what, size = weights(run, registry)
+        sizes[f"{run.settings['model']} {run.settings['model_args']}"] = size
+        echo(f"# {run.settings['model']}: {what}")
+        for cell in estimates(run, registry, card):
+            cells.append(cell)
+            echo(f"#   {cell.words}")
+    known = [cell.hours for cell in cells if cell.hours is not None]
+    hours = (
+        f"at most {sum(known):.2g} hours for {len(known)} of {len(cells)} cells on {card}" if known else "hours unknown"
+    )
+    total = sum(sizes.values())
+    echo(f"# in all: {hours}{f'; weights {amount(total)} to download, as far as known' if total else ''}")
+    for page in dict.fromkeys(page for cell in cells for page in cell.gated):
+        echo(f"# terms to accept first: {page}")
+    if known:
+        echo(f"# hours: operations are counted; rates are assumed shares of the peaks in {SOURCE}, not measured")
     return 0
+
+
+def _card() -> str | None:
+    """The name of the first GPU; None without one."""
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
 def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:
@@ -154,9 +184,12 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
     has_tracks = len({row.number.track for row in rows}) > 1
     keys = ("model", *(("track",) if has_tracks else ()), "method: metric")
     columns = [TableColumn("task", "heading"), *(TableColumn(name, "key") for name in keys)]
-    numbers = ("published", "ours", "difference", "allowed", "groups")
-    columns += [TableColumn(name, "number") for name in numbers[: None if with_ours else 1]]
-    columns.append(TableColumn("verdict" if with_ours else "here"))
+    columns.append(TableColumn("published", "number", 1))
+    if with_ours:
+        columns += [TableColumn("ours", "number", 1), TableColumn("verdict", importance=2)]
+        columns += [TableColumn(name, "number") for name in ("difference", "allowed", "groups")]
+    else:
+        columns.append(TableColumn("here"))
     shown, above = [], ""
     for row in rows:
         number = row.number
@@ -165,9 +198,7 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
         cells += [str(number.track).replace("_", " ")] if has_tracks else []
         cells.append(f"{number.column.name}: {number.metric.replace('_', ' ')}")
         cells.append(_percent(number.measured.value, number.measured.std, spec.decimals))
-        if with_ours:
-            cells += _ours(row, spec.decimals)
-        shown.append([*cells, row.verdict if with_ours else _here(row, table)])
+        shown.append([*cells, *(_ours(row, spec.decimals) if with_ours else (_here(row, table),))])
     print_table(columns, shown)
     for line in _remarks(table, rows):
         console.print(plain(line), soft_wrap=True)
@@ -177,13 +208,14 @@ def _print(table: PublishedTable, rows: Sequence[ComparedRow], *, with_ours: boo
 
 
 def _ours(row: ComparedRow, decimals: int) -> list[str]:
+    """The cells of a row from our number on."""
     if row.ours is None:
-        return [NOTHING] * 4
+        return [NOTHING, row.verdict, *[NOTHING] * 3]
     ours = row.ours.measured
     points = round(100 * (ours.value - row.number.measured.value), decimals)
     difference = f"{points or 0:+.{decimals}f}"
     allowed = NOTHING if row.allowed is None else f"{100 * row.allowed:.{max(2, decimals)}f}"
-    return [_percent(ours.value, ours.std, decimals), difference, allowed, row.ours.extent.words]
+    return [_percent(ours.value, ours.std, decimals), row.verdict, difference, allowed, row.ours.extent.words]
 
 
 def _here(row: ComparedRow, table: PublishedTable) -> str:

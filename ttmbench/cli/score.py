@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", metavar="NAME", help="Task that the scores belong to (default: shape from the file)")
     parser.add_argument("--output_path", "-o", metavar="DIR|x.json", help="Results directory or file")
     parser.add_argument("--logit_scale", metavar="X", type=float, default=1.0, help="Scale for embedding products")
-    choice = "Per-sample results are of forced choices (answers in words), not of scores"
+    choice = "Read per-sample results as forced choices, not as scores"
     parser.add_argument("--choice", action="store_true", help=choice)
     add_task_files(parser)
     limit = "Number of groups in the file, from the start of the task"

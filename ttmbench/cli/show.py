@@ -21,7 +21,7 @@ from ttmbench.types import Record
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench show``."""
     parser.add_argument("name", metavar="TASK|MODEL|METHOD", help="Task, model or test-time method")
-    parser.add_argument("--published", action="store_true", help="List every number that is published about it")
+    parser.add_argument("--published", action="store_true", help="List all published numbers")
     parser.add_argument("--json", action="store_true", help="Print JSON with every field")
     add_task_files(parser)
 

@@ -21,13 +21,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench submit``."""
     add = parser.add_argument
     add("result", metavar="RESULT", help="Results file, or directory with one, of a run with --save_scores")
-    add("--repository", metavar="DIR", default=".", help="Checkout or folder that takes it")
-    add("--branch", metavar="NAME", help="Also make this branch in the checkout and commit the files there")
-    weights = "Where others get the weights (default: as the run states)"
+    add("--repository", metavar="DIR", default=".", help="Checkout or directory to copy the run to")
+    add("--branch", metavar="NAME", help="Create this branch in the checkout and commit the files")
+    weights = "Public location of the weights (default: from the run)"
     add("--weights", dest="weights_url", metavar="URL|ID@COMMIT", help=weights)
-    add("--contact", metavar="TEXT", help="Whom to ask, as you want to be named in public")
-    add("--note", metavar="TEXT", help="What readers should know of the run")
-    files = f"Where files above {MOST_BYTES // 10**6} MB are, which are not copied"
+    add("--contact", metavar="TEXT", help="Public contact for questions")
+    add("--note", metavar="TEXT", help="Remark for readers")
+    files = f"Location of files above {MOST_BYTES // 10**6} MB, which are not copied"
     add("--files", dest="files_url", metavar="URL", help=files)
     add("--allow_unchecked", action="store_true", help="Also submit numbers that cannot be checked here")
     add_data_files(parser)

@@ -158,7 +158,7 @@ def _dry_run(planned: Sequence[PlannedCell], root: Path | None) -> int:
     columns = [
         TableColumn("cell", "key"),
         TableColumn("folder", "key"),
-        *(TableColumn(name, "number") for name in names),
+        *(TableColumn(name, "number", int(name in ("units", "seconds"))) for name in names),
     ]
     caption = "TTM: iterations over all seeds x epochs. Unit: what a worker runs at a time."
     caption += " Methods: x seeds, where these give different scores." if has_methods else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -171,15 +172,23 @@ def has_tables(options: HuggingfaceOptions, folder: Path) -> bool:
     return any(path.is_file() for path in folder.rglob("state.json" if options.saved else "*.parquet"))
 
 
+def datasets_cache() -> Path:
+    """The folder of prepared datasets, as ``datasets`` finds it."""
+    from huggingface_hub import constants
+
+    prepared = os.environ.get("HF_DATASETS_CACHE")
+    return Path(prepared).expanduser() if prepared else Path(constants.HF_HOME) / "datasets"
+
+
 def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
     """Whether the cache of ``datasets``, which does not distinguish revisions, has this dataset."""
-    from datasets import config
-    from datasets.naming import camelcase_to_snakecase
-
-    if options.data_files is not None or options.revision is not None:
+    prepared = datasets_cache()
+    if options.data_files is not None or options.revision is not None or not prepared.is_dir():
         return False
+    from datasets.naming import camelcase_to_snakecase  # takes a second
+
     *owner, name = options.path.split("/")
-    root = Path(config.HF_DATASETS_CACHE) / "___".join([*owner, camelcase_to_snakecase(name)])
+    root = prepared / "___".join([*owner, camelcase_to_snakecase(name)])
     return any(root.glob("*/*/*/dataset_info.json"))
 
 

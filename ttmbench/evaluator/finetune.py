@@ -58,6 +58,7 @@ from ttmbench.ttm.supervised import (
 from ttmbench.types import Group, Record
 
 STATE, LOCK = ".finetune", "lock"
+FINETUNED = "finetuned"  # the method
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def _record(
         "schema_version": SCHEMA_VERSION,
         "kind": KIND,
         "status": "running",
-        "track": "supervised",
+        "track": registry.method(FINETUNED).track,
         "tasks": [*([] if earlier is None else earlier["tasks"]), *tasks],
         "trained_on": list(dict.fromkeys(seen)) or None,
         **training,

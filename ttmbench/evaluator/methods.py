@@ -43,6 +43,9 @@ def check_methods(
                 f"--method_args {key}: must be METHOD.KEY with a method of the run ({', '.join(config.methods)}); add "
                 "the method to --methods, or leave the setting out"
             )
+    for name in config.methods:
+        if registry.method(name).is_finetuning:
+            raise UsageError(f"--methods {name}: 'ttmbench finetune' trains on labels; evaluate the weights it writes")
     reference_tasks(registry, config)
     _check_left(config, [registry.method(name) for name in config.methods])
     for name in config.methods:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated
 
+from pydantic import BaseModel
+
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.plugins.arguments import Argument, arguments_of, checked_arguments
@@ -32,7 +34,12 @@ def checked_settings(spec: MethodSpec, given: Mapping[str, object]) -> dict[str,
 
 def arguments(spec: MethodSpec) -> list[Argument]:
     """The settings of a method in the order of its signature; UsageError if its function cannot be read."""
-    declared = list(_of_config()) if spec.is_ttm else _of_function(spec)
+    if spec.is_finetuning:
+        from ttmbench.ttm.supervised import FinetuneConfig  # for its page alone
+
+        declared = list(_of_config(FinetuneConfig))
+    else:
+        declared = list(_of_config(TTMConfig)) if spec.is_ttm else _of_function(spec)
     names = [argument.name for argument in declared]
     for stated in (*spec.settings, *spec.sources):
         if stated not in names:
@@ -66,7 +73,7 @@ def _of_function(spec: MethodSpec) -> list[Argument]:
     return arguments_of(function, settings, spec.target)
 
 
-def _of_config() -> Iterator[Argument]:
-    for name, field in TTMConfig.model_fields.items():
+def _of_config(config: type[BaseModel]) -> Iterator[Argument]:
+    for name, field in config.model_fields.items():
         if name != "part_args":  # given as KIND.KEY
             yield Argument(name, Annotated[field.annotation, field], field.default, field.is_required())

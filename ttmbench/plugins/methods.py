@@ -70,6 +70,13 @@ METHODS: tuple[MethodSpec, ...] = (
         assumes_matching=True,
     ),
     _of_ttm(
+        "finetuned",
+        "ttmbench.ttm.supervised:train",
+        summary="a model finetuned on labelled groups: 'ttmbench finetune' writes its weights",
+        needs=("gradients", "labels"),
+        scope="row",
+    ),
+    _of_ttm(
         "selftrain",
         "ttmbench.ttm.algorithm:adapt",
         summary="control: TTM with each image's best caption in place of the matching",

@@ -37,7 +37,7 @@ ROW = (
     *("groups_of_task", "limited", "fingerprint", "data", "date", "source", "published", "seen", "trained_on"),
     *("disagrees", "from_file", "chance"),
 )
-_COST_COLUMNS = (
+COST_COLUMNS = (
     ("seconds", "seconds", 1.0),
     ("images/s", "images_per_second", 1.0),
     ("pairs/s", "pairs_per_second", 1.0),
@@ -347,13 +347,13 @@ def _tables(board: Leaderboard, cost: bool) -> list[TextTable]:
     for track, lines in tables(board.rows).items():
         columns = columns_of(lines)
         costs = [cost_of_line(board, line) for line in lines.values()] if cost else []
-        shown = [column for column in _COST_COLUMNS if any(of_line[column[1]] is not None for of_line in costs)]
+        shown = [column for column in COST_COLUMNS if any(of_line[column[1]] is not None for of_line in costs)]
         rows = [
             [
                 *who,
                 extent_of_line(line).words,
                 *(number_text(line.get(name)) + marks(line.get(name)) for name in columns),
-                *(_cost_text(costs[at][key], unit) for _, key, unit in shown),
+                *(cost_text(costs[at][key], unit) for _, key, unit in shown),
             ]
             for at, (who, line) in enumerate(lines.items())
         ]
@@ -362,6 +362,6 @@ def _tables(board: Leaderboard, cost: bool) -> list[TextTable]:
     return text_tables
 
 
-def _cost_text(value: float | None, unit: float) -> str:
+def cost_text(value: float | None, unit: float) -> str:
     """A number in its unit, to three digits."""
     return NOTHING if value is None else f"{value / unit:.3g}" if value < 1000 * unit else f"{value / unit:.0f}"

@@ -15,13 +15,11 @@ class PublishedSource:
     Attributes:
         title: of the paper or repository.
         url: where it can be read; None if unknown.
-        shows: what its columns are.
         rules: how it differs from a run here, such as in counting ties: a sentence by subject.
     """
 
     title: str
     url: str | None = None
-    shows: str = ""
     rules: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -33,10 +31,12 @@ class Published:
         numbers: under the names that tasks, metrics and models have here.
         sources: by `Number.file`.
         configs: task -> what its page states, under the keys of a task file; for a mean over tasks, of the first.
+        parameters: model -> how many it has, as its authors or other repositories state.
         notes: (`Number.file`, name of the model) -> what is uncertain about which model it is.
     """
 
     numbers: Sequence[Number] = ()
     sources: Mapping[str, PublishedSource] = field(default_factory=dict)
     configs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    parameters: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Tables in the terminal: as wide as it is, broken between columns and never inside a number."""
+"""Tables in the terminal: where one is too wide, its least important columns are dropped; no number is broken."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 
 NOTHING = "-"  # a cell without a value
 GAP = 2  # blanks between columns
-TEXT = 24  # width of a text column below which the table is broken into blocks
-KEYS = 0.6  # maximum fraction of the width for the columns that every block repeats
-LEAST = 8  # width of a key or a text in a block that would not fit otherwise
-LEAST_KEYS = 0.3  # minimum fraction of the width for keys when they are narrowed to avoid blocks
+TEXT = 24  # minimum width of a text column
+KEY = 12  # minimum width of a key
+LEAST = 8  # minimum width of a key or text column where a single column remains beside the keys
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,16 @@ class TableColumn:
 
     Attributes:
         name: its head.
-        kind: ``key`` names the row and is repeated in every block of a table that is too wide; ``heading`` is a key
-            shared by several rows, empty where it repeats, and becomes a separate row in a table that is too wide;
-            ``number`` is never broken and is aligned right; ``text`` may be broken between words.
+        kind: ``key`` names the row and is never dropped; ``heading`` is a key shared by several rows, empty where it
+            repeats, and becomes a separate row in a table that is too wide; ``number`` is never broken and is aligned
+            right; ``text`` may be broken between words.
+        importance: in a table that is too wide, columns of lower importance are dropped first, and of equal ones the
+            last.
     """
 
     name: str
     kind: str = "text"
+    importance: int = 0
 
 
 Cells = Sequence[str]
@@ -86,7 +88,7 @@ def print_table(
     caption: str = "",
     width: int | None = None,
 ) -> None:
-    """Print a table, and below it the names of columns that do not fit.
+    """Print a table, and below it the names of dropped columns.
 
     Args:
         columns: of the table.
@@ -105,35 +107,30 @@ def print_table(
 
     columns = [replace(column, name=shown(column.name)) for column in columns]
     rows = [[shown(cell) for cell in row] or [""] * len(columns) for row in rows]
-    blocks = lay_out(columns, rows, console.width)
+    shown_columns, cells, widths = lay_out(columns, rows, console.width)
     if title:
         console.print(shown(title), style="bold")
         console.print()
-    widest = 0
-    for number, (block_columns, cells, widths) in enumerate(blocks):
-        if number:
-            console.print()
-        head, body = plain_lines(block_columns, cells, widths, "─" if has_lines else "-")
-        if console.is_terminal:
-            console.print("\n".join(head), style="bold", soft_wrap=True)
-            console.print("\n".join(body), soft_wrap=True)
-        else:
-            echo("\n".join([*head, *body]))  # many times as fast
-        widest = max(widest, _total(widths))
-    printed = [id(column) for block_columns, _, _ in blocks for column in block_columns]
+    head, body = plain_lines(shown_columns, cells, widths, "─" if has_lines else "-")
+    if console.is_terminal:
+        console.print("\n".join(head), style="bold", soft_wrap=True)
+        console.print("\n".join(body), soft_wrap=True)
+    else:
+        echo("\n".join([*head, *body]))  # many times as fast
+    printed = [id(column) for column in shown_columns]
     omitted = [column.name for column in columns if column.kind != "heading" and id(column) not in printed]
     if omitted:
         too_wide = f"Columns that do not fit in {console.width} characters: {', '.join(omitted)}"
         caption = f"{caption}\n{too_wide}" if caption else too_wide
     if caption:
         console.print()
-        console.print(shown(caption), width=min(console.width, max(widest, 60)), style="dim")
+        console.print(shown(caption), width=min(console.width, max(_total(widths), 60)), style="dim")
 
 
 def plain_lines(
     columns: Sequence[TableColumn], rows: Sequence[Cells], widths: Sequence[int], rule: str
 ) -> tuple[list[str], list[str]]:
-    """The lines of a block: the head; and the line below it, made of ``rule``, with the rows.
+    """The lines of a table: the head; and the line below it, made of ``rule``, with the rows.
 
     >>> plain_lines([TableColumn("task", "key"), TableColumn("value", "number")], [["a", "1.5"]], [4, 5], "-")
     (['task  value'], ['-----------', 'a       1.5'])
@@ -161,47 +158,34 @@ def _joined(columns: Sequence[TableColumn], cells: Sequence[list[str]], widths: 
     return lines
 
 
-Block = tuple[list[TableColumn], list[list[str]], list[int]]
+Layout = tuple[list[TableColumn], list[list[str]], list[int]]
 """Columns, rows and the widths of the columns."""
 
 
-def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -> list[Block]:
-    """Break a table into blocks that fit in ``width``; a column that does not fit beside the keys is in none.
+def lay_out(columns: Sequence[TableColumn], rows: Sequence[Cells], width: int) -> Layout:
+    """Fit a table into ``width``: headings become rows, texts and keys are narrowed, and columns are dropped.
 
     >>> names = TableColumn("task", "key"), TableColumn("value", "number"), TableColumn("chance", "number")
-    >>> [[column.name for column in block] for block, _, _ in lay_out(names, [["shapes_color", "12.50", "50"]], 20)]
-    [['task', 'value'], ['task', 'chance']]
+    >>> [column.name for column in lay_out(names, [["shapes_color", "12.50", "50"]], 20)[0]]
+    ['task', 'value']
     """
-    whole = _fitted(columns, _natural(columns, rows), width, TEXT, ("text",))
-    if _total(whole) <= width:
-        return [(list(columns), [list(row) for row in rows], whole)]
-    columns, rows = _without_headings(columns, rows)
-    widths = _natural(columns, rows)
-    keys = [index for index, column in enumerate(columns) if column.kind == "key"]
-    others = [index for index in range(len(columns)) if index not in keys]
-    room = width - sum(GAP + (min(widths[i], TEXT) if columns[i].kind == "text" else widths[i]) for i in others)
-    for_keys = room if room >= LEAST_KEYS * width else int(KEYS * width)
-    narrow = _fitted([columns[index] for index in keys], [widths[index] for index in keys], for_keys, 1, ("key",))
-    for index, key_width in zip(keys, narrow, strict=True):
-        widths[index] = key_width
-
-    def fitted(block: Sequence[int], least: int, *kinds: str) -> list[int]:
-        return _fitted([columns[index] for index in block], [widths[index] for index in block], width, least, kinds)
-
-    blocks: list[list[int]] = []
-    for index in others:
-        if _total(fitted([*keys, index], LEAST, "key", "text")) > width:
-            continue
-        if not blocks or _total(fitted([*blocks[-1], index], TEXT, "text")) > width:
-            blocks.append(list(keys))
-        blocks[-1].append(index)
-    laid_out = []
-    for block in blocks or [keys]:
-        final = fitted(block, TEXT, "text")
-        final = final if _total(final) <= width else fitted(block, LEAST, "key", "text")
-        cells = [list(row) if _spans(row, columns) else [row[index] for index in block] for row in rows]
-        laid_out.append(([columns[index] for index in block], cells, final))
-    return laid_out
+    widths = _fitted(columns, _natural(columns, rows), width, TEXT, "text")
+    if _total(widths) <= width:
+        return list(columns), [list(row) for row in rows], widths
+    columns, cells = _without_headings(columns, rows)
+    while True:
+        droppable = [at for at, column in enumerate(columns) if column.kind != "key"]
+        is_last = len(droppable) == 1
+        widths = _fitted(columns, _natural(columns, cells), width, TEXT, "text")
+        widths = _fitted(columns, widths, width, LEAST if is_last else KEY, "key")
+        widths = _fitted(columns, widths, width, LEAST, "text") if is_last else widths
+        if _total(widths) <= width:
+            return columns, cells, widths
+        if not droppable:
+            return columns, cells, _fitted(columns, widths, width, 1, "key")
+        drop = min(droppable, key=lambda at: (columns[at].importance, -at))
+        cells = [row if _spans(row, columns) else [*row[:drop], *row[drop + 1 :]] for row in cells]
+        columns = [*columns[:drop], *columns[drop + 1 :]]
 
 
 def _spans(row: Cells, columns: Sequence[TableColumn]) -> bool:
@@ -218,13 +202,11 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _fitted(
-    columns: Sequence[TableColumn], widths: Sequence[int], room: int, least: int, kinds: Sequence[str]
-) -> list[int]:
-    """Widths that fit into ``room`` if possible: columns of some kinds are narrowed, the widest first."""
+def _fitted(columns: Sequence[TableColumn], widths: Sequence[int], room: int, least: int, kind: str) -> list[int]:
+    """Widths that fit into ``room`` if possible: columns of a kind are narrowed, the widest first."""
     fitted = list(widths)
     while _total(fitted) > room:
-        wide = [at for at, column in enumerate(columns) if column.kind in kinds and fitted[at] > least]
+        wide = [at for at, column in enumerate(columns) if column.kind == kind and fitted[at] > least]
         if not wide:
             break
         fitted[max(wide, key=fitted.__getitem__)] -= 1

@@ -97,8 +97,8 @@ def headline(metrics: Container[str], is_global: bool) -> tuple[str, str]:
 
 def _print_summary(document: ResultsDocument, numbers: Sequence[Number], width: int | None) -> None:
     """One row per task and method; two for methods whose scores are numbers without matching too."""
-    heads = ("value", "gain", "relative", "error\nred.", "chance", "ties")
-    columns = [TableColumn("", "key"), *(TableColumn(name, "number") for name in heads)]
+    heads = {"value": 3, "gain": 1, "relative": 0, "error\nred.": 0, "chance": 2, "ties": 0}
+    columns = [TableColumn("", "key"), *(TableColumn(name, "number", rank) for name, rank in heads.items())]
     rows: list[list[str]] = []
     for task in document.results:
         of_task = {(row.metric, row.filter): row for row in numbers if row.task == task}
@@ -171,8 +171,9 @@ def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: 
         else {(row.task, key_of(row.metric, row.filter)): row for row in document.baseline.rows}
     )
     columns = [TableColumn("task", "heading"), TableColumn("metric", "key"), TableColumn("", "key")]
-    columns += [TableColumn(name, "number") for name in ("value", "± stderr", "95% interval", "chance", "ties")]
-    columns += [TableColumn(name, "number") for name in ("difference", "95% interval", "p")] if compared else []
+    heads = [("value", 4), ("± stderr", 1), ("95% interval", 1), ("chance", 3), ("ties", 0)]
+    heads += [("difference", 3), ("95% interval", 1), ("p", 2)] if compared else []
+    columns += [TableColumn(name, "number", rank) for name, rank in heads]
     rows: list[list[str]] = []
     shown, undecided = None, document.undecided_tasks()
     for row in numbers:
@@ -196,7 +197,8 @@ def _print_metrics(document: ResultsDocument, numbers: Sequence[Number], width: 
 def _print_transfers(document: ResultsDocument, width: int | None) -> None:
     """What adapting to each task does to the others."""
     columns = [TableColumn("adapted to", "heading"), TableColumn("measured on", "key"), TableColumn("metric", "key")]
-    columns += [TableColumn(name, "number") for name in ("raw", "adapted", "difference", "95% interval", "over seeds")]
+    heads = {"raw": 1, "adapted": 2, "difference": 3, "95% interval": 1, "over seeds": 0}
+    columns += [TableColumn(name, "number", rank) for name, rank in heads.items()]
     shown, rows = None, []
     for row in (row for row in transfers_of(document) if row.shown):
         rows.append(

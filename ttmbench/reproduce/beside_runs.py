@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from statistics import harmonic_mean
 from typing import TYPE_CHECKING
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING
 from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench.data.catalog import AlreadyRead, find_task
+from ttmbench.data.row_files import csv_rows
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.published import Published, PublishedSource
+from ttmbench.reproduce.identity import model_identity
 from ttmbench.reproduce.lookup import PublishedRow, chance_level, published_rows
 from ttmbench.reproduce.published_numbers import CELL, TRACKS, PublishedNumber, read_published
-from ttmbench.reproduce.tables import TableSpec, TaskEntry, published_tables
+from ttmbench.reproduce.tables import ModelEntry, TableSpec, TaskEntry, published_tables
 from ttmbench.results.coverage import Extent
 from ttmbench.results.labels import NO_MODEL
 
@@ -57,6 +60,7 @@ def published_beside_runs(names: Sequence[str], registry: Registry | None = None
     decimals_of: dict[Number, int] = {}  # with its printed digits; a table that is named twice counts once
     sources: dict[str, PublishedSource] = {}
     configs: dict[str, Mapping[str, object]] = {}
+    parameters: dict[str, float] = {}
     notes: dict[tuple[str, str], str] = {}
     for name in names:
         tables = published_tables(name)
@@ -68,6 +72,8 @@ def published_beside_runs(names: Sequence[str], registry: Registry | None = None
             decimals_of[number] = row.number.decimals
             sources[number.file] = _source(spec)
             configs.setdefault(number.task, _config(row, spec, parts))
+            if size := _parameters(spec.models[row.number.model], row.number.model, registry):
+                parameters[number.model] = size
             if note := spec.models[row.number.model].note:
                 notes[number.file, number.model] = note
         for typed in [] if tables else read_published(Path(name)):
@@ -75,7 +81,7 @@ def published_beside_runs(names: Sequence[str], registry: Registry | None = None
                 known = ", ".join(TRACKS)
                 raise DataError(f"{typed.where}: states no track; the column 'track' must be one of {known}")
             decimals_of[typed.as_number()] = typed.decimals
-    return Published(_with_disagreements(decimals_of), sources, configs, notes)
+    return Published(_with_disagreements(decimals_of), sources, configs, parameters, notes)
 
 
 def _ours(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | None], registry: Registry) -> Number:
@@ -89,7 +95,7 @@ def _ours(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | Non
         published,
         task=f"{task}/{row.mean}" if row.mean else task,
         metric=row.metric,
-        model=one_line(row.model, CELL) if is_known else published.model,
+        model=_name(row, model) if is_known else published.model,
         published_as=published.model if is_known else "",
         date=spec.published_on,
         higher_is_better=metric is None or metric[0].higher_is_better,
@@ -104,6 +110,12 @@ def _ours(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | Non
     worth = sum(sizes) if len(sizes) == 1 or entry.pool_of else len(sizes) * harmonic_mean(sizes)
     interval = None if number.value is None else stats.proportion_interval(number.value, worth)
     return replace(number, interval=interval, extent=Extent(sum(sizes), sum(sizes)))
+
+
+def _name(row: PublishedRow, model: ModelEntry) -> str:
+    """The name of a model here; of one of open_clip without a name, its architecture and tag."""
+    tag = " ".join(str(model.model_args[key]) for key in ("model", "pretrained") if key in model.model_args)
+    return one_line(tag if row.model == row.number.model and model.model == "open_clip" else row.model, CELL)
 
 
 def _sizes(
@@ -138,9 +150,24 @@ def _config(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | N
     return shape | about | {"description": other or means + about["description"]}
 
 
+def _parameters(model: ModelEntry, published: str, registry: Registry) -> float | None:
+    """How many parameters a published model has, by its architecture, its repository, or its published name."""
+    arguments = (model_identity({"model": model.model, "model_args": model.model_args}, registry) or ("", {}))[1]
+    names = (arguments.get("model"), arguments.get("pretrained"), published)
+    return next((_stated_parameters()[str(name)] for name in names if str(name) in _stated_parameters()), None)
+
+
+@cache
+def _stated_parameters() -> dict[str, float]:
+    """Architecture of open_clip or repository -> parameters, from open_clip's and mteb's documentation."""
+    path = files("ttmbench.reproduce.published") / "_parameters.csv"
+    rows = csv_rows(path.read_text(encoding="utf-8"), str(path))
+    return {str(row.cells["name"]): 1e6 * float(str(row.cells["millions"])) for row in rows}
+
+
 def _source(spec: TableSpec) -> PublishedSource:
     ties = {"ties": _TIES[spec.ties]} if spec.ties in _TIES else {}
-    return PublishedSource(spec.paper, spec.address, spec.shows, {**ties, **spec.rules})
+    return PublishedSource(spec.paper, spec.address, {**ties, **spec.rules})
 
 
 def _with_disagreements(decimals_of: Mapping[Number, int]) -> list[Number]:

@@ -67,21 +67,22 @@ class ResultsDocument(Part):
 
     schema_version: Recomputed[Literal["1.0"]]
     status: Recomputed[Literal["running", "done", "failed", "interrupted"]] = Field(
-        description="running while tasks are left: the file is rewritten after each."
+        description="running while tasks are left: the file is rewritten after each. failed: some task failed."
     )
     task_status: Recomputed[dict[str, Literal["done", "failed", "pending"]]] = Field(
-        {}, description="Every task that the run is to do."
+        {}, description="Every task of the run; a failed one keeps the numbers that it had reached."
     )
     track: Recomputed[Track] = Field(description="The track furthest from plain scoring that any number belongs to.")
     groups: Recomputed[dict[str, dict[str, Real | None]]] = Field(
         {}, description="Dataset -> unweighted mean of its tasks, when all of them were run."
     )
-    group_subtasks: Recomputed[dict[str, list[str]]] = Field({})
+    group_subtasks: Recomputed[dict[str, list[str]]] = Field({}, description="Dataset -> its tasks.")
     group_notes: Recomputed[dict[str, list[str]]] = Field(
-        {}, description="Dataset -> what should be known of its mean: that its tasks may share images."
+        {}, description="Dataset -> remarks: its tasks may share images, and its standard error assumes independence."
     )
     tracks: Recomputed[ByTask[dict[Key, Track]]] = Field(
-        description="Task -> metric,filter -> track. Tracks are never ranked together."
+        description="Task -> metric,filter -> track; controls and held-out groups have none. Tracks are never ranked "
+        "together."
     )
     results: Recomputed[ByTask[dict[Key, Real | None]]] = Field(
         description="Task -> metric,filter -> mean over groups (and over seeds). Filters: none (raw), simple_match, "
@@ -89,23 +90,29 @@ class ResultsDocument(Part):
         "metric_seed_std,filter (over seeds)."
     )
     breakdowns: Recomputed[ByTask[dict[str, dict[str, Breakdown]]]] = Field(
-        {}, description="Task -> tag -> value -> numbers of the groups that have it."
+        {},
+        description="Task -> tag -> value -> numbers of the groups that have it. Tags with one value or more than 24 "
+        "are omitted, except values that means of the task file use.",
     )
     tag_means: Recomputed[ByTask[dict[str, TagMeanRecord]]] = Field(
-        {}, description="Task -> name -> a mean of means over the values of tags, beside the mean over all groups."
+        {}, description="Task -> name of a mean in the task file -> a mean of means over values of tags."
     )
     ci: Recomputed[ByTask[dict[Key, Interval | None]]] = Field(
-        description="95 % interval over groups, by config.interval."
+        description="Task -> metric,filter -> 95 % interval over groups, by config.interval; null if undefined, for "
+        "fewer than two groups or with --bootstrap_iters 0."
     )
     chance: Recomputed[ByTask[dict[str, Real | None]]] = Field(
         description="Task -> metric -> expected value of i.i.d. continuous scores; of random answers for forced "
         "choices. Task -> metric,filter -> that of a test-time method, which has a chance level of its own."
     )
     ties: Recomputed[ByTask[dict[Key, Real | None]]] = Field(
-        description="Groups (images, for global metrics) in which the metric met an equality; the mean over seeds."
+        description="Task -> metric,filter -> groups (images, for global metrics) in which the metric met an equality, "
+        "a mean over seeds; null if unknown."
     )
-    ttm: Recomputed[ByTask[TtmRecord]]
-    simple_match: Recomputed[ByTask[SimpleMatchRecord]]
+    ttm: Recomputed[ByTask[TtmRecord]] = Field(description="Task -> how TTM went; only tasks that it ran on.")
+    simple_match: Recomputed[ByTask[SimpleMatchRecord]] = Field(
+        description="Task -> how SimpleMatch's overfitting step went."
+    )
     oracle: Recomputed[ByTask[OracleRecord]] = Field(
         {}, description="TTM that trains on correct matchings only: an upper bound that reads labels, never a result."
     )
@@ -131,45 +138,66 @@ class ResultsDocument(Part):
     seen_in_training: Recomputed[ByTask[list[str]]] = Field(
         {}, description="Image collections that the model was trained on and the task's images are of."
     )
-    notes: Free[ByTask[list[str]]] = Field({})
+    notes: Free[ByTask[list[str]]] = Field({}, description="Task -> remarks; only tasks that have some.")
     undecided: Recorded[ByTask[Undecided]] = Field(
         {}, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
     )
-    configs: Recomputed[ByTask[dict[str, Any]]] = Field(description="The task files, resolved.")
-    versions: Recomputed[ByTask[int]]
-    n_shot: Recomputed[ByTask[Zero]] = Field({}, alias="n-shot")
-    n_samples: Recomputed[ByTask[Samples]] = Field(alias="n-samples")
-    higher_is_better: Recomputed[ByTask[dict[str, bool]]]
-    task_hashes: Recomputed[ByTask[str]] = Field(description="Digest of decoded pixels and captions.")
-    datasets: Recomputed[ByTask[Dataset]]
-    timing: Recorded[ByTask[dict[str, Real]]] = Field(description="Task -> stage -> seconds.")
+    configs: Recomputed[ByTask[dict[str, Any]]] = Field(
+        description="Task -> its file, with include and --task_args applied."
+    )
+    versions: Recomputed[ByTask[int]] = Field(description="Task -> version of its file.")
+    n_shot: Recomputed[ByTask[Zero]] = Field({}, alias="n-shot", description="Task -> 0.")
+    n_samples: Recomputed[ByTask[Samples]] = Field(
+        alias="n-samples", description="Task -> its groups, those that were scored, and their clusters."
+    )
+    higher_is_better: Recomputed[ByTask[dict[str, bool]]] = Field(description="Task -> metric -> bool.")
+    task_hashes: Recomputed[ByTask[str]] = Field(
+        description="Task -> sha256 over decoded pixels and captions of the scored groups, in order."
+    )
+    datasets: Recomputed[ByTask[Dataset]] = Field(description="Task -> where its data came from.")
+    timing: Recorded[ByTask[dict[str, Real]]] = Field(
+        description="Task -> stage -> seconds: load, look_up (data compared with the cache), prepare, score, devices "
+        "(seeds on several devices), and each filter that was run."
+    )
     efficiency: Recorded[ByTask[Efficiency]] = Field(
         {}, description="Task -> how fast it was scored, with the memory and energy that it took."
     )
     baseline: Recomputed[BaselineRecord | Absent] = Field(
         None, description="Differences to another results document (--baseline)."
     )
-    errors: Recomputed[list[TaskError]]
+    errors: Recomputed[list[TaskError]] = Field(description="What failed.")
     config: Recomputed[dict[str, Any]] = Field(description="The run's configuration, secrets redacted.")
     run_key: Recomputed[Digest | None] = Field(
-        None, description="The same command has the same key; null if nothing was run."
+        None,
+        description="Digest of every setting that can change a number, of task files, packages and code: the same "
+        "command has the same key and resumes. No signature; weights and data are not in it. null for stored scores.",
     )
     # The name that lm-evaluation-harness has for it; pydantic keeps names that begin with model_ to itself otherwise.
     model_config = ConfigDict(protected_namespaces=())
-    model_name: Recomputed[str]
-    model_info: Recorded[dict[str, Any]]
-    date: Recorded[Real] = Field(description="Seconds since 1970.")
-    git_hash: Free[str | None]
-    packages: Free[dict[str, str]]
+    model_name: Recomputed[str] = Field(
+        description="--name, else where the weights came from (Hub id or folder), else the name given to --model."
+    )
+    model_info: Recorded[dict[str, Any]] = Field(
+        description="capabilities: protocols of the model adapter. fingerprint: what it states of itself. trained_on: "
+        "image collections that it was trained on; null if unknown. finetuned: tasks, loss, hyperparameters, preset, "
+        "seed and base of finetuned weights. usage: requests, tokens and cost of a model behind a server."
+    )
+    date: Recorded[Real] = Field(description="Start of the run, seconds since 1970.")
+    git_hash: Free[str | None] = Field(description="Commit of the folder in which the command was run; null outside.")
+    packages: Free[dict[str, str]] = Field(description="Package -> version, of those that change numbers.")
     code: Recorded[dict[str, Digest | None]] = Field(
         {},
         description="Package -> digest of its source: ttmbench, and those that the run takes its model, sources, "
-        "metrics and schedules from; null where the source cannot be read. Part of run_key.",
+        "metrics, methods and schedules from; null where the source cannot be read, and then the run is never "
+        "resumed. Part of run_key; absent for stored scores.",
     )
-    hardware: Free[dict[str, Any]]
-    total_evaluation_time_seconds: Recorded[Real]
-    command: Recomputed[str] = Field(description="Secrets redacted.")
-    artifacts: Recomputed[dict[str, Artifact]]
+    hardware: Free[dict[str, Any]] = Field(
+        description="platform, machine, cpus, accelerator, matmul_precision, torch_threads, and cpu_capability: the "
+        "instructions that torch uses (AVX2, AVX512); the last two are null without torch."
+    )
+    total_evaluation_time_seconds: Recorded[Real] = Field(description="Seconds so far.")
+    command: Recomputed[str] = Field(description="Command line, secrets redacted; empty from Python without one.")
+    artifacts: Recomputed[dict[str, Artifact]] = Field(description="File name -> a file beside the document.")
 
     @classmethod
     def of(cls, document: ResultsDocument | Mapping[str, Any]) -> ResultsDocument:

@@ -57,24 +57,30 @@ class Iteration(Part):
 
     seed: Recomputed[int]
     iteration: Recomputed[AtLeastOne]
-    threshold: Recomputed[Real]
-    selected: Recomputed[Count]
-    candidates: Recomputed[AtLeastOne]
-    coverage: Recomputed[Fraction]
-    tied: Recomputed[Count]
-    pseudo_label_accuracy: Recomputed[Fraction | None] = Field(description="Reads labels, for diagnosis only.")
-    loss: Recorded[list[Real]] = Field(description="Mean of each epoch.")
-    learning_rate: Recomputed[Real]
-    metrics: Recomputed[dict[str, Real | None]]
-    seconds: Recorded[Real]
+    threshold: Recomputed[Real] = Field(description="tau_t: logits, or a fraction with the share rule.")
+    selected: Recomputed[Count] = Field(description="Pseudo-labels: groups, or pairs in the global variant.")
+    candidates: Recomputed[AtLeastOne] = Field(description="What they were selected from.")
+    coverage: Recomputed[Fraction] = Field(description="selected / candidates.")
+    tied: Recomputed[Count] = Field(description="That no threshold could select, because they tie.")
+    pseudo_label_accuracy: Recomputed[Fraction | None] = Field(
+        description="Correct among selected; reads labels, for diagnosis only. null if nothing was selected."
+    )
+    loss: Recorded[list[Real]] = Field(
+        description="Of each epoch, the mean over batches weighted by their size; empty if nothing was selected."
+    )
+    learning_rate: Recomputed[Real] = Field(description="At the start of the iteration.")
+    metrics: Recomputed[dict[str, Real | None]] = Field(description="Metric -> value after the iteration.")
+    seconds: Recorded[Real] = Field(description="Wall time.")
 
 
 class LearningRate(Part):
     """The learning rate of a run of TTM, and who stated it."""
 
     value: Recomputed[Positive]
-    source: Recomputed[Literal["stated", "default"]]
-    note: Recomputed[str | None]
+    source: Recomputed[Literal["stated", "default"]] = Field(
+        description="stated by user, preset, task or model; else the package's default."
+    )
+    note: Recomputed[str | None] = Field(description="What is known of where it comes from.")
 
 
 class Control(Part):
@@ -89,7 +95,9 @@ class Holdout(Part):
     """TTM on some groups, scored on the others."""
 
     share: Recomputed[Share] = Field(description="Of the groups that are held out.")
-    adapted_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
+    adapted_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]] = Field(
+        description="By position; no image is on both sides."
+    )
     scored_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
     seeds: Recomputed[Seeds]
     iterations: Recomputed[list[Iteration]]
@@ -144,7 +152,9 @@ class AlsoRecord(Part):
 class TtmRecord(Part):
     """How TTM went on a task."""
 
-    hyperparameters: Recomputed[dict[str, Any]]
+    hyperparameters: Recomputed[dict[str, Any]] = Field(
+        description="Every setting; parts and train where they are not the defaults; tau_start is null if chosen."
+    )
     learning_rate: Recomputed[LearningRate | Absent] = Field(
         None, description="The learning rate used, and where it comes from."
     )
@@ -153,8 +163,8 @@ class TtmRecord(Part):
     seeds: Recomputed[Seeds]
     reported: Recomputed[Literal["last iteration"]]
     notes: Recomputed[list[str]]
-    iterations: Recomputed[list[Iteration]]
-    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
+    iterations: Recomputed[list[Iteration]] = Field(description="Of all seeds, seed by seed.")
+    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed; absent in older documents.")
     controls: Recomputed[dict[Literal["placebo", "shuffle"], Control]] = Field(
         {}, description="TTM with random or moved pseudo-labels."
     )
@@ -173,7 +183,9 @@ class SimpleMatchRecord(Part):
 
     hyperparameters: Recomputed[dict[str, Any]]
     seeds: Recomputed[Seeds]
-    restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(description="Of each seed.")
+    restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(
+        description="Iterations after which each seed ended."
+    )
     cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
 
 
@@ -253,7 +265,7 @@ class MethodRecord(Part):
     order_dependent: Recomputed[bool] = Field(description="Whether the order of the groups changes its scores.")
     assumes_matching: Recomputed[bool] = Field(description="Whether it uses that a caption belongs to one image.")
     scores_before_update: Recomputed[bool] = Field(description="Whether a group is scored before it is trained on.")
-    seeds: Recomputed[Seeds]
+    seeds: Recomputed[Seeds] = Field(description="A seed draws orders of captions and groups, and random numbers.")
     turns: Recorded[Count] = Field(description="Steps of its training; 0 if it trains nothing.")
     updates: Recorded[Count] = Field(description="Those that trained something.")
     loss: Recorded[list[Real | None]] = Field(description="The mean of each seed; null if nothing was trained.")

@@ -91,8 +91,8 @@ class Part(BaseModel):
 class Samples(Part):
     """How many groups a task has, and how many were scored."""
 
-    original: Recomputed[int]
-    effective: Recomputed[int]
+    original: Recomputed[int] = Field(description="Of the task; what was scored if its file states no size.")
+    effective: Recomputed[int] = Field(description="That were scored.")
     clusters: Recomputed[AtLeastOne | Absent] = Field(
         None,
         description="Of groups that share an image: one observation in standard errors, intervals and tests. Left out "
@@ -122,7 +122,7 @@ class ChoiceRecord(Part):
     order: Recorded[Literal["random", "both"] | Absent] = None
     seed: Recomputed[int | Absent] = Field(None, description="Of the order of options.")
     side_by_side: Recorded[bool | Absent] = Field(None, description="The images of a question were joined into one.")
-    prompts: Recomputed[dict[str, str] | Absent] = None
+    prompts: Recomputed[dict[str, str] | Absent] = Field(None, description="Side -> text with {caption}.")
     unread: Recomputed[list[UnreadAnswer]] = Field(
         description="Answers that choose no option: wrong; null is a refusal."
     )
@@ -167,13 +167,15 @@ class Difference(Part):
     baseline: Recomputed[Real]
     value: Recomputed[Real]
     difference: Recomputed[Real] = Field(description="value - baseline.")
-    paired: Recomputed[bool]
-    ci: Recomputed[Interval | None]
+    paired: Recomputed[bool] = Field(description="Whether groups were paired; if not, the rest is null.")
+    ci: Recomputed[Interval | None] = Field(description="95 % paired percentile bootstrap of the difference.")
     p: Recomputed[Real | None]
     p_holm: Recomputed[Real | None] = Field(description="Adjusted over the tasks of one metric and filter.")
-    test: Recomputed[Literal["mcnemar", "sign_flip"] | None]
-    won: Recomputed[int | None]
-    lost: Recomputed[int | None]
+    test: Recomputed[Literal["mcnemar", "sign_flip"] | None] = Field(
+        description="mcnemar: exact; sign_flip: paired permutation test."
+    )
+    won: Recomputed[int | None] = Field(description="Groups in which this run is better.")
+    lost: Recomputed[int | None] = Field(description="Groups in which it is worse.")
     clusters: Recomputed[AtLeastOne | Absent] = Field(None, description="Of the pairs, where fewer.")
 
 
@@ -190,8 +192,8 @@ class BaselineRecord(Part):
 class TaskError(Part):
     """What failed."""
 
-    task: Recomputed[str | None]
-    stage: Recomputed[str]
+    task: Recomputed[str | None] = Field(description="null if the model could not be loaded.")
+    stage: Recomputed[str] = Field(description="model, load, prepare, score, a filter, save, or run for anything else.")
     type: Recomputed[str]
     message: Recomputed[str]
 
@@ -259,9 +261,11 @@ class Coverage(Part):
 class Dataset(Part):
     """Where a task's data came from."""
 
-    source: Recomputed[dict[str, Any]]
-    revision: Recomputed[str | None]
-    fingerprint: Recomputed[str]
+    source: Recomputed[dict[str, Any]] = Field(
+        description="Its kind and settings, caption_template included; stored_scores and stored_answers are files."
+    )
+    revision: Recomputed[str | None] = Field(description="Commit of the Hub that was read; null for a folder.")
+    fingerprint: Recomputed[str] = Field(description="As in task_hashes.")
     n_groups: Recomputed[AtLeastOne]
     shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
     true_captions: Recomputed[Annotated[int, Field(ge=2)] | Absent] = Field(

@@ -49,7 +49,7 @@ class Side:
 
     def some(self, chosen: slice) -> torch.Tensor:
         """Features of some of them, [chosen, d]."""
-        return self.features[torch.from_numpy(np.ascontiguousarray(self.rows[chosen])).to(self.features.device)]
+        return self.features[_rows(self.rows[chosen], self.features)]
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def score_features(adapter: DualEncoder, features: Features, all_pairs: bool) ->
     images, captions = features.images, features.captions
     with torch.inference_mode():
         in_groups = zip(
-            images.features[torch.from_numpy(images.rows)],
-            captions.features[torch.from_numpy(captions.rows)],
+            images.features[_rows(images.rows, images.features)],
+            captions.features[_rows(captions.rows, captions.features)],
             strict=True,
         )
         groups = torch.stack([_logits(adapter, *group) for group in in_groups]).float().cpu().numpy()
@@ -139,7 +139,7 @@ def encode_images(
     fingerprint.add_remaining()
     rows = _numbered([fingerprint.of(image) for _, image in images])[1]
     _, first = np.unique(rows, return_index=True)
-    return Side(features[torch.from_numpy(first).to(features.device)], rows)
+    return Side(features[_rows(first, features)], rows)
 
 
 def encode_captions(
@@ -262,6 +262,11 @@ def _numbered(values: Sequence[str]) -> tuple[list[str], np.ndarray]:
     number: dict[str, int] = {}
     rows = np.array([number.setdefault(value, len(number)) for value in values])
     return list(number), rows
+
+
+def _rows(rows: np.ndarray, features: torch.Tensor) -> torch.Tensor:
+    """Indices where the features are; on an accelerator without a wait for it."""
+    return torch.from_numpy(np.ascontiguousarray(rows)).to(features.device, non_blocking=True)
 
 
 def _logits(adapter: DualEncoder, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:

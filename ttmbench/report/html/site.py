@@ -1,24 +1,27 @@
-"""The HTML of a leaderboard: a website of static files with relative links."""
+"""The pages of a leaderboard's website: static HTML with relative links."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
 
-from ttmbench._util.files import safe_name, to_json, write_text
-from ttmbench._util.text import Unreadable, read_json
+from ttmbench._util.files import safe_name
 from ttmbench._version import __version__
-from ttmbench.errors import UsageError
+from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod
 from ttmbench.report.group_values import GroupValues
 from ttmbench.report.html.render import render
+from ttmbench.report.html.scatter import short
+from ttmbench.report.html.site_plots import method_plots, size_plot
 from ttmbench.report.html.site_rows import (
     CHANCE,
     FAMILIES,
     PUBLISHED,
     RANKED,
     REFERENCE,
+    SIZES,
     STORED,
     TaskFacts,
     best_of,
@@ -27,13 +30,12 @@ from ttmbench.report.html.site_rows import (
     interval_of,
     lines_of,
     references,
+    size_range,
 )
 from ttmbench.report.leaderboard import (
     Leaderboard,
     MergedRun,
-    as_document,
     legends,
-    to_csv,
 )
 from ttmbench.report.published import Published
 from ttmbench.report.text_table import transfer_table
@@ -46,71 +48,6 @@ _ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 _SHOWN_KEYS = ("weights_sha256", "revision", "pretrained", "model", "architecture", "dtype")
 _MACHINE = ("machine", "cpu_capability", "accelerator")
 _NEARLY = 0.005  # fractions; between machines a group or two may differ
-_OWN = {"": "*.html", "tasks": "*.html", "models": "*.html", "data/runs": "*.json"}
-"""Folders of a site, and the files that it writes there."""
-
-
-def check_place(folder: Path, site: Path) -> None:
-    """UsageError for a site inside the folder of results, around it, or in a folder with other files."""
-    runs, target = folder.resolve(), site.resolve()
-    if target.is_relative_to(runs) or runs.is_relative_to(target):
-        raise UsageError(f"--site {site} must neither contain {folder}, the directory with the results, nor be in it")
-    if target.exists() and not target.is_dir():
-        raise UsageError(f"--site must be a directory, and {site} is a file")
-    if target.is_dir() and any(target.iterdir()) and not _is_site(target):
-        raise UsageError(f"--site {site} has other files; give a new directory, or one with an earlier site")
-
-
-def _is_site(folder: Path) -> bool:
-    try:
-        content = read_json(folder / "data" / "leaderboard.json")
-    except Unreadable:
-        return False
-    return (folder / ".nojekyll").is_file() and isinstance(content, dict) and content.get("kind") == "leaderboard"
-
-
-def write_site(
-    board: Leaderboard, folder: Path, site: Path, made: str, published: Published | None = None, docs: str = ""
-) -> list[Path]:
-    """Write a site and remove obsolete pages of families, models and tasks.
-
-    Args:
-        board: the leaderboard.
-        folder: of its results documents.
-        site: of the site; see `check_place`.
-        made: its date.
-        published: what is known about its published numbers.
-        docs: address of the documentation that pages link to; empty for none.
-
-    Returns:
-        The written files.
-
-    Raises:
-        UsageError: a file cannot be written.
-    """
-    written = []
-    samples = GroupValues(folder, {run.file: run.document for run in board.runs})
-    pages = SitePages(board, made, published, samples, docs)
-    for name, text in _files(board, pages, folder):
-        write_text(site / name, text)
-        written.append(site / name)
-    for name, pattern in _OWN.items():
-        for path in (site / name).glob(pattern):
-            if path not in written:
-                path.unlink()
-    return written
-
-
-def _files(board: Leaderboard, pages: SitePages, folder: Path) -> Iterator[tuple[str, str]]:
-    """Every file of a site, the start page last."""
-    yield ".nojekyll", ""  # so that GitHub Pages serves the files unchanged, also those that begin with an underscore
-    yield "data/leaderboard.json", to_json(as_document(board))
-    yield "data/leaderboard.csv", to_csv(board)
-    yield from ((f"data/runs/{copy}", (folder / file).read_text("utf-8")) for file, copy in pages.documents.items())
-    yield from ((f"tasks/{name}", pages.of_task(task)) for task, name in pages.task_pages.items())
-    yield from ((f"models/{name}", pages.of_model(model)) for model, name in pages.model_pages.items())
-    yield "models.html", pages.models()
-    yield from ((name, pages.of_family(family)) for family, name in reversed(pages.tabs.items()))
 
 
 class SitePages:
@@ -128,6 +65,7 @@ class SitePages:
         numbers: file of a document -> its number on the page of its model.
         published: what is known about published numbers.
         docs: address of the documentation.
+        compared: gains and costs of test-time methods.
     """
 
     def __init__(
@@ -137,8 +75,10 @@ class SitePages:
         published: Published | None = None,
         samples: GroupValues | None = None,
         docs: str = "",
+        compared: Sequence[ComparedMethod] = (),
     ) -> None:
         published = published or Published()
+        self.compared = compared
         self.board, self.made, self.published, self.docs = board, made, published, docs.rstrip("/")
         self._samples = samples
         runs = sorted(board.runs, key=lambda run: run.document.date)
@@ -165,6 +105,7 @@ class SitePages:
         self.task_pages = file_names(tasks, ".html")
         self.model_pages = file_names(sorted(self.by_model, key=str.lower), ".html")
         self.documents = file_names((run.file for run in board.runs if run.rows), ".json")
+        self._fingerprints = {run.file: run.document.fingerprint for run in board.runs}
         self.packages = {run.file: run.document.packages.get("ttmbench", "") for run in board.runs}
         self.numbers = {run.file: at for same in self.by_model.values() for at, run in enumerate(same, start=1)}
 
@@ -184,6 +125,9 @@ class SitePages:
             reference=REFERENCE,
             stored=STORED,
             interval_of=interval_of,
+            short=short,
+            size_range=size_range,
+            sizes=[*SIZES, size_range(None)],
             methods=sorted({row.method for row in numbers}),
             legends=legends(numbers),
             **values,
@@ -193,21 +137,26 @@ class SitePages:
         """A start page: the tasks of a family, and tasks by models for each track."""
         tasks = [task for task, facts in self.facts.items() if facts.family == family]
         everything = [row for task in tasks for row in self.rows_of[task]]
-        shown = []
+        shown, plot, plotted = [], None, ""
         for track in _tracks(everything):
             if track in (ORACLE, NO_MODEL):
                 continue  # an upper bound, and humans, who are in every table
-            columns, rows = {}, []
+            columns, rows, levels = {}, [], {}
             for task in tasks:
                 of_track = [row for row in self.rows_of[task] if row.track == track]
                 if of_track:
                     metric = self.facts[task].first_metric(of_track)
                     columns[task] = (task, metric)
                     rows += [row for row in of_track if row.metric == metric]
-            counts = Counter(row.task for row in rows)
-            first = max(columns, key=lambda task: (counts[task], task))
-            levels = {task: chance_levels(self.rows_of[task]).get(metric) for task, (_, metric) in columns.items()}
-            shown.append(self._table(track, columns, rows, levels, first, "task"))
+                    levels[task] = chance_levels([*of_track, *self._without_model(task)]).get(metric)
+            counts = Counter(row.task for row in rows if interval_of(row) is not None)
+            columns = dict(sorted(columns.items(), key=lambda column: -counts[column[0]]))
+            first = next(iter(columns))
+            table = self._table(track, columns, rows, levels, first, "task")
+            shown.append(table)
+            if track == "zero_shot":
+                plot = size_plot(first, columns[first][1], table["lines"], first, self.size)
+                plotted = first
         return self._page(
             "site_index.html",
             "",
@@ -215,10 +164,16 @@ class SitePages:
             family=family,
             tasks=tasks,
             tables=shown,
+            plot=plot,
+            plotted=plotted,
             skipped={} if family != next(iter(self.tabs)) else self.board.skipped,
             runs=sum(bool(run.rows) for run in self.board.runs),
             transfers=transfer_table(self.board.transfers if family == next(iter(self.tabs)) else ()),
         )
+
+    def _without_model(self, task: str) -> list[Number]:
+        """The numbers of humans and of random guessing."""
+        return [row for row in self.rows_of[task] if row.track == NO_MODEL]
 
     def _table(
         self,
@@ -228,7 +183,7 @@ class SitePages:
         levels: Mapping[str, float | None],
         first: str | None,
         column: str,
-    ) -> dict[str, object]:
+    ) -> dict[str, Any]:
         """The table of a track: lines with chance and humans among them, the column of its ranks, and the best."""
         known = {name: level for name, level in levels.items() if level is not None}
         lines = lines_of(rows, self.facts, column, first, self._samples)
@@ -242,6 +197,7 @@ class SitePages:
             "chance": known,
             "lines": lines,
             "best": best_of(lines),
+            "runs": any(line.any.file in self.numbers for line in lines),
         }
 
     def of_task(self, task: str) -> str:
@@ -253,9 +209,11 @@ class SitePages:
                 continue  # among the rows of the others
             first = None if track in (ORACLE, NO_MODEL) else facts.first_metric(rows)
             names = sorted(facts.columns(rows), key=lambda name: name != first)
-            levels = chance_levels([*rows, *(row for row in self.rows_of[task] if row.track == NO_MODEL)])
+            levels = chance_levels([*rows, *self._without_model(task)])
             columns = {name: (task, name) for name in names}
-            shown.append(self._table(track, columns, rows, dict.fromkeys(names) | levels, first, "metric"))
+            table = self._table(track, columns, rows, dict.fromkeys(names) | levels, first, "metric")
+            plot = None if first is None else size_plot(task, first, table["lines"], first, self.size)
+            shown.append({**table, "plot": plot})
         address = str(facts.config.get("reference") or "")
         files = list(dict.fromkeys(row.file for row in self.rows_of[task] if row.published))
         models = {(row.file, row.model) for row in self.rows_of[task]}
@@ -271,6 +229,12 @@ class SitePages:
             sources={file: self.published.sources.get(file) for file in files},
             notes={key: note for key, note in self.published.notes.items() if key in models},
             conflicts=[conflict for conflict in self.board.conflicts if conflict["task"] == task],
+        )
+
+    def methods(self) -> str:
+        """Test-time methods: their gains and costs."""
+        return self._page(
+            "site_methods.html", "", [], rows=self.compared, plots=method_plots(self.compared), not_ranked=NOT_RANKED
         )
 
     def models(self) -> str:
@@ -325,6 +289,17 @@ class SitePages:
     def chance(self, task: str) -> float | None:
         """The chance level of the raw model's headline metric."""
         return chance_levels(self.rows_of[task]).get(self.facts[task].metrics[0])
+
+    def size(self, row: Number) -> float | None:
+        """How many parameters the model of a number has; None if that is unknown."""
+        if row.published:
+            return self.published.parameters.get(row.model)
+        stated = self._fingerprints.get(row.file, {}).get("n_parameters")
+        return float(stated) if isinstance(stated, int | float) and stated > 0 else None
+
+    def seconds(self, row: Number) -> float | None:
+        """How long scoring took, with one seed of the method."""
+        return self.board.cost(row)["seconds"]
 
     def docs_of(self, root: str, page: str) -> str:
         """The address of a page of the documentation, from a page of the site in a folder or not."""

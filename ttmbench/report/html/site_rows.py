@@ -22,10 +22,12 @@ CHANCE = "random chance"
 FAMILIES = {
     "2x2": "2×2 groups",
     "1xk": "1×k groups",
-    "retrieval": "Retrieval and classification",
+    "retrieval": "Retrieval",
     "other": "Other shapes",
 }
-"""Families of tasks by the shape of their groups: a tab each."""
+"""Families of tasks by the shape of their groups, a tab each; classification is with retrieval, which ranks too."""
+SIZES = {"up to 200M": 2e8, "200M to 1B": 1e9, "1B to 5B": 5e9, "above 5B": float("inf")}
+"""Ranges of numbers of parameters, each with its end."""
 _LEVEL = 0.05
 
 
@@ -116,6 +118,15 @@ def family_of(config: Mapping[str, object], shape: object, metrics: Iterable[str
     if not isinstance(sizes, list | tuple):
         return "2x2" if "image_score" in names else "1xk"
     return "2x2" if [*sizes] == [2, 2] else "1xk" if 1 in sizes else "other"
+
+
+def size_range(parameters: float | None) -> str:
+    """The range of a number of parameters.
+
+    >>> size_range(1.5e8), size_range(None)
+    ('up to 200M', 'unknown')
+    """
+    return next((name for name, end in SIZES.items() if parameters is not None and parameters <= end), "unknown")
 
 
 def is_raw(row: Number) -> bool:
