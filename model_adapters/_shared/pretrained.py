@@ -29,7 +29,7 @@ from ttmbench.model_adapters._shared.peft_adapter import (
     find_adapter,
     merged,
 )
-from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, remember_inputs
+from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, pick_device, remember_inputs
 from ttmbench.model_adapters._shared.repository import (
     Repository,
     find_repository,
@@ -221,9 +221,8 @@ def load_weights(
         DataError: the weights are unavailable, damaged, or have tensors missing.
     """
     fetch_weights(model)
-    dtype = model.asked.weights_dtype if isinstance(model.asked, LanguageOptions) else None
     options: dict[str, object] = {
-        "dtype": TORCH_DTYPES[dtype or "fp32"],
+        "dtype": _dtype_of(model.asked),
         "use_safetensors": not model.files.are_pickles,
         "weights_only": True,
         "output_loading_info": True,
@@ -248,6 +247,13 @@ def load_weights(
     if placement is not None or getattr(loaded, "is_quantized", False):
         remember_inputs(loaded)
     return loaded
+
+
+def _dtype_of(asked: HubFiles) -> torch.dtype | str:
+    """Of weights in memory: of a model that writes text on an accelerator the checkpoint's, else float32."""
+    if not isinstance(asked, LanguageOptions) or (asked.weights_dtype is None and pick_device(asked.device) == "cpu"):
+        return torch.float32
+    return "auto" if asked.weights_dtype is None else TORCH_DTYPES[asked.weights_dtype]
 
 
 def load_whole(kind: type[PreTrainedModel], pretrained: Pretrained) -> LoadedModel:
