@@ -40,9 +40,8 @@ def texts(root: Path, urls: dict[str, str]) -> dict[str, str]:
     cited = f"repository-code: {repository}\n" + (f"url: {site}\n" if site else "")
     start, end = CITED.sub("", files["CITATION.cff"].partition("references:\n")[0]), files["CITATION.cff"]
     files["CITATION.cff"] = start + cited + "".join(end.partition("references:\n")[1:])
-    badges = [f"[![{name}]({repository}/actions/workflows/{name}.yml/badge.svg)]({repository}/actions/workflows/{name}.yml)"
-              for name in ("check", "docs")]  # fmt: skip
-    lines = "".join(f"{badge}\n" for badge in badges)
+    runs = {name: f"{repository}/actions/workflows/{name}.yml" for name in ("check", "docs")}
+    lines = "".join(f"[![{name}]({run}/badge.svg)]({run})\n" for name, run in runs.items())
     files["README.md"] = BADGES.sub(f"<!-- badges -->\n{lines}", files["README.md"])
     return files
 
