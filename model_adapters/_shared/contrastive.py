@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -244,14 +244,17 @@ class PixelScale:
     rescale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    _sent: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def apply(self, pixels: torch.Tensor) -> torch.Tensor:
         """uint8 [images, channels, height, width] -> float32 of the same shape, where the pixels are."""
-        # Sent without blocking: an accelerator is not waited for in each step.
-        mean, std = (
-            torch.tensor(values)[:, None, None].to(pixels.device, non_blocking=True) for values in (self.mean, self.std)
-        )
-        factor, shift = self.rescale / std, mean / std
+        if pixels.device not in self._sent:
+            mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
+            factor, shift = (values.to(pixels.device, non_blocking=True) for values in (self.rescale / std, mean / std))
+            self._sent[pixels.device] = factor, shift
+        factor, shift = self._sent[pixels.device]
         if pixels.device.type != "cpu":
             return pixels.float().mul_(factor).sub_(shift)
         scaled = torch.empty_like(pixels, dtype=torch.float32)

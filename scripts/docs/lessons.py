@@ -1,10 +1,11 @@
 """Writes the outputs, figures and notebooks of docs/lessons: a lesson is one page, and everything else is made of it.
 
 ``python scripts/docs/lessons.py write [FOLDER]`` runs the python and console blocks of each page from top to bottom, in
-an empty folder and one process. What a block prints goes into the ``text`` block after it, figures that it saves go
-into ``docs/lessons/images``, and the notebook gets the same cells with the same outputs. A block after
-``<!-- needs: a/file -->`` needs a file that is not part of the project: it runs where FOLDER has it, and keeps the
-output that it has on the page where not.
+an empty folder and one process, without a terminal and with lines of WIDTH columns. What a block prints goes into the
+``text`` block after it, figures that it saves go into ``docs/lessons/images``, those of matplotlib light and dark, and
+the notebook gets the same cells with the same outputs; its commands are cells of ``%%bash``, which print as a pipe
+does. A block after ``<!-- needs: a/file -->`` needs a file that is not part of the project: it runs where FOLDER has
+it, and keeps the output that it has on the page where not. A block in ``<details>`` is a collapsed cell.
 """
 
 from __future__ import annotations
@@ -22,12 +23,22 @@ from pathlib import Path
 
 LESSONS = Path(__file__).resolve().parents[2] / "docs" / "lessons"
 END = "-- end of block --"
+WIDTH = "80"
 _BLOCK = re.compile(
-    r"(?:<!-- needs: (?P<needs>\S+) -->\n)?```(?P<kind>python|console)\n(?P<source>.*?)```\n"
+    r"(?:<!-- needs: (?P<needs>\S+) -->\n)?(?:<details>\n<summary>(?P<summary>[^\n]*)</summary>\n\n)?"
+    r"```(?P<kind>python|console)\n(?P<source>.*?)```\n(?(summary)\n</details>\n)"
     r"(?:\n```text\n(?P<output>.*?)```\n)?"
     r"(?:\n!\[(?P<alt>[^\]]*)\]\(images/(?P<figure>\S+)\)\n)?",
     re.DOTALL,
 )
+_SAVED = re.compile(r'\.savefig\("([\w-]+)\.png"')
+_DARK = """
+def _draw_dark(source, stem):
+    import pathlib, matplotlib.pyplot
+    with matplotlib.pyplot.style.context(["dark_background", {"savefig.transparent": True}]):
+        exec(source, globals())
+    pathlib.Path(stem + ".png").rename(stem + "_dark.png")
+"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,7 @@ class Block:
         source: what stands in it.
         output: what it printed when the page was written.
         needs: a file that is not part of the project; None for most.
+        summary: what a reader sees of a collapsed block; None for most.
         figure: file in ``images`` that it draws, and what it shows; None for most.
         span: where the block stands on the page, with output and figure.
     """
@@ -47,6 +59,7 @@ class Block:
     source: str
     output: str
     needs: str | None
+    summary: str | None
     figure: tuple[str, str] | None
     span: tuple[int, int]
 
@@ -65,6 +78,7 @@ def blocks(page: Path) -> list[Block]:
             match["source"],
             match["output"] or "",
             match["needs"],
+            match["summary"],
             None if match["figure"] is None else (match["figure"], match["alt"]),
             match.span(),
         )
@@ -79,7 +93,7 @@ def program(page_blocks: list[Block], have: Path | None) -> str:
         page_blocks: the blocks of a page.
         have: folder of the files that some need; those of which it is not there do nothing.
     """
-    parts = ["import shutil as _shutil", "from ttmbench.cli import main as _ttmbench"]
+    parts = ["import shutil as _shutil", "from ttmbench.cli import main as _ttmbench", _DARK]
     for block in page_blocks:
         if block.needs is not None:
             file = None if have is None else have / block.needs
@@ -88,6 +102,8 @@ def program(page_blocks: list[Block], have: Path | None) -> str:
                 continue
             parts.append(f"_shutil.copy({str(file)!r}, '.')")
         if block.kind == "python":
+            if saved := _SAVED.search(block.source):
+                parts.append(f"_draw_dark({block.source!r}, {saved[1]!r})")
             parts.append(block.source)
         else:
             words = [command.removeprefix("ttmbench ").split() for command in block.commands]
@@ -111,7 +127,9 @@ def notebook(page: Path) -> dict:
     text, cells, end = page.read_text(encoding="utf-8"), [], 0
     for block in blocks(page):
         cells.append(_prose(text[end : block.span[0]]))
-        source = block.source if block.kind == "python" else "".join(f"!{command}\n" for command in block.commands)
+        source = block.source
+        if block.kind == "console":
+            source = "\n".join(["%%bash", f"export COLUMNS={WIDTH}", *block.commands])
         outputs: list[dict] = []
         if block.output:
             outputs.append({"name": "stdout", "output_type": "stream", "text": _lines(block.output)})
@@ -120,7 +138,8 @@ def notebook(page: Path) -> dict:
             data = base64.b64encode((LESSONS / "images" / name).read_bytes()).decode()
             figure = {"image/png": data, "text/plain": [alt]}
             outputs.append({"data": figure, "metadata": {}, "output_type": "display_data"})
-        cells.append({"cell_type": "code", "metadata": {}, "source": _lines(source.rstrip()), "outputs": outputs})
+        hidden = {} if block.summary is None else {"jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
+        cells.append({"cell_type": "code", "metadata": hidden, "source": _lines(source.rstrip()), "outputs": outputs})
         end = block.span[1]
     cells.append(_prose(text[end:]))
     cells = [cell for cell in cells if cell["source"]]
@@ -151,7 +170,7 @@ def write(page: Path, have: Path | None) -> None:
     """Runs a page and writes its outputs, its figures and its notebook."""
     page_blocks = blocks(page)
     with tempfile.TemporaryDirectory() as folder:
-        surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "130", "TTMBENCH_CACHE": f"{folder}/.cache"}
+        surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": WIDTH, "TTMBENCH_CACHE": f"{folder}/.cache"}
         done = subprocess.run(
             [sys.executable, "-c", program(page_blocks, have)],
             cwd=folder,
@@ -163,8 +182,13 @@ def write(page: Path, have: Path | None) -> None:
             sys.exit(f"{page.name} does not run: see above; its program printed\n{done.stdout}")
         for block in page_blocks:
             if block.figure is not None:
-                name = block.figure[0].removeprefix(f"{page.stem}-")
-                shutil.copy(Path(folder) / name, LESSONS / "images" / block.figure[0])
+                for file in (
+                    Path(block.figure[0]),
+                    Path(block.figure[0]).with_stem(f"{Path(block.figure[0]).stem}_dark"),
+                ):
+                    drawn = Path(folder) / file.name.removeprefix(f"{page.stem}-")
+                    if drawn.is_file():
+                        shutil.copy(drawn, LESSONS / "images" / file)
     text = page.read_text(encoding="utf-8")
     for block, output in reversed(list(zip(page_blocks, printed(done.stdout), strict=True))):
         shown = block.output if block.needs is not None and not output else output
@@ -175,9 +199,12 @@ def write(page: Path, have: Path | None) -> None:
 
 def _page_block(block: Block, output: str) -> str:
     needs = "" if block.needs is None else f"<!-- needs: {block.needs} -->\n"
+    code = f"```{block.kind}\n{block.source}```\n"
+    if block.summary is not None:
+        code = f"<details>\n<summary>{block.summary}</summary>\n\n{code}\n</details>\n"
     shown = f"\n```text\n{output}```\n" if output else ""
     figure = "" if block.figure is None else f"\n![{block.figure[1]}](images/{block.figure[0]})\n"
-    return f"{needs}```{block.kind}\n{block.source}```\n{shown}{figure}"
+    return f"{needs}{code}{shown}{figure}"
 
 
 if __name__ == "__main__":

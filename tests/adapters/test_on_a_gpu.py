@@ -181,6 +181,21 @@ def test_training_waits_once_an_epoch_and_sends_images_once(kind, dtype, tiny_hf
     assert sorted(gpu.uploads)[-1] == images and sorted(gpu.uploads)[-2] < images / 20
 
 
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_images_cross_once_for_all_passes_and_seeds(kind, tiny_hf_clip, tiny_siglip):
+    """Enlarged ones too, which CLIP has in several sizes: crops are cut out on the device."""
+    folder, limit = str(tiny_siglip if kind == "siglip" else tiny_hf_clip), 3
+    enlarged = int(32 * TTMConfig().augment_scale)
+    ttm = {**TTM["ttm"], "iterations": 2, "augment": True}
+    with stand_in_gpu() as gpu:
+        quick = {**QUICK, "limit": limit, "log_samples": False}
+        ttmbench.simple_evaluate(
+            "hf", "shapes_color", device="cuda", model_args={"pretrained": folder}, ttm=ttm, seeds=[0, 1], **quick
+        )
+    images = 2 * limit
+    assert gpu.uploaded[torch.uint8] == images * 3 * (32 * 32 + enlarged * enlarged)
+
+
 def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip):
     """For the weights when they are loaded, for training before anything is scored, and for the optimizer's state."""
     model = {"model": "hf", "model_args": {"pretrained": str(tiny_hf_clip)}, "device": "cuda", "use_cache": "off"}
@@ -199,9 +214,11 @@ def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip
 
 
 def test_a_copy_of_the_weights_takes_no_memory_of_the_device(tiny_hf_clip):
-    with stand_in_gpu():
+    with stand_in_gpu() as gpu:
         adapter = hf.load(pretrained=str(tiny_hf_clip), device="cuda")
+        gpu.reset()
         copied = snapshot(adapter)
+        assert gpu.waits == 1 and all(map(gpu.is_pinned, copied.values()))
         assert {tensor.device.type for tensor in copied.values()} == {"cpu"}
         before = {name: tensor.cpu() for name, tensor in adapter.state_dict().items()}
         with torch.no_grad():

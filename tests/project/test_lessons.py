@@ -28,7 +28,12 @@ def words(text):
 def test_a_lesson_runs_and_prints_what_it_shows(page, lessons, tmp_path):
     found = lessons.blocks(page)
     assert len(found) >= 7
-    surroundings = {**os.environ, "MPLBACKEND": "Agg", "COLUMNS": "130", "TTMBENCH_CACHE": str(tmp_path / ".cache")}
+    surroundings = {
+        **os.environ,
+        "MPLBACKEND": "Agg",
+        "COLUMNS": lessons.WIDTH,
+        "TTMBENCH_CACHE": str(tmp_path / ".cache"),
+    }
     program = lessons.program(found, STORED)
     done = processes.run(["-c", program], cwd=tmp_path, env=surroundings, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-4000:]
@@ -51,4 +56,4 @@ def test_a_lesson_goes_on_without_a_file_that_is_not_part_of_the_project(lessons
     (page,) = [page for page in PAGES if any(block.needs for block in lessons.blocks(page))]
     found = lessons.blocks(page)
     program = lessons.program(found, tmp_path)
-    assert "clip.jsonl" not in program and program.count(lessons.END) == len(found)
+    assert "'clip.jsonl'" not in program and program.count(lessons.END) == len(found)

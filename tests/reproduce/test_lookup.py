@@ -10,9 +10,9 @@ from support.checkout import load_script
 from support.documents import whole_document
 
 from ttmbench.cli import main
-from ttmbench.reproduce.lookup import most_measured, of_method, of_model, of_task, published_rows
+from ttmbench.reproduce.lookup import most_measured, of_method, of_model, of_task, published_rows, texts_of
 from ttmbench.reproduce.rows import compare, select
-from ttmbench.reproduce.tables import load_table, shipped_tables
+from ttmbench.reproduce.tables import load_table, shipped_tables, tables_naming
 from ttmbench.results.document import ResultsDocument
 
 
@@ -23,7 +23,15 @@ def every(registry):
 
 @pytest.fixture(autouse=True)
 def _read_once(every, monkeypatch):
-    monkeypatch.setattr("ttmbench.reproduce.lookup.published_rows", lambda _: every)
+    monkeypatch.setattr("ttmbench.reproduce.lookup.published_rows", lambda *_: every)
+
+
+def test_the_tables_that_are_read_for_a_name_have_all_of_its_rows(every, registry):
+    for name in registry.task_files:
+        assert {row.table for row in of_task(every, name)} <= set(tables_naming([name])), name
+    for name in {spec.name for spec, _ in registry.adapters.values()}:
+        assert {row.table for row in of_model(every, name)} <= set(tables_naming(texts_of(name, registry))), name
+    assert tables_naming(["no such name"]) == [] and "ttm_table1" in tables_naming(["mmvp_vlm"])
 
 
 def printed(capsys, *words):

@@ -73,6 +73,7 @@ class Gpu:
         waits: how often the program waited until it had done all that was asked of it.
         waited: the same by place: innermost line outside torch, ``module:function`` -> times.
         uploads: bytes of each tensor that was sent there.
+        uploaded: their bytes by dtype.
         unpinned: those of ordinary memory that are too large to be sent without a wait.
         operations: how many operations ran on it.
         launches: of these, such as launch a kernel; one of many tensors counts once.
@@ -83,6 +84,7 @@ class Gpu:
     def __init__(self) -> None:
         self.waits = self.operations = 0
         self.uploads: list[int] = []
+        self.uploaded = Counter[torch.dtype]()
         self.unpinned: list[int] = []
         self.waited, self.kernels, self.casts = Counter[str](), Counter[str](), Counter[int]()
         self._pinned = set[int]()
@@ -108,8 +110,12 @@ class Gpu:
 
     def send(self, tensor: torch.Tensor) -> None:
         self.uploads.append(tensor.nbytes)
-        if tensor.nbytes > _AT_ONCE and not tensor.is_meta and tensor.data_ptr() not in self._pinned:
+        self.uploaded[tensor.dtype] += tensor.nbytes
+        if tensor.nbytes > _AT_ONCE and not tensor.is_meta and not self.is_pinned(tensor):
             self.unpinned.append(tensor.nbytes)
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.data_ptr() in self._pinned
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         pinned = tensor.clone()
@@ -188,6 +194,8 @@ def _count(
     index = name.startswith("aten::index") and any(
         one.dtype == torch.bool or not isinstance(one, OnGpu) for one in leaves
     )
+    if name == "aten::copy_" and not there and _now.is_pinned(args[0]) and _non_blocking(args, kwargs):
+        return
     if name.removeprefix("aten::") in _WAITS or index or not there or (sent and not _non_blocking(args, kwargs)):
         _now.wait()
 
@@ -242,6 +250,8 @@ class _Placement(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         given = dict(kwargs or {})
         here = any(isinstance(one, OnGpu) for one in tree_leaves((args, given)))
+        if given.pop("pin_memory", False):
+            return _now.pin(function(*tree_map(_real, args), **given))
         if function in _MOVES:
             return _MOVES[function](*args, **given)
         if here and function in _ON_IT:
@@ -422,12 +432,13 @@ def stand_in_gpu() -> Iterator[Gpu]:
         **{"get_device_properties": about, "get_device_capability": (9, 0), "mem_get_info": (1 << 34, 1 << 34)},
         **{"is_current_stream_capturing": False, "is_bf16_supported": True, "max_memory_allocated": 0},
         "get_rng_state": torch.zeros(16, dtype=torch.uint8),  # nothing is drawn there
-        **dict.fromkeys(("synchronize", "empty_cache", "reset_peak_memory_stats", "set_device")),
+        **dict.fromkeys(("empty_cache", "reset_peak_memory_stats", "set_device")),
         **dict.fromkeys(("manual_seed", "manual_seed_all", "set_rng_state")),
     }
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, answer=answer, **__: answer))
+        stack.enter_context(mock.patch.object(torch.cuda, "synchronize", lambda *_: _now.wait()))
         stream = types.SimpleNamespace(is_capturing=lambda: False)
         stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", lambda *_: stream))
         _lend_guard()

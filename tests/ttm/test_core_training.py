@@ -13,6 +13,7 @@ from support.small_models import stage_of
 from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
+from ttmbench.scoring import inputs
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.inputs import Prepared, Rows
 from ttmbench.ttm import finetune
@@ -162,10 +163,10 @@ def test_images_stay_where_they_would_fill_the_device(monkeypatch):
                 return self
 
         given = pixels.as_subclass(Bytes)
-        assert finetune._moved(given, torch.device("cuda", 0)) is given and bool(moved) == moves
-        assert finetune._moved({"pixel_values": given}, torch.device("cuda", 0)).keys() == {"pixel_values"}
+        assert inputs._moved(given, torch.device("cuda", 0)) is given and bool(moved) == moves
+        assert inputs._moved({"pixel_values": given}, torch.device("cuda", 0)).keys() == {"pixel_values"}
         assert len(moved) == 2 * moves
-        finetune._moved(given, torch.device("meta"))
+        inputs._moved(given, torch.device("meta"))
         assert len(moved) == 2 * moves + 1
 
 
@@ -206,8 +207,11 @@ def test_images_that_are_bytes_go_to_the_device_once_and_nothing_else():
     assert moved.images["pixel_values"].dtype == torch.uint8
     assert moved.enlarged.device.type == "meta"
     assert moved.captions["input_ids"].device.type == "cpu"
+    uneven = [pixels[0], pixels[1, :, :2]]  # of several sizes, as CLIP's are enlarged
+    sent = finetune.images_on_device(adapter, prepared(uneven)).images
+    assert [part.shape for part in sent] == [part.shape for part in uneven] and sent[1].device.type == "meta"
     floats = torch.zeros(2, 3, 4, 4)
-    for stays in (floats, [pixels[0], pixels[1]]):
+    for stays in (floats, [*floats], ["no tensor"]):
         assert finetune.images_on_device(adapter, prepared(stays)).images is stays
     given = prepared(pixels)
     for on_cpu in (SimpleNamespace(device=torch.device("cpu")), object()):

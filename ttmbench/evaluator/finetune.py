@@ -44,7 +44,7 @@ from ttmbench.protocols import Savable
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.capabilities import Capabilities, Trained
-from ttmbench.scoring.inputs import DECODED
+from ttmbench.scoring.inputs import DECODED, images_on_device
 from ttmbench.scoring.prepare import PreparedTask, prepare
 from ttmbench.ttm.checkpoint import TRAINING, SeedCheckpoint
 from ttmbench.ttm.supervised import (
@@ -151,7 +151,7 @@ def _finetune(
         warn(f"resuming {folder}: {len(epochs)} of {settings.epochs} epochs done")
     write_record(folder, record)
     sizer = BatchSizer.for_run(config.batch_size, adapter, config.deterministic)
-    stage = PreparedTask(adapter, prepared, sizer, is_global=False, all_pairs=False)
+    stage = PreparedTask(adapter, images_on_device(adapter, prepared), sizer, is_global=False, all_pairs=False)
     with foreign_errors(f"finetuning of model '{config.model}'"):
         with progress_bar(settings.epochs, "finetuning", "epochs") as bar:
             bar.update(len(epochs))

@@ -29,7 +29,7 @@ from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinc
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
 from ttmbench.scoring.forced_choice.ask import Given, ask_choices
 from ttmbench.scoring.forced_choice.prompts import image_prompt, text_prompt
-from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, rows_of
+from ttmbench.scoring.inputs import DECODED, ImageRows, Prepared, images_on_device, rows_of
 from ttmbench.scoring.pairs import PairTable, score_task_pairs
 from ttmbench.scoring.prepare import PreparedTask, prepare, refusal_notes, stored, usable_scores
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Record, Scores
@@ -211,6 +211,7 @@ class _Scoring:
 
     def _in_memory(self, inputs: Prepared) -> PreparedTask:
         adapter = cast(Trained, self._run.adapter)  # features of others are only scored
+        inputs = images_on_device(adapter, inputs)  # for every pass and seed
         return PreparedTask(adapter, inputs, self._run.sizer, self._plan.spec.is_global, self._plan.all_pairs)
 
 

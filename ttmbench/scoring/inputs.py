@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 
 from ttmbench._annotations import Batch
 from ttmbench.protocols import DualEncoder, PreparedPairScorer
+from ttmbench.scoring.batches import device_of
 from ttmbench.scoring.fingerprint import (
     Fingerprint,
     ahead,
@@ -90,6 +91,38 @@ def concatenate(parts: Sequence[Batch]) -> Batch:
     if lists:
         return [row for part in lists for row in part]
     return torch.cat([part for part in parts if isinstance(part, torch.Tensor)])
+
+
+def images_on_device(adapter: object, prepared: Prepared) -> Prepared:
+    """The same inputs, with images on the model's device: as bytes they fit, and are copied once, not in every pass.
+
+    Images stay if the device is a CPU, if they are not bytes, or would take more than a quarter of the device's free
+    memory.
+    """
+    device = device_of(adapter)
+    if device is None or device.type == "cpu":
+        return prepared
+    images, enlarged = _moved(prepared.images, device), prepared.enlarged
+    return replace(prepared, images=images, enlarged=None if enlarged is None else _moved(enlarged, device))
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    tensors = list(batch.values()) if isinstance(batch, Mapping) else batch if isinstance(batch, list) else [batch]
+    if not tensors or not all(isinstance(tensor, torch.Tensor) and tensor.dtype == torch.uint8 for tensor in tensors):
+        return batch
+    size = sum(tensor.nbytes for tensor in tensors if tensor.device.type != device.type)
+    if device.type == "cuda" and size > torch.cuda.mem_get_info(device)[0] // 4:
+        return batch
+    # From ordinary memory: what is sent once would be copied once more to be pinned.
+    if isinstance(batch, Mapping):
+        return {name: tensor.to(device) for name, tensor in batch.items()}
+    if not isinstance(batch, list):
+        return batch.to(device)
+    if batch[0].device.type == device.type:
+        return batch
+    together = torch.cat([tensor.flatten() for tensor in batch]).to(device)  # images of any sizes, sent at once
+    parts = torch.split(together, [tensor.numel() for tensor in batch])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, batch, strict=True)]
 
 
 def n_rows(batch: Batch) -> int:

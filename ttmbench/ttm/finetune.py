@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
 from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt, device_of
-from ttmbench.scoring.inputs import Prepared, n_rows, take
+from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, take
 
 if TYPE_CHECKING:
     from ttmbench.protocols import Batch
@@ -204,32 +204,6 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def images_on_device(adapter: object, prepared: Prepared) -> Prepared:
-    """The same inputs, with images on the model's device: as bytes they fit, and are copied once, not in every step.
-
-    Images stay if the device is a CPU, if they are lists or not bytes, or would take more than a quarter of the
-    device's free memory.
-    """
-    device = device_of(adapter)
-    if device is None or device.type == "cpu":
-        return prepared
-    images, enlarged = _moved(prepared.images, device), prepared.enlarged
-    return replace(prepared, images=images, enlarged=None if enlarged is None else _moved(enlarged, device))
-
-
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    if isinstance(batch, list):
-        return batch
-    tensors = list(batch.values()) if isinstance(batch, Mapping) else [batch]
-    size = sum(tensor.nbytes for tensor in tensors)
-    too_large = device.type == "cuda" and size > torch.cuda.mem_get_info(device)[0] // 4
-    if too_large or any(tensor.dtype != torch.uint8 for tensor in tensors):
-        return batch
-    if isinstance(batch, Mapping):
-        return {name: tensor.to(device) for name, tensor in batch.items()}
-    return batch.to(device)
-
-
 def _gradient(
     adapter: Trainable | PairTrainable,
     images: Batch,
@@ -359,13 +333,28 @@ def _images(
 
 
 def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
-    """A copy of everything that training changes, in the memory of the processor."""
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in adapter.state_dict().items()}
+    """A copy of everything that training changes, in CPU memory; of a GPU in pinned memory, with one wait for all."""
+    tensors = {name: tensor.detach() for name, tensor in adapter.state_dict().items()}
+    copied = {name: _on_cpu(tensor) for name, tensor in tensors.items()}
+    for device in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
+        torch.cuda.synchronize(device)
+    return copied
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the CPU; of a GPU's it is complete once that was waited for."""
+    if tensor.device.type != "cuda":
+        return tensor.to("cpu", copy=True)
+    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
-    """Loads a snapshot, which stays usable."""
-    adapter.load_state_dict({name: tensor.clone() for name, tensor in state.items()})
+    """Loads a snapshot, which stays usable: what goes to another device is copied anyway."""
+    device = device_of(adapter)
+    away = device is not None and device.type == "cuda"
+    adapter.load_state_dict(
+        {name: tensor if away and tensor.device.type == "cpu" else tensor.clone() for name, tensor in state.items()}
+    )
 
 
 def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
