@@ -86,6 +86,11 @@ class TrainablePairModel(PairModel):
         """The model's state."""
         return weights_of(self.model)
 
+    @property
+    def state_sha256(self) -> str | None:
+        """Digest of the state as it was loaded; None if that is only a part of the weights."""
+        return str(self._declared["weights_sha256"])
+
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state."""
         self.model.load_state_dict(state)
