@@ -25,7 +25,7 @@ _OPTIONS = {
     "blind": "options:BlindOptions",
     "open_clip": "open_clip_options:OpenClipOptions",
     "embeddings": "options:EmbeddingsOptions",
-    "openai": "options:ServedOptions",
+    "openai": "served_options:ServedOptions",
     "vllm": "engine_options:VllmOptions",
 }
 _APACHE, _BSD, _MIT = "Apache-2.0", "BSD-3-Clause", "MIT"

@@ -19,7 +19,8 @@ import numpy as np
 from ttmbench._util.images import about_frames, frames_of_videos
 from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
-from ttmbench.model_adapters._shared.options import OPENAI, QUESTION, ServedOptions, takes
+from ttmbench.model_adapters._shared.options import QUESTION, takes
+from ttmbench.model_adapters._shared.served_options import OPENAI, ServedOptions
 from ttmbench.model_adapters.api.answers import Answer
 from ttmbench.model_adapters.api.client import Body, Server
 from ttmbench.model_adapters.api.costs import money

@@ -60,6 +60,8 @@ def load(asked: VisualGptOptions) -> Captioner:
 class CaptionModel(PairModel, ABC, Generic[Images, Encoded]):
     """A model that writes captions, as an adapter; subclasses know one architecture."""
 
+    prepares_in_threads = True
+
     def __init__(self, loaded: LoadedModel, asked: VisualGptOptions) -> None:
         super().__init__(loaded, asked)
         self.asked, self.prompt, self.end_token = asked, asked.prompt, asked.end_token

@@ -46,6 +46,8 @@ def load(asked: VqaScoreOptions) -> VQAScore:
 class VQAScore(TrainablePairModel):
     """A model that is asked about pairs, as an adapter."""
 
+    prepares_in_threads = True
+
     def __init__(self, chat: ImageTextModel | QFormerModel, asked: VqaScoreOptions) -> None:
         super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
@@ -60,6 +62,13 @@ class VQAScore(TrainablePairModel):
                     "lora trains factors of its own; with peft it needs merge=true, or train=adapter instead"
                 )
             add_lora(self.model, *self.lora)
+
+    @property
+    def untrainable(self) -> str | None:
+        """Why the model cannot be trained as it was loaded; None if it can."""
+        if self.lora is None and self.model.dtype != torch.float32 and super().untrainable is None:
+            return "weights in half precision are too coarse to train; use weights_dtype=fp32 or lora=16 (--model_args)"
+        return super().untrainable
 
     def fingerprint(self) -> Mapping[str, object]:
         """As for every pair model, the question, and the tokens that count as its answers."""
@@ -112,8 +121,6 @@ class VQAScore(TrainablePairModel):
             UsageError: arithmetic or trained weights are in half precision that cannot train.
         """
         self.check_trainable()
-        if self.lora is None and self.model.dtype != torch.float32:
-            raise UsageError("weights in half precision are too coarse to train; use weights_dtype=fp32 or lora=16")
         self.model.train()
         with self.arithmetic():
             seen = list(zip(images, self.chat.see(images), strict=True))
@@ -126,6 +133,11 @@ class VQAScore(TrainablePairModel):
         if self.lora is None:
             return super().state_dict()
         return {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
+
+    @property
+    def state_sha256(self) -> str | None:
+        """As for every pair model; None for LoRA factors."""
+        return super().state_sha256 if self.lora is None else None
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state."""

@@ -243,8 +243,7 @@ class RunConfig(BaseModel):
         baseline: a results document of another run to compare with.
         track: experiment trackers.
         track_args: their settings; ``wandb.mode`` is for one of them, ``project`` for all that have it.
-        energy: measure the energy of every task with codecarbon, and its CO2 in this country: an ISO 3166-1 code of
-            three letters, or ``auto`` for that of the environment (CODECARBON_COUNTRY_ISO_CODE), if any.
+        energy: measure energy, and CO2 in this country (``FRA``; ``auto``: of the environment), with codecarbon.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: Wilson's score interval, or a bootstrap over groups.
         seed: of everything except TTM and SimpleMatch, and the first of ``seeds`` by default.

@@ -40,7 +40,7 @@ class MethodSpec:
     """A test-time method by name.
 
     Attributes:
-        name: as ``--methods`` takes it, and the filter of its numbers (``group_match,NAME``).
+        name: as ``--methods`` takes it, and the filter of its numbers (``group_match,NAME``); letters, digits, ``_``.
         target: ``"module:callable"``, imported when the method is used. Called with the task, and its settings as
             keywords; their annotations say which values are allowed, their defaults are the method's. With
             ``gradients`` among its needs it is a generator of `ttmbench.methods.task.MethodStep`; otherwise it returns
@@ -48,6 +48,7 @@ class MethodSpec:
         summary: one line for ``ttmbench ls methods``.
         reference: of the paper, such as ``arXiv:2006.10726``.
         needs: what it uses; decides what it gets: a `ScoreTask`, a `FeatureTask`, or with gradients a `TrainingTask`.
+            ``labels`` and ``random_labels`` are for built-in methods only.
         scope: what an answer depends on: the ``row`` of one image, its ``group``, a ``batch`` of groups, the ``stream``
             of groups so far, or the whole ``task``.
         reset: when the model is restored: before each ``group``, each ``batch``, or ``never``; None if nothing is

@@ -9,11 +9,10 @@ from __future__ import annotations
 import inspect
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from transformers import BatchFeature
     from transformers.image_processing_utils import BaseImageProcessor
     from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+
+SEEN_TOGETHER = 16  # images of equal shape that the vision encoder gets at a time on an accelerator
 
 
 @dataclass(eq=False)
@@ -71,6 +73,7 @@ class PromptedModel(Prompts):
 
     def __init__(self, loaded: LoadedModel, device: torch.device) -> None:
         self.device = settle(loaded.model, device)
+        self.sees_together = 1 if self.device.type == "cpu" else SEEN_TOGETHER  # on a CPU it would only move rounding
         self.loaded, self.model, self.processor = loaded, loaded.model.eval(), loaded.processor
         self.tokenizer = loaded.tokenizer
         head = self.model.get_output_embeddings()
@@ -83,12 +86,14 @@ class PromptedModel(Prompts):
         return {}
 
     @abstractmethod
-    def _encoded(self, image: PreparedImage) -> EncodedImage:
-        """Vision encoder and projection of one image."""
+    def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
+        """Vision encoder and projection of images whose features have equal shapes."""
 
     def see(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
         """Vision encoder and projection of each image; an image that comes twice is encoded once."""
-        known = {id(image): self._encoded(image) for image in {id(image): image for image in images}.values()}
+        known: dict[int, EncodedImage] = {}
+        for alike in _alike(images, self.sees_together):
+            known.update(zip(map(id, alike), self._encoded(alike), strict=True))
         return [known[id(image)] for image in images]
 
 
@@ -111,6 +116,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
             missing = "get_image_features, mm_encoder_outputs"
             raise UsageError(f"{self.architecture} of transformers takes no encoded images ({missing})")
         self.check_prompts()
+        self.tokenizer("?")  # leaves it without padding, so that no call in a thread changes it
 
     @property
     def declared(self) -> dict[str, object]:
@@ -131,8 +137,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         for image in images:
             frames = frames_of(image)
             probe = self.ask("?", len(frames))  # every template takes an image with a question
-            with self._remembering(None) as memory:
-                inputs = self.process(probe, frames)
+            memory = _Memory(self.processor.image_processor, None)
+            inputs = self.process(probe, frames, memory)
             length = inputs["input_ids"].shape
             features = {name: value for name, value in inputs.items() if value.shape != length and name != "labels"}
             prepared.append(PreparedImage(image, memory.answer, features))
@@ -141,8 +147,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
     def row(self, image: PreparedImage, prompt: str) -> Row:
         """A prompt's tokens for an image, with as many placeholders as the image has features."""
         if prompt not in image.rows:
-            with self._remembering(image.answer):
-                inputs = self.process(prompt, frames_of(image.image))
+            known = _Memory(self.processor.image_processor, image.answer)
+            inputs = self.process(prompt, frames_of(image.image), known)
             length = inputs["input_ids"].shape
             image.rows[prompt] = {
                 name: value[0]
@@ -151,25 +157,35 @@ class ImageTextModel(ChatPrompts, PromptedModel):
             }
         return image.rows[prompt]
 
-    def process(self, prompt: str, images: Sequence[Image]) -> BatchFeature:
-        """Output of the model's own processor for a prompt and the images that it shows."""
-        shown = list(images) if len(images) == 1 else [list(images)]  # a list in the list: all belong to one prompt
+    def process(self, prompt: str, images: Sequence[Image], instead: _Memory | None = None) -> BatchFeature:
+        """Output of the model's own processor for a prompt and its images; ``instead`` of its image processor."""
+        processor, shown = self.processor, list(images) if len(images) == 1 else [list(images)]  # all of one prompt
+        if instead is not None:
+            processor = copy(processor)  # other threads prepare images by it
+            processor.image_processor = instead
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # PaliGemma's processor copies tensors in an old way
-            return self.processor(text=[prompt], images=shown, return_tensors="pt", **self.special_tokens(prompt))
+            return processor(text=[prompt], images=shown, return_tensors="pt", **self.special_tokens(prompt))
 
-    def _encoded(self, image: PreparedImage) -> EncodedImage:
+    def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
         inputs = {
-            name: value.to(self.device, self.model.dtype if value.is_floating_point() else None, non_blocking=True)
-            for name, value in image.features.items()
+            name: torch.cat([image.features[name] for image in images]).to(
+                self.device, self.model.dtype if value.is_floating_point() else None, non_blocking=True
+            )
+            for name, value in images[0].features.items()
         }
         taken = set(inspect.signature(self._core.get_image_features).parameters) & set(inputs)
         with with_weights(self._core):
             output = self._core.get_image_features(**{name: inputs[name] for name in taken}, return_dict=True)
         names = ("pooler_output", "deepstack_features")
         known = {name: getattr(output, name) for name in names if getattr(output, name, None) is not None}
-        beside = {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
-        return EncodedImage(type(output)(**known), beside)
+        known |= {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
+        encoded = []
+        for at in range(len(images)):
+            own = {name: _share(value, at, len(images), name == "deepstack_features") for name, value in known.items()}
+            output_of = {name: own.pop(name) for name in names if name in own}
+            encoded.append(EncodedImage(type(output)(**output_of), own))
+        return encoded
 
     def logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
         """Next-token logits. Without gradients, what several prompts of an image begin with is computed once.
@@ -253,16 +269,6 @@ class ImageTextModel(ChatPrompts, PromptedModel):
             logits = torch.take_along_dim(self.model(**inputs).logits, places[..., None], dim=1)
         return [row[: len(kept)].float() for row, kept in zip(logits, keep, strict=True)]
 
-    @contextmanager
-    def _remembering(self, answer: BatchFeature | None) -> Iterator[_Memory]:
-        original = self.processor.image_processor
-        memory = _Memory(original, answer)
-        self.processor.image_processor = memory
-        try:
-            yield memory
-        finally:
-            self.processor.image_processor = original
-
 
 class _Memory:
     """An image processor that returns a known output, or remembers its first one."""
@@ -313,6 +319,22 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
             f"{asked.pretrained} has no chat template and is loaded whole, on one device: device_map and quantisation "
             "are for models with one"
         )
+
+
+def _share(value: Any, at: int, images: int, is_layered: bool) -> Any:
+    """What belongs to one of several images, each of which has as many rows as the others; in every layer, if any."""
+    if is_layered:
+        return [_share(layer, at, images, False) for layer in value]
+    rows = len(value) // images  # an image may have several: its tiles
+    return value[at * rows : (at + 1) * rows]
+
+
+def _alike(images: Sequence[PreparedImage], most: int) -> list[list[PreparedImage]]:
+    """The distinct images in lists of at most so many whose features have equal shapes."""
+    by_shape: dict[object, list[PreparedImage]] = {}
+    for image in {id(image): image for image in images}.values():
+        by_shape.setdefault(tuple((name, value.shape) for name, value in image.features.items()), []).append(image)
+    return [group[at : at + most] for group in by_shape.values() for at in range(0, len(group), most)]
 
 
 def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -> BaseImageProcessor:

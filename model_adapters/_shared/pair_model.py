@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+_ROWS = 2**14  # words of a vocabulary whose weights are converted to float32 at a time
+
+
 class FrozenModel:
     """A model of transformers on its device, which computes in ``dtype``."""
 
@@ -83,6 +86,11 @@ class TrainablePairModel(PairModel):
         """The model's state."""
         return weights_of(self.model)
 
+    @property
+    def state_sha256(self) -> str | None:
+        """Digest of the state as it was loaded; None if that is only a part of the weights."""
+        return str(self._declared["weights_sha256"])
+
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state."""
         self.model.load_state_dict(state)
@@ -106,6 +114,15 @@ def full_precision(head: torch.nn.Linear) -> None:
     def forward(input: torch.Tensor) -> torch.Tensor:
         with torch.autocast(input.device.type, enabled=False):
             bias = None if head.bias is None else head.bias.float()
-            return functional.linear(input.float(), head.weight.float(), bias)
+            if head.weight.dtype == torch.float32 or head.weight.device.type == "cpu" or torch.is_grad_enabled():
+                return functional.linear(input.float(), head.weight.float(), bias)
+            return projected(input.float(), head.weight, bias)
 
     replace_forward(head, forward)
+
+
+def projected(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """A linear layer in float32, whose weights are converted a part at a time: all would take gigabytes beside them."""
+    parts = torch.split(weight, _ROWS)
+    logits = torch.cat([functional.linear(states, part.float()) for part in parts], dim=-1)
+    return logits if bias is None else logits + bias

@@ -20,16 +20,16 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.peft_adapter import (
     ADAPTER_CONFIG,
+    KEPT,
     AdapterFiles,
     adapter_of,
     applied_to,
     apply_adapter,
     base_of,
     find_adapter,
-    is_adapter,
     merged,
 )
-from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, remember_inputs
+from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, pick_device, remember_inputs
 from ttmbench.model_adapters._shared.repository import (
     Repository,
     find_repository,
@@ -113,7 +113,7 @@ class LoadedModel:
             "device": device.type,
             **describe_inputs(self.tokenizer, self.image_processor, self.processor),
             **quantization_of(self.model),
-            **applied_to(self.model).declared,
+            **(applied_to(self.model).declared if hasattr(self.model, KEPT) else {}),
         }
 
 
@@ -126,7 +126,7 @@ def find(asked: HubFiles) -> Pretrained:
     """
     name = asked.pretrained
     repository, only = find_repository(name, asked.revision, offline=asked.offline), asked.weights == "safetensors"
-    if is_adapter(repository):
+    if ADAPTER_CONFIG in repository.files and CONFIG not in repository.files:
         if asked.peft is not None:
             raise UsageError(f"{name} is an adapter of peft, and so is {asked.peft}; give one of them with its base")
         adapter = adapter_of(repository, only)
@@ -221,9 +221,8 @@ def load_weights(
         DataError: the weights are unavailable, damaged, or have tensors missing.
     """
     fetch_weights(model)
-    dtype = model.asked.weights_dtype if isinstance(model.asked, LanguageOptions) else None
     options: dict[str, object] = {
-        "dtype": TORCH_DTYPES[dtype or "fp32"],
+        "dtype": _dtype_of(model.asked),
         "use_safetensors": not model.files.are_pickles,
         "weights_only": True,
         "output_loading_info": True,
@@ -248,6 +247,13 @@ def load_weights(
     if placement is not None or getattr(loaded, "is_quantized", False):
         remember_inputs(loaded)
     return loaded
+
+
+def _dtype_of(asked: HubFiles) -> torch.dtype | str:
+    """Of weights in memory: of a model that writes text on an accelerator the checkpoint's, else float32."""
+    if not isinstance(asked, LanguageOptions) or (asked.weights_dtype is None and pick_device(asked.device) == "cpu"):
+        return torch.float32
+    return "auto" if asked.weights_dtype is None else TORCH_DTYPES[asked.weights_dtype]
 
 
 def load_whole(kind: type[PreTrainedModel], pretrained: Pretrained) -> LoadedModel:

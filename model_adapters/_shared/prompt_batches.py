@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Literal
 
 import torch
 
@@ -58,9 +59,10 @@ def _common(rows: Sequence[torch.Tensor]) -> int:
     return int(differs[0]) if len(differs) else shortest
 
 
-def padded(rows: Sequence[Row], pad: Callable[[str], int]) -> Row:
-    """Rows of several lengths as one tensor per name, [rows, tokens], padded on the right by ``pad(name)``."""
+def padded(rows: Sequence[Row], pad: Callable[[str], int], side: Literal["left", "right"] = "right") -> Row:
+    """Rows of several lengths as one tensor per name, [rows, tokens], padded by ``pad(name)``."""
+    pads = torch.nn.utils.rnn.pad_sequence
     return {
-        name: torch.nn.utils.rnn.pad_sequence([row[name] for row in rows], batch_first=True, padding_value=pad(name))
+        name: pads([row[name] for row in rows], batch_first=True, padding_value=pad(name), padding_side=side)
         for name in rows[0]
     }

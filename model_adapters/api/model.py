@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ttmbench._util.console import progress_bar, progress_iter, warn
 from ttmbench._util.rate_limit import shared_pauses
 from ttmbench.errors import DataError, TtmbenchError
-from ttmbench.model_adapters._shared.options import OPENAI, ServedOptions
+from ttmbench.model_adapters._shared.served_options import OPENAI, ServedOptions
 from ttmbench.model_adapters.api.answers import Answer, AnswerCache, open_answers, request_key
 from ttmbench.model_adapters.api.batch_files import BatchFiles
 from ttmbench.model_adapters.api.client import Body, ChatClient, Dialect, Server

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
+import builtin_study
+
 from ttmbench.data.benchmarks import Benchmark, benchmarks
 from ttmbench.data.catalog import all_tasks
 from ttmbench.data.task_chance import chance_of
@@ -26,6 +28,27 @@ KNOWN = {
     "unknown": "unknown",
 }
 STATUS = {"file": "checked", "scores": "checked", "stated": "documented", "inferred": "inferred", "unknown": "unknown"}
+STUDIES = """## Results on other data
+
+Mean and standard deviation over data seeds 0 to 4, 200 groups each, with one TTM seed, in percent. One group is half a
+point, so gains differ by several points between data sets.
+
+{study}
+
+## Transfer between tasks
+
+`tiny-clip` adapted to the task of a row and evaluated on the task of a column: change of the group match (of
+`shapes_color_global`: the global assignment accuracy) in points, mean over four seeds with its 95 % interval over
+groups. The first row is the original model.
+
+{transfer}
+
+![Each task adapted to, a row, by each task measured on, a column](../images/reference_transfer.svg)
+
+Adapted to `shapes_color`, inside groups, the model gives most images of `shapes_color_global` their own caption;
+adapted to `shapes_color_global` itself it does not. Images and captions are the same: groups restrict which
+captions compete, so most pseudo-labels are correct.
+"""
 ORDER = list(dict.fromkeys(STATUS.values()))
 MANY_TASKS = 3
 
@@ -111,6 +134,8 @@ def page(benchmark: Benchmark) -> str:
     if benchmark.notes:
         parts += ["## Notes", "", *(f"- {note}" for note in benchmark.notes), ""]
     parts += [*problems(own), *data(own), *numbers(benchmark)]
+    if own[0].source["kind"] == "rendered":
+        parts += [STUDIES.format(study=builtin_study.table(), transfer=builtin_study.transfer_table())]
     for citation in unique([spec.citation for spec in own]):
         parts += ["## Citation", "", "```bibtex", citation.strip(), "```", ""]
     return "\n".join(parts)
@@ -201,8 +226,11 @@ def data(own: Sequence[TaskSpec]) -> list[str]:
     )
     lines += [f"- Hub: {one}" for one in unique(hub)]
     for path, others in also.items():
-        names = ", ".join("the data folder itself" if other == "." else f"`{other}`" for other in unique(others))
-        lines.append(f"- `{path}` is also looked for as {names}.")
+        names = [f"`{other}`" for other in unique(others) if other != "."]
+        names += ["directly in the data folder"] if "." in others else []
+        lines.append(
+            f"- Copies of `{path}` are also found as {', '.join(names)}.".replace("found as directly", "found directly")
+        )
     return [*lines, ""]
 
 
@@ -229,8 +257,8 @@ def numbers(benchmark: Benchmark) -> list[str]:
     tables: dict[str, list[str]] = {name: [] for name in marks}
     for row in rows:
         tables[row.number.source].append(f"`{row.table}`")
-    legend = "; ".join(f"{at}: {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items())
-    lines = ["## Published numbers", "", f"Percent. Sources, with their tables of `ttmbench reproduce`: {legend}.", ""]
+    lines = ["## Published numbers", "", "Percent. Sources, with their tables of `ttmbench reproduce`:", ""]
+    lines += [f"{at}. {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items()] + [""]
     names = unique([row.task for row in rows])
     if len(names) < MANY_TASKS:
         for name in names:

@@ -2,7 +2,7 @@
 
     python scripts/docs/builtin_study.py    # results/reference/study_<model>.json; some ten minutes on a core
 
-``reference.py`` beside it writes the table of docs/builtin.md from these files. Data seeds 0 to 4 and training seeds 0
+The site's page of the built-in tasks has the tables of these files. Data seeds 0 to 4 and training seeds 0
 and 1 were fixed before any of these numbers was seen; settings were chosen on data seeds 1000 to 1004.
 """
 
@@ -76,6 +76,27 @@ def table() -> str:
 def _mean(values: list[float], sign: bool = False) -> str:
     mean = f"{statistics.fmean(values):+.1f}" if sign else f"{statistics.fmean(values):.1f}"
     return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
+
+
+def transfer() -> dict:
+    """The study of what adapting to each task does to the others."""
+    document: dict = json.loads((FOLDER / "study_transfer.json").read_text(encoding="utf-8"))
+    return document
+
+
+def transfer_table() -> str:
+    """What adapting the model to each task does to every one of them, as Markdown, points of percent."""
+    data = transfer()["data"]
+    tasks = data["measured_on"]
+    lines = ["| | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
+    lines.append("| raw | " + " | ".join(f"{100 * data['raw'][task]:.2f}" for task in tasks) + " |")
+    for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
+        differences = [
+            f"{100 * cell['difference']:+.2f} ({100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f})"
+            for cell in cells
+        ]
+        lines.append(f"| {task} | " + " | ".join(differences) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:

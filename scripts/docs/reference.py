@@ -6,8 +6,8 @@
 results/README.md says how the runs are made. What is written:
 
 - README.md: the example and the result table; the charts docs/images/reference_*.svg;
-- docs/builtin.md: the result table of both models, the study over data seeds, and what adapting to each task does to
-  the others, with the chart docs/images/reference_transfer.svg;
+- docs/builtin.md: the result table of both models; docs/images/reference_transfer.svg: what adapting to each task does
+  to the others;
 - docs/methods-compared.md: gains of the test-time methods, with the chart docs/images/reference_methods.svg;
 - ttmbench/reproduce/published/builtin.*: the table ``builtin`` of ``ttmbench reproduce``.
 
@@ -44,7 +44,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "results" / "reference"
 FIRST = FOLDER / "first.json"
 MAIN = FOLDER / "builtin.json"
-TRANSFER = FOLDER / "study_transfer.json"
 IMAGES = ROOT / "docs" / "images"
 RECORD = IMAGES / "reference.json"
 HEAD = ("task", "groups", "chance: score, match", *(column.name for column, _ in figures.COLUMNS))
@@ -82,26 +81,6 @@ def result_table(several: Sequence[DocumentFile]) -> str:
     return "\n".join(lines)
 
 
-def transfer_table() -> str:
-    """What adapting the model to each task does to every one of them, as Markdown, points of percent."""
-    data = _transfer()["data"]
-    tasks = data["measured_on"]
-    lines = ["| | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
-    lines.append("| raw | " + " | ".join(_percent(data["raw"][task]) for task in tasks) + " |")
-    for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
-        differences = [
-            f"{100 * cell['difference']:+.2f} ({100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f})"
-            for cell in cells
-        ]
-        lines.append(f"| {task} | " + " | ".join(differences) + " |")
-    return "\n".join(lines)
-
-
-def _transfer() -> dict:
-    document: dict = json.loads(TRANSFER.read_text(encoding="utf-8"))
-    return document
-
-
 def texts() -> dict[Path, str]:
     """Every text file that shows reference results -> what it has to say."""
     several = runs()
@@ -116,7 +95,7 @@ def texts() -> dict[Path, str]:
     published = ROOT / "ttmbench" / "reproduce" / "published"
     return {
         readme: _between(text, "results", result_table([main])),
-        page: _between(_between(about, "study", builtin_study.table()), "transfer", transfer_table()),
+        page: about,
         methods: compared,
         published / "builtin.yaml": spec,
         published / "builtin.csv": numbers,
@@ -132,7 +111,10 @@ def charts() -> dict[str, tuple[str, object]]:
         "reference_methods.svg": (digest(gains), lambda: methods_study.draw(gains)),
         "reference_columns.svg": (digest(columns), lambda: figures.draw_columns(columns, model)),
         "reference_curves.svg": (digest(curves), lambda: figures.draw_curves(curves, model)),
-        "reference_transfer.svg": (digest(_transfer()["data"]), lambda: plots.draw(_transfer())),
+        "reference_transfer.svg": (
+            digest(builtin_study.transfer()["data"]),
+            lambda: plots.draw(builtin_study.transfer()),
+        ),
     }
 
 

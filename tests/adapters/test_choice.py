@@ -10,7 +10,7 @@ import weakref
 import jsonschema
 import pytest
 from PIL import Image
-from support.adapter_inputs import groups_of, own_model
+from support.adapter_inputs import groups_of, knowing_options, own_model
 
 from ttmbench._util.images import LazyImages
 from ttmbench.cli import main
@@ -98,6 +98,38 @@ def test_answers_of_a_run_are_those_of_the_model_itself(kind, tiny_vlm, tmp_path
         asked = [own for start in range(0, len(pairs), 4) for own, _ in pairs[start : start + 4][side]]
         assert len(set(asked)) > 1, f"answers depend on the question: {asked}"
     assert document["model_info"]["capabilities"] == ["ChoiceScorer"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("constrained", [False, True])
+def test_questions_answered_together_have_the_answers_of_each_alone(kind, constrained, tiny_vlm, tmp_path, monkeypatch):
+    folder = knowing_options(tiny_vlm("chat", kind=kind, scale=SCALE), tmp_path / "model")
+    together = chat_choice.load(
+        pretrained=str(folder), device="cpu", max_tokens=4, constrained=constrained, batched=True
+    )
+    batches, questions = [], []
+    generate = together.model.generate
+    monkeypatch.setattr(together.model, "generate", lambda **of: batches.append(len(of["input_ids"])) or generate(**of))
+    for group in groups_of("shapes_color", 2):
+        first, second = (image.open() for image in group.images)
+        questions += [
+            ChoiceQuestion(f"Does this show {group.captions[0]} or {group.captions[1]}?", [first], ("A", "B")),
+            ChoiceQuestion(f"{group.captions[1]}?", [second], ("A", "B")),
+            ChoiceQuestion(f"Which is {group.captions[1]}?", [first, second], ("first", "second")),
+        ]
+    answers = together.answer(questions)
+    assert batches == [4, 2] if kind in ("llava_onevision", "smolvlm", "idefics3") else [6], "by shapes"
+    alone = [together.answer([question])[0] for question in questions]
+    assert answers == alone
+    assert len(set(answers)) > 1
+    assert not constrained or all(text in one.options for text, one in zip(answers, questions, strict=True))
+
+
+def test_options_that_begin_alike_cannot_be_told_apart(tiny_vlm):
+    adapter = chat_choice.load(pretrained=str(tiny_vlm("chat", kind="llava")), device="cpu", constrained=True)
+    question = ChoiceQuestion("Which?", [Image.new("RGB", (48, 48))], ("A", "B"))  # both are unknown words here
+    with pytest.raises(UsageError, match="do not tell the options A, B apart"):
+        adapter.answer([question])
 
 
 def one_error(capsys) -> str:

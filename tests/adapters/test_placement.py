@@ -19,6 +19,7 @@ from ttmbench.model_adapters._shared import placement as module
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.placement import placement_of, untrainable
 from ttmbench.model_adapters._shared.pretrained import quantization_of
+from ttmbench.protocols import ChoiceQuestion
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 pytest.importorskip("accelerate")
@@ -70,7 +71,8 @@ def test_captions_and_choices_are_the_same_too(folder, tmp_path):
     assert one.fingerprint() == other.fingerprint()
     first, second = (choice.load(pretrained=folder, max_tokens=4, **how) for how in ({"device": "cpu"}, {**apart}))
     assert first.fingerprint() == second.fingerprint()
-    assert first._answer("A or B?", IMAGES[:1]) == second._answer("A or B?", IMAGES[:1])
+    question = ChoiceQuestion("A or B?", IMAGES[:1])
+    assert first.answer([question]) == second.answer([question])
 
 
 def run(folder, *more, args=""):

@@ -1,19 +1,32 @@
-"""What the prompts of an image share is computed once: how much work is left, and which prompts go together."""
+"""What the prompts of an image share is computed once: how much work is left, and which prompts go together.
+
+On an accelerator images of equal shape are encoded together, and prepared in threads wherever the model computes.
+"""
 
 from __future__ import annotations
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from support.adapter_inputs import random_images
+from support.rounding import bound
 from support.stand_in_gpu import stand_in_gpu
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.errors import UsageError
 from ttmbench.model_adapters import vqascore
+from ttmbench.model_adapters._shared.image_text import SEEN_TOGETHER, PreparedImage, _alike
+from ttmbench.model_adapters._shared.pair_model import projected
 from ttmbench.model_adapters._shared.prompt_batches import by_prefix
 from ttmbench.plugins.registry import build_registry
 
 IMAGE = 9
+KINDS = "llava llava_onevision qwen2_vl qwen2_5_vl qwen3_vl smolvlm idefics3 internvl paligemma".split()
 
 
 def prompts(images: int, captions: int, image_tokens: int = 576, before: int = 5, asked: int = 30, words: int = 25):
@@ -86,3 +99,65 @@ def test_a_batch_computes_what_its_prompts_share_once_and_waits_for_the_device_o
         adapter.score_prepared(encoded, asked)
         if kind == "llava":  # Qwen's positions are computed with waits of their own
             assert gpu.waits <= 2 * own + 2, "two passes; the scores, and what counts the image's placeholders"
+
+
+def test_a_batch_of_64_pairs_of_2x2_groups_takes_two_calls_of_the_vision_encoder():
+    images = [PreparedImage(None, None, {"pixel_values": torch.empty(1, 3, 4, 4)}) for _ in range(32)]
+    pairs = [image for image in images for _ in range(2)]
+    assert [len(alike) for alike in _alike(pairs, SEEN_TOGETHER)] == [16, 16]
+    assert len(_alike(pairs, 1)) == 32, "on a CPU"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_of_equal_shape_are_encoded_together_and_prepared_in_threads(kind, tiny_vlm, monkeypatch):
+    """Six images of two shapes take two calls of the vision encoder instead of six."""
+    adapter = vqascore.load(pretrained=str(tiny_vlm("chat", kind=kind)), device="cpu")
+    images = [image for pair in zip(random_images(3), random_images(3, (30, 90)), strict=True) for image in pair]
+    prepared = adapter.prepare_images(images)
+    with ThreadPoolExecutor(4) as threads:
+        for one, (other,) in zip(
+            prepared, threads.map(lambda image: adapter.prepare_images([image]), images), strict=True
+        ):
+            assert all(torch.equal(value, other.features[name]) for name, value in one.features.items())
+    calls, encoded = [], adapter.chat._encoded
+    monkeypatch.setattr(adapter.chat, "_encoded", lambda images: calls.append(len(images)) or encoded(images))
+    question = adapter.prepare_captions(["a red circle"] * len(images))
+    with torch.inference_mode():
+        alone = adapter.score_prepared(adapter.encode_images(prepared), question)
+        assert calls == [1] * 6, "on a CPU, where it would move bits"
+        calls.clear()
+        adapter.chat.sees_together = SEEN_TOGETHER
+        together = adapter.score_prepared(adapter.encode_images(prepared), question)
+    shapes = {tuple(value.shape for value in image.features.values()) for image in prepared}
+    assert sorted(calls) == sorted([6] if len(shapes) == 1 else [3, 3])
+    np.testing.assert_allclose(together, alone, atol=1e-4)
+    assert np.ptp(alone) > 1e-3
+
+
+def test_weights_are_as_the_checkpoint_has_them_on_an_accelerator(tiny_vlm, tmp_path, monkeypatch):
+    """And what they are is stated; such weights are too coarse to train, which is known before anything is scored."""
+    from transformers import AutoModelForImageTextToText
+
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_vlm("chat", kind="llava"), folder)
+    AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    assert "bfloat16" in json.loads((folder / "config.json").read_text()).values()
+    here = vqascore.load(pretrained=str(folder), device="cpu")
+    assert here.fingerprint()["weights"] == "float32" and here.untrainable is None
+    with stand_in_gpu():
+        there = vqascore.load(pretrained=str(folder), device="cuda")
+        assert there.fingerprint()["weights"] == "bfloat16" and there.chat.sees_together == SEEN_TOGETHER
+        assert "weights_dtype=fp32" in there.untrainable
+        with pytest.raises(UsageError, match="too coarse to train"):
+            there.check_trainable()
+        asked = vqascore.load(pretrained=str(folder), device="cuda", weights_dtype="fp32")
+        assert asked.fingerprint()["weights"] == "float32" and asked.untrainable is None
+
+
+def test_the_last_layer_converts_its_weights_a_part_at_a_time(monkeypatch):
+    monkeypatch.setattr("ttmbench.model_adapters._shared.pair_model._ROWS", 7)
+    layer = torch.nn.Linear(16, 40, dtype=torch.bfloat16)
+    states = torch.randn(3, 16)
+    whole = torch.nn.functional.linear(states, layer.weight.float(), layer.bias.float())
+    found = projected(states, layer.weight, layer.bias.float())
+    assert torch.allclose(found, whole, atol=bound(layer, whole.abs().max()), rtol=0)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 
 import numpy as np
 import pytest
 import torch
 from support import stand_in_vllm
-from support.adapter_inputs import quick_scores
+from support.adapter_inputs import knowing_options, quick_scores
 
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
@@ -53,28 +52,25 @@ def test_scores_are_those_of_transformers(kind, model, arguments, tiny_vlm, engi
 
 
 def test_answers_name_options_alone_unless_the_model_may_write(tiny_vlm, tmp_path, engines):
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_vlm("chat", kind="llava", scale=18.0), folder)
-    file = folder / "tokenizer.json"
-    words = json.loads(file.read_text())
-    named = dict(zip(("dogs", "cat", "en", "is"), ("A", "B", "first", "second"), strict=True))
-    words["model"]["vocab"] = {named.get(word, word): at for word, at in words["model"]["vocab"].items()}
-    file.write_text(json.dumps(words))
+    folder = knowing_options(tiny_vlm("chat", kind="llava", scale=18.0), tmp_path / "model")
     answers = {}
-    for constrained in ("true", "false"):
-        out = tmp_path / constrained / "x.json"
-        arguments = f"pretrained={folder},scorer=choice,max_tokens=3,constrained={constrained}"
-        asked = ["--model", "vllm", "--model_args", arguments, "--tasks", "shapes_color", "--limit", "2"]
-        assert main([*asked, "--bootstrap_iters", "0", "--log_samples", "-o", str(out)]) == 0
+    for model, more in (
+        ("vllm", "scorer=choice"),
+        ("vllm", "scorer=choice,constrained=false"),
+        ("choice", "constrained=true"),
+    ):
+        out = tmp_path / model / more / "x.json"
+        arguments = f"pretrained={folder},max_tokens=3,{more}"
+        words = ["--model", model, "--model_args", arguments, "--tasks", "shapes_color", "--limit", "2"]
+        assert main([*words, "--bootstrap_iters", "0", "--log_samples", "-o", str(out)]) == 0
         (samples,) = out.parent.rglob("*.jsonl")
-        lines = [json.loads(line) for line in samples.read_text().splitlines()]
-        answers[constrained] = [
-            (one["question"].split()[0], one["answer"]) for line in lines for one in line["answers"]
-        ]
+        asked = [one for line in samples.read_text().splitlines() for one in json.loads(line)["answers"]]
+        answers[model, more] = [(one["question"].split()[0], one["answer"]) for one in asked]
+    named, written, chosen = answers.values()
     options = {"image": {"A", "B"}, "caption": {"first", "second"}}  # by what the question is about
-    assert all(answer in options[about] for about, answer in answers["true"])
-    assert len({answer for _, answer in answers["true"]}) > 2
-    assert not all(answer in options[about] for about, answer in answers["false"])
+    assert all(answer in options[about] for about, answer in named)
+    assert len({answer for _, answer in named}) > 2 and named == chosen, "transformers chooses the same in one pass"
+    assert not all(answer in options[about] for about, answer in written)
 
 
 def test_what_trains_is_refused_before_the_engine_starts(tiny_vlm, engines, capsys):

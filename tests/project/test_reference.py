@@ -44,7 +44,7 @@ def copied(scripts, monkeypatch, tmp_path):
     for page in ("README.md", "docs/builtin.md", "docs/methods-compared.md"):
         shutil.copy(ROOT / page, tmp_path / page)
     for module, names in (
-        (scripts, ("ROOT", "FOLDER", "FIRST", "MAIN", "TRANSFER", "IMAGES", "RECORD")),
+        (scripts, ("ROOT", "FOLDER", "FIRST", "MAIN", "IMAGES", "RECORD")),
         (scripts.builtin_study, ("FOLDER",)),
         (scripts.methods_study, ("FOLDER",)),
     ):
@@ -167,9 +167,9 @@ def test_other_reference_numbers_make_everything_stale_until_it_is_written_again
     for row in document["ttm"]["shapes_place"]["iterations"]:
         row["metrics"]["group_match"] = 0.5
     copied.MAIN.write_text(json.dumps(document), encoding="utf-8")
-    moved = read(copied.TRANSFER)
+    moved = read(copied.FOLDER / "study_transfer.json")
     moved["data"]["cells"][0][1]["difference"] = 0.5
-    copied.TRANSFER.write_text(json.dumps(moved), encoding="utf-8")
+    (copied.FOLDER / "study_transfer.json").write_text(json.dumps(moved), encoding="utf-8")
     compared = copied.methods_study.study_file("tiny-clip", "shapes_color")
     changed = read(compared)
     changed["data"]["rows"][-1]["gain"] = 0.5

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -59,6 +62,17 @@ def own_model(folder):
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     return AutoModelForImageTextToText.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
+
+
+def knowing_options(folder: Path, target: Path) -> Path:
+    """A copy of a tiny model in whose vocabulary some words are the options of forced choices."""
+    shutil.copytree(folder, target)
+    file = target / "tokenizer.json"
+    words = json.loads(file.read_text(encoding="utf-8"))
+    named = dict(zip(("dogs", "cat", "en", "is"), ("A", "B", "first", "second"), strict=True))
+    words["model"]["vocab"] = {named.get(word, word): at for word, at in words["model"]["vocab"].items()}
+    file.write_text(json.dumps(words), encoding="utf-8")
+    return target
 
 
 def chat_inputs(processor, image, text, prefix):

@@ -51,7 +51,7 @@ def show(options: argparse.Namespace) -> int:
 def _task(name: str, registry: Registry) -> Record:
     from ttmbench.cli.published_page import in_brief
     from ttmbench.data.benchmarks import benchmark_of
-    from ttmbench.reproduce.lookup import of_task, published_rows
+    from ttmbench.reproduce.lookup import rows_of_task
 
     spec = find_task(registry, name).spec
     benchmark = benchmark_of(spec.task)
@@ -61,14 +61,14 @@ def _task(name: str, registry: Registry) -> Record:
         row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
         metrics[metric.name] = row
     presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
-    published = in_brief(of_task(published_rows(registry), spec.task), name, registry, is_task=True)
+    published = in_brief(rows_of_task(spec.task, registry), name, registry, is_task=True)
     notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
     return {**spec.model_dump(mode="json"), **notes, "metrics": metrics, "ttm": presets, "published": published}
 
 
 def _model(name: str, registry: Registry) -> Record:
     from ttmbench.cli.published_page import in_brief
-    from ttmbench.reproduce.lookup import of_model, published_rows
+    from ttmbench.reproduce.lookup import rows_of_model
 
     adapter, plugin = registry.adapters[name]
     card = None if adapter.card is None else vars(adapter.card)
@@ -76,7 +76,7 @@ def _model(name: str, registry: Registry) -> Record:
     model_options = shown.pop("options")
     if model_options is not None:
         shown["arguments"] = load_target(model_options).described()
-    published = in_brief(of_model(published_rows(registry), adapter.name), name, registry, is_task=False)
+    published = in_brief(rows_of_model(adapter.name, registry), name, registry, is_task=False)
     return {**shown, "published": published}
 
 

@@ -13,7 +13,7 @@ from ttmbench.data.task_chance import chance_of
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.reproduce.identity import model_identity
 from ttmbench.reproduce.published_numbers import PublishedNumber
-from ttmbench.reproduce.tables import ModelEntry, PublishedTable, load_table, shipped_tables
+from ttmbench.reproduce.tables import ModelEntry, PublishedTable, load_table, shipped_tables, tables_naming
 from ttmbench.results.labels import CHOICE, SLASH
 
 if TYPE_CHECKING:
@@ -55,11 +55,32 @@ class PublishedRow:
         return metric if self.number.method == "raw" else f"{metric} ({self.number.column.name})"
 
 
+def rows_of_task(name: str, registry: Registry) -> list[PublishedRow]:
+    """As `of_task` of all shipped tables, of which only those with the name are read."""
+    return of_task(published_rows(registry, _of_others(tables_naming([name]))), name)
+
+
+def rows_of_model(name: str, registry: Registry) -> list[PublishedRow]:
+    """As `of_model` of all shipped tables for a registered model, likewise."""
+    return of_model(published_rows(registry, _of_others(tables_naming(texts_of(name, registry)))), name)
+
+
+def texts_of(name: str, registry: Registry) -> list[str]:
+    """Texts of which every table with a registered model has one: its names, and the arguments that load it."""
+    arguments = registry.adapter(name).model_args.values()
+    aliases = [alias for alias, (spec, _) in registry.adapters.items() if spec.name == name]
+    return [*aliases, *(value for value in arguments if isinstance(value, str))]
+
+
+def _of_others(names: Iterable[str]) -> list[PublishedTable]:
+    """The tables of these names that others published."""
+    return [table for table in map(load_table, names) if not table.spec.own]
+
+
 def published_rows(registry: Registry, tables: Sequence[PublishedTable] | None = None) -> list[PublishedRow]:
     """Every number of some tables; by default of the shipped tables that others published."""
     names = _names(registry)
-    if tables is None:
-        tables = [table for table in map(load_table, shipped_tables()) if not table.spec.own]
+    tables = _of_others(shipped_tables()) if tables is None else tables
     return [
         _row(table, number, models[number.model])
         for table in tables

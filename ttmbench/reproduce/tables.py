@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
@@ -242,6 +242,24 @@ def published_tables(name: str) -> list[PublishedTable]:
         return [load_table(name)]
     tables = [load_table(table_name) for table_name in shipped_tables()] if name == "all" else []
     return [table for table in tables if not table.spec.own]
+
+
+def tables_naming(texts: Collection[str]) -> list[str]:
+    """The shipped tables of which a file has one of the texts; none is parsed."""
+    contents: dict[str, str] = {}
+
+    def content(path: Traversable) -> str:
+        if path.name not in contents:
+            contents[path.name] = path.read_text(encoding="utf-8")
+        return contents[path.name]
+
+    found = []
+    for name, path in shipped_tables().items():
+        beside = re.findall(r"^(?:numbers|include): *([\w.-]+)", content(path), re.MULTILINE)
+        parts = [content(path), *(content(files("ttmbench.reproduce.published") / file) for file in beside)]
+        if any(text in part for text in texts for part in parts):
+            found.append(name)
+    return found
 
 
 def _load(name: str, path: Traversable, folder: Traversable) -> PublishedTable:
