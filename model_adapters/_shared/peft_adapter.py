@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ADAPTER_CONFIG = "adapter_config.json"
 NAME = "default"  # peft's name of the one adapter, a part of the names of its parameters
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-_KEPT = "_ttmbench_peft"
+KEPT = "_ttmbench_peft"  # an attribute of models that have an adapter
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Where it came from and which version wrote it: a copy of the same adapter has other values.
 _VOLATILE = ("base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping")
@@ -66,11 +66,6 @@ class AppliedAdapter:
 
     declared: Mapping[str, object]
     kept: Any = None
-
-
-def is_adapter(repository: Repository) -> bool:
-    """Whether a repository or folder holds an adapter and no configuration of a model."""
-    return ADAPTER_CONFIG in repository.files and "config.json" not in repository.files
 
 
 def find_adapter(name: str, *, offline: bool, safetensors_only: bool) -> AdapterFiles:
@@ -144,7 +139,7 @@ def apply_adapter(model: PreTrainedModel, adapter: AdapterFiles, base: str, merg
     for parameter in plain.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     declared = {"merged": merge, **_declared(adapter.config), "weights_sha256": tensors_digest(state)}
-    setattr(plain, _KEPT, AppliedAdapter({"peft": declared}, None if merge else wrapped))
+    setattr(plain, KEPT, AppliedAdapter({"peft": declared}, None if merge else wrapped))
     return plain
 
 
@@ -164,7 +159,7 @@ def _declared(config: Mapping[str, Any]) -> dict[str, object]:
 
 def applied_to(model: object) -> AppliedAdapter:
     """What is known of a model's adapter; nothing for a model without one."""
-    known = getattr(model, _KEPT, None)
+    known = getattr(model, KEPT, None)
     return known if isinstance(known, AppliedAdapter) else AppliedAdapter({})
 
 
@@ -175,7 +170,7 @@ def merged(model: PreTrainedModel) -> PreTrainedModel:
         return model
     with _quiet():
         copied = deepcopy(kept).merge_and_unload()
-    delattr(copied, _KEPT)
+    delattr(copied, KEPT)
     return copied
 
 

@@ -20,13 +20,13 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.peft_adapter import (
     ADAPTER_CONFIG,
+    KEPT,
     AdapterFiles,
     adapter_of,
     applied_to,
     apply_adapter,
     base_of,
     find_adapter,
-    is_adapter,
     merged,
 )
 from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, pick_device, remember_inputs
@@ -113,7 +113,7 @@ class LoadedModel:
             "device": device.type,
             **describe_inputs(self.tokenizer, self.image_processor, self.processor),
             **quantization_of(self.model),
-            **applied_to(self.model).declared,
+            **(applied_to(self.model).declared if hasattr(self.model, KEPT) else {}),
         }
 
 
@@ -126,7 +126,7 @@ def find(asked: HubFiles) -> Pretrained:
     """
     name = asked.pretrained
     repository, only = find_repository(name, asked.revision, offline=asked.offline), asked.weights == "safetensors"
-    if is_adapter(repository):
+    if ADAPTER_CONFIG in repository.files and CONFIG not in repository.files:
         if asked.peft is not None:
             raise UsageError(f"{name} is an adapter of peft, and so is {asked.peft}; give one of them with its base")
         adapter = adapter_of(repository, only)

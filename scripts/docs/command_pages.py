@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ttmbench import AdapterSpec
 
 FOLDER = "commands"
+BEHIND = "---\nsearch:\n  boost: 0.5\n---\n"  # guides come first in the search
 ARGUMENTS = "model-arguments.md"
 # Command -> the page that explains it; command-line.md has the others.
 GUIDES = {
@@ -29,7 +30,7 @@ def command_pages() -> dict[str, str]:
     """One page for each command: place on the site -> Markdown."""
     parser = build_parser()
     subparsers = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return {f"{FOLDER}/{name}.md": _page(name, command) for name, command in subparsers.choices.items()}
+    return {f"{FOLDER}/{name}.md": BEHIND + _page(name, command) for name, command in subparsers.choices.items()}
 
 
 def _page(name: str, command: argparse.ArgumentParser) -> str:
@@ -58,7 +59,7 @@ def arguments_page() -> str:
     """The page with the arguments of every kind of model, as ``ttmbench show`` lists them."""
     from ttmbench.plugins.registry import build_registry, load_target
 
-    lines = ["# Model arguments", "", "The arguments of `--model_args`, by kind of model.", ""]
+    lines = [f"{BEHIND}# Model arguments", "", "The arguments of `--model_args`, by kind of model.", ""]
     kinds: dict[str, list[AdapterSpec]] = {}
     for spec in {
         spec.name: spec for spec, plugin in build_registry().adapters.values() if plugin == "ttmbench"

@@ -145,8 +145,8 @@ def test_the_report_sets_methods_beside_their_baseline_and_cost(folder):
         baseline = "group_match,none" if name == "dual_softmax" else "group_score,none"
         assert row.score_gain == pytest.approx(numbers[f"group_score,{name}"] - numbers[baseline])
         assert row.match_gain == pytest.approx(numbers[f"group_match,{name}"] - numbers["group_match,none"])
-        assert row.position is None if name in of_ttm else 0.5 <= row.position <= 1
-    assert rows["ttm"].passes > 2 and rows["ttm"].parameters is None
+        assert 0.5 <= row.position <= 1
+    assert rows["ttm"].passes > 2 and rows["ttm"].parameters == rows["placebo"].parameters > rows["tent"].parameters
     assert (rows["dn"].passes, rows["zero"].passes) == (2.0, 2.0 + 5), "five views of each image beside the plain one"
     assert rows["dn"].parameters is None and (rows["tent"].parameters or 0) > 0
     page = to_html(read_report(folder / "x.json", ThumbnailOptions()))

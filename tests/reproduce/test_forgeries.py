@@ -25,6 +25,7 @@ COMMANDS = {
     "--output_path {}",
 }
 NOT_HERE = {
+    "TrainingRecord",  # what several others begin with
     *("TaskError", "BaselineRecord", "Difference", "ChoiceRecord", "UnreadAnswer", "StoreEntry", "Coverage"),
     *(
         "RerankRecord",

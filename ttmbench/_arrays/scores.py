@@ -238,3 +238,13 @@ def text_only_ties(
     """Groups in which the least similar true captions are as similar as a true and another one."""
     true, mixed = true_and_mixed(likeness, true_captions)
     return np.asarray(true.min(axis=1) == mixed.max(axis=1))
+
+
+def chosen_positions(scores: Real[np.ndarray, "groups rows options"]) -> list[float]:
+    """Share of rows whose largest score stands at each position; of equal ones the first counts.
+
+    >>> chosen_positions(np.array([[[2., 1.], [3., 4.]], [[5., 1.], [2., 1.]]]))
+    [0.75, 0.25]
+    """
+    chosen = np.bincount(scores.argmax(axis=2).reshape(-1), minlength=scores.shape[2])
+    return [float(share) for share in chosen / scores[..., 0].size]

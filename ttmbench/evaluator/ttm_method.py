@@ -11,10 +11,9 @@ import numpy as np
 
 from ttmbench.config import DEFAULT_LEARNING_RATE, TTMConfig
 from ttmbench.methods.audit import audit_labels, held_out_record
-from ttmbench.methods.run import MethodRun, trained_record
+from ttmbench.methods.run import MethodRun
 from ttmbench.results.summary import MethodScores
 from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
-from ttmbench.ttm.low_rank import low_rank_removed, parameters_of
 from ttmbench.ttm.trainer import restored
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MethodSpec, Record, Scores
@@ -69,22 +68,17 @@ def recorded(settings: TTMConfig) -> Record:
 
 
 def _record(stage: Adaptation, spec: MethodSpec, seeds: Mapping[int, SeedProgress], scores: Sequence[Scores]) -> Record:
-    task, settings = stage.stage, stage.settings
-    with low_rank_removed(task.adapter):
-        parameters = parameters_of(task.adapter, settings.train)
     losses = [[value for step in run.steps for value in step.loss] for run in seeds.values()]
     first = next(iter(seeds.values())).steps
     as_method = MethodRun(stage.raw, stage.spec.shape, stage.metrics, stage.seeds)
     positions = [as_method.positions(spec, final.groups, seed) for final, seed in zip(scores, seeds, strict=True)]
     return {
-        "settings": recorded(settings),
+        "settings": recorded(stage.settings),
         **spec.declared,
-        "seeds": list(seeds),
+        **stage.header(seeds),
         "turns": len(first),
         "updates": sum(bool(step.loss) for step in first),
         "loss": [fmean(values) if values else None for values in losses],
-        "trained": trained_record(settings.train, {name: tensor.numel() for name, tensor in parameters.items()}),
-        "cost": stage.costs(seeds),
         "chance": None,
         "positions": np.mean(positions, axis=0).tolist(),
         "notes": [],

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from ttmbench._arrays.scores import chosen_positions
 from ttmbench._util.option_values import read_references
 from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
@@ -41,7 +42,7 @@ from ttmbench.scoring.inputs import Prepared, Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint
 from ttmbench.ttm.low_rank import low_rank_removed
-from ttmbench.ttm.parameters import digest
+from ttmbench.ttm.parameters import trained_record
 from ttmbench.ttm.trainer import Cost, Original
 from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
@@ -115,8 +116,7 @@ class MethodRun:
         is_turned = self.shape.more_images
         shuffled = np.take_along_axis(scores, self.order(seed), axis=1 if is_turned else 2)
         shuffled = shuffled.transpose(0, 2, 1) if is_turned and not spec.takes_features else shuffled
-        chosen = np.bincount(shuffled.argmax(axis=2).reshape(-1), minlength=shuffled.shape[2])
-        return [float(share) for share in chosen / shuffled[..., 0].size]
+        return chosen_positions(shuffled)
 
     def seed_run(
         self,
@@ -375,11 +375,6 @@ def _shuffled(rewards: Mapping[str, RewardModel], order: np.ndarray, axis: int) 
 
 def _of_groups(model: RewardModel, groups: np.ndarray) -> RewardModel:
     return replace(model, scores=model.scores[torch.from_numpy(groups)])
-
-
-def trained_record(train: object, parameters: Mapping[str, int]) -> Record:
-    """For results: which parameters were trained, by name with how many numbers each has."""
-    return {"train": train, "parameters": sum(parameters.values()), "names_sha256": digest(parameters)}
 
 
 @dataclass(frozen=True)

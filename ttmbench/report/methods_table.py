@@ -24,8 +24,8 @@ class MethodRow:
             compared with SimpleMatch in both.
         passes: of images and captions through the towers, a mean over seeds; scoring the task once is 2.
         seconds: of one seed.
-        parameters: how many numbers were trained; None for none, and of TTM, whose record does not say.
-        position: share of rows that choose the most frequent of the shuffled positions; None of TTM, likewise.
+        parameters: how many numbers were trained; None for none, and of TTM in older documents.
+        position: share of rows that choose the most frequent of the shuffled positions; None of TTM likewise.
         scope: what an answer depends on.
     """
 
@@ -62,8 +62,8 @@ def method_rows(document: ResultsDocument) -> Iterator[MethodRow]:
                 match_gain=_difference(match, raw_match),
                 passes=fmean(cost.tower_passes for cost in record.cost),
                 seconds=fmean(cost.seconds for cost in record.cost),
-                parameters=None if own is None or own.trained is None else own.trained.parameters,
-                position=None if own is None else max(own.positions),
+                parameters=None if record.trained is None else record.trained.parameters,
+                position=max(record.positions) if record.positions else None,
                 scope="task" if own is None else own.scope,
             )
 

@@ -52,6 +52,27 @@ class MethodCost(Part):
     seconds: Recorded[NotNegative] = Field(description="Wall time, with that of all of its views.")
 
 
+class TrainedParameters(Part):
+    """The parameters that a method trained."""
+
+    train: Recomputed[str | None] = Field(description="As its setting `train` names them; null without one.")
+    parameters: Recorded[AtLeastOne] = Field(description="How many numbers.")
+    names_sha256: Recorded[Digest] = Field(description="Of their names.")
+
+
+class TrainingRecord(Part):
+    """What the record of TTM and of each of its variants has."""
+
+    seeds: Recomputed[Seeds]
+    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed; absent in older documents.")
+    trained: Recorded[TrainedParameters | Absent] = Field(None, description="As of other methods; likewise.")
+    positions: Recomputed[list[Fraction] | Absent] = Field(
+        None,
+        description="As of other methods: share of rows whose best caption stands at each position of the shuffled "
+        "group; absent for global tasks, and likewise.",
+    )
+
+
 class Iteration(Part):
     """An iteration of TTM."""
 
@@ -83,12 +104,10 @@ class LearningRate(Part):
     note: Recomputed[str | None] = Field(description="What is known of where it comes from.")
 
 
-class Control(Part):
+class Control(TrainingRecord):
     """TTM with other pseudo-labels."""
 
-    seeds: Recomputed[Seeds]
     iterations: Recomputed[list[Iteration]]
-    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
 
 
 class Holdout(Part):
@@ -149,7 +168,7 @@ class AlsoRecord(Part):
     seconds: Recorded[Real]
 
 
-class TtmRecord(Part):
+class TtmRecord(TrainingRecord):
     """How TTM went on a task."""
 
     hyperparameters: Recomputed[dict[str, Any]] = Field(
@@ -160,11 +179,9 @@ class TtmRecord(Part):
     )
     preset: Recomputed[Literal["auto", "paper"]]
     variant: Recomputed[Literal["group", "global"]]
-    seeds: Recomputed[Seeds]
     reported: Recomputed[Literal["last iteration"]]
     notes: Recomputed[list[str]]
     iterations: Recomputed[list[Iteration]] = Field(description="Of all seeds, seed by seed.")
-    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed; absent in older documents.")
     controls: Recomputed[dict[Literal["placebo", "shuffle"], Control]] = Field(
         {}, description="TTM with random or moved pseudo-labels."
     )
@@ -178,32 +195,20 @@ class TtmRecord(Part):
     )
 
 
-class SimpleMatchRecord(Part):
+class SimpleMatchRecord(TrainingRecord):
     """How SimpleMatch's overfitting step went on a task."""
 
     hyperparameters: Recomputed[dict[str, Any]]
-    seeds: Recomputed[Seeds]
     restarts: Recomputed[Annotated[list[AtLeastOne], Field(min_length=1)]] = Field(
         description="Iterations after which each seed ended."
     )
-    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
 
 
-class OracleRecord(Part):
+class OracleRecord(TrainingRecord):
     """How the oracle went on a task."""
 
     reads_labels: Recomputed[Yes]
-    seeds: Recomputed[Seeds]
     iterations: Recomputed[list[Iteration]]
-    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed.")
-
-
-class TrainedParameters(Part):
-    """The parameters that a method trained."""
-
-    train: Recomputed[str | None] = Field(description="As its setting `train` names them; null without one.")
-    parameters: Recorded[AtLeastOne] = Field(description="How many numbers.")
-    names_sha256: Recorded[Digest] = Field(description="Of their names.")
 
 
 class MethodChance(Part):

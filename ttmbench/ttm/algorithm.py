@@ -234,7 +234,11 @@ class ShuffledTask:
         """An iteration as a stopping rule sees it: with shuffled captions."""
         back = np.argsort(self._order, axis=-1)
         captions = back[step.captions] if self.is_global else np.take_along_axis(back, step.captions, axis=1)
-        return Round(step.selected, captions, step.loss, in_order(step.scores, self.is_global, self._order))
+        return Round(step.selected, captions, step.loss, self.shuffled(step.scores))
+
+    def shuffled(self, scores: Scores) -> np.ndarray:
+        """Scores as `in_order` gives them, with shuffled captions."""
+        return in_order(scores, self.is_global, self._order)
 
     def proposal(self, choice: Selection, tie: np.ndarray, rng: np.random.Generator) -> SelectionProposal:
         """Algorithm 1's choice as a supervision gets to see it."""

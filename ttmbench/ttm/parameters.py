@@ -22,6 +22,7 @@ from torch import nn
 from ttmbench.errors import UsageError
 from ttmbench.protocols import PairTrainable, Trainable
 from ttmbench.ttm.finetune import module_of, named_parameters
+from ttmbench.types import Record
 
 NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
 """Normalisation layers, with their subclasses. By type: each library has names of its own for them."""
@@ -62,6 +63,11 @@ def digest(names: Iterable[str]) -> str:
     True
     """
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()
+
+
+def trained_record(train: object, sizes: Mapping[str, int]) -> Record:
+    """For results: which parameters were trained, by name with how many numbers each has."""
+    return {"train": train, "parameters": sum(sizes.values()), "names_sha256": digest(sizes)}
 
 
 def is_of_images(name: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -229,12 +229,12 @@ def trained_parameters(adapter: Trained, which: str) -> NamedParameters:
     return list(chosen.items())
 
 
-def trained_names(adapter: Trained, which: str) -> list[str]:
-    """Names of the parameters that ``train=`` names; the model stays as it is."""
+def trained_sizes(adapter: Trained, which: str) -> dict[str, int]:
+    """Each parameter that ``train=`` names, with how many numbers it has; the model stays as it is."""
     if which == "all":
-        return [name for name, _ in named_parameters(adapter)]
+        return {name: parameter.numel() for name, parameter in named_parameters(adapter)}
     with low_rank_removed(adapter):
-        return list(parameters_of(adapter, which))
+        return {name: parameter.numel() for name, parameter in parameters_of(adapter, which).items()}
 
 
 def batch_of(config: TTMConfig, units: int, images: int, is_global: bool) -> int:
@@ -306,7 +306,7 @@ class Cost:
         return {**counts, "tower_passes": passes, "seconds": seconds}
 
 
-def cost_of(stage: PreparedTask, config: TTMConfig, steps: Sequence[Step], trained: Sequence[str]) -> Cost:
+def cost_of(stage: PreparedTask, config: TTMConfig, steps: Sequence[Step], trained: Iterable[str]) -> Cost:
     """What TTM's iterations cost, counted from what they selected: the task is scored first and after each update.
 
     A model that scores pairs sees an image and a caption for each pair.

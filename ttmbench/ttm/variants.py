@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ttmbench._annotations import Int
+from ttmbench._arrays.scores import chosen_positions
 from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
@@ -23,11 +24,12 @@ from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, TTM
 from ttmbench.results.summary import MethodScores, metric_mean
 from ttmbench.scoring.inputs import Rows, subset
 from ttmbench.scoring.prepare import PreparedTask
-from ttmbench.ttm.algorithm import Kept, adapt, overfit
+from ttmbench.ttm.algorithm import Kept, ShuffledTask, adapt, overfit
 from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, SeedProgress, TaskCheckpoint
+from ttmbench.ttm.parameters import trained_record
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts, load_parts
 from ttmbench.ttm.selection import CONTROLS, Supervision, algorithm1_selection, oracle
-from ttmbench.ttm.trainer import Original, Step, TrainingState, cost_of, restored, trained_names
+from ttmbench.ttm.trainer import Original, Step, TrainingState, cost_of, restored, trained_sizes
 from ttmbench.types import IterationRecord, MethodSpec, MetricSpec, Record, Scores
 
 
@@ -75,7 +77,7 @@ class Adaptation:
         differs. TtmbenchError if the loss is NaN or infinite.
         """
         runs = self.runs(spec, after, notify=spec.name == TTM)
-        record: Record = {"seeds": list(self.seeds), "cost": self.costs(runs)}
+        record = self.header(runs)
         if _overfits(spec):
             record |= {
                 "hyperparameters": self._hyperparameters(),
@@ -98,18 +100,28 @@ class Adaptation:
             record["audit_labels"] = self._audit(runs)
         return MethodScores(spec.name, _final(runs), record, iterations=_before_the_last(runs))
 
-    def costs(self, runs: Mapping[int, SeedProgress]) -> list[dict[str, float]]:
-        """What each seed cost, as the results document has it."""
-        if self.stage.adapter is None:  # a submission is checked without its model, and its costs are as stated
-            return []
-        rows, trained = self.stage.prepared.rows, trained_names(self.stage.adapter, self.settings.train)
+    def header(self, runs: Mapping[int, SeedProgress]) -> Record:
+        """What the record of each method has: its seeds, what was trained at which cost, and the positions chosen."""
+        record: Record = {"seeds": list(runs)}
+        if not self.spec.is_global:
+            shares = [
+                chosen_positions(ShuffledTask(self.stage, seed).shuffled(run.final))
+                for seed, run in runs.items()
+                if run.final is not None
+            ]
+            record["positions"] = np.mean(shares, axis=0).tolist()
+        if self.stage.adapter is None:  # a submission is checked without its model, and the rest is as stated
+            return record
+        rows, sizes = self.stage.prepared.rows, trained_sizes(self.stage.adapter, self.settings.train)
         images, captions = (len(np.unique(side)) for side in (rows.images, rows.captions))
-        return [
-            cost_of(self.stage, self.settings, run.steps, trained).record(
+        record["trained"] = trained_record(self.settings.train, sizes)
+        record["cost"] = [
+            cost_of(self.stage, self.settings, run.steps, sizes).record(
                 images, captions, sum(step.seconds for step in run.steps)
             )
             for run in runs.values()
         ]
+        return record
 
     def holdout(self, spec: MethodSpec, share: float) -> list[MethodScores]:
         """TTM on a part of the groups, scored on the others, before training and after it: does the gain carry over?

@@ -16,7 +16,7 @@ from ttmbench.evaluator.task_result import Scored
 from ttmbench.plugins.registry import Registry
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, ORACLE, SIMPLE_MATCH
-from ttmbench.results.method_record import Control, Holdout, Iteration, OracleRecord, SimpleMatchRecord, TtmRecord
+from ttmbench.results.method_record import Control, Holdout, Iteration, OracleRecord, TrainingRecord, TtmRecord
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.batches import BlockStore
@@ -72,14 +72,16 @@ def replayed_columns(
     stated = _Stated(document, plan, settings, run.registry, stored, run.config.run_seeds)
     staged = replace(scored, stage=_stage(raw, plan, parts))
     columns = list(Methods(replace(run, config=unaudited)).columns(staged, settings, _Checkpoint(stated)))
-    return [_with_stated_cost(column, document.training(scored.spec.task, column.name)) for column in columns]
+    return [_as_stated(column, document.training(scored.spec.task, column.name)) for column in columns]
 
 
-def _with_stated_cost(column: MethodScores, stated: object) -> MethodScores:
-    """The column with the costs of the document, if it has any: those of a model that is not here."""
-    record = {key: value for key, value in column.record.items() if key != "cost"}
-    if isinstance(stated, TtmRecord | Control | OracleRecord | SimpleMatchRecord) and stated.cost is not None:
-        record["cost"] = [cost.model_dump() for cost in stated.cost]
+def _as_stated(column: MethodScores, stated: object) -> MethodScores:
+    """The column with what the document says of a model that is not here, and without what older documents lack."""
+    if not isinstance(stated, TrainingRecord):
+        return column
+    record = {**column.record, **stated.model_dump(mode="json", include={"cost", "trained"}, exclude_none=True)}
+    if stated.positions is None:
+        record.pop("positions", None)
     return replace(column, record=record)
 
 
