@@ -119,3 +119,13 @@ def test_every_benchmark_has_a_page_with_its_files_chance_and_problems():
     assert "83.60<sup>1</sup><br>84.07<sup>2</sup>" in pages["benchmarks/svo_probes.md"]
     assert "drive.google.com/uc?id=1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm" in pages["benchmarks/whatsup.md"]
     assert hooks.turn_links("[x](../tasks/whatsup_a.yaml)", "tasks.md") == "[x](benchmarks/whatsup.md)"
+
+
+def test_the_leaderboard_is_published_with_the_pages():
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert (
+        "leaderboard results --published all --site site/board --docs .."
+        in make.partition("\ndocs:")[2].split("\n\n")[0]
+    )
+    assert "make docs" in (ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8")
+    assert 'href="board/index.html"' in (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
