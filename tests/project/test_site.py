@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from support.checkout import ROOT, load_script
+from support.checkout import PAGES, ROOT, load_script
 
 import ttmbench
 from ttmbench._util import limits
@@ -64,6 +64,23 @@ def test_links_are_turned_as_the_site_needs_them(page, link, turned):
 def test_a_link_to_nothing_ends_the_build(link):
     with pytest.raises(ValueError, match=r"README\.md: there is no "):
         hooks.turn_links(link, "index.md")
+
+
+OFF_SITE = [page for page in PAGES if hooks._place(str(page.relative_to(ROOT))) is None]
+
+
+@pytest.mark.parametrize("page", OFF_SITE, ids=[page.name for page in OFF_SITE])
+def test_links_of_pages_that_the_site_does_not_show_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for _, _, target in hooks.LINK.findall(hooks.FENCE.sub("", text)):
+        address, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        there = page.parent / address if address else page
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in {hooks.slug(heading, "-") for heading in headings}, target
 
 
 def test_pipes_in_code_of_tables_show_without_their_backslash():
