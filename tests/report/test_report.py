@@ -354,7 +354,7 @@ def test_absent_or_other_data_are_no_error(reported_runs, tmp_path, evil_task):
     other["groups"][0][1][0] = "another caption"
     here = ThumbnailOptions(include_path=(str(evil_task.parent),))
     thumbnails = thumbnails_for([replace(one, data=other)], here)
-    assert len(thumbnails.images) == 2 and "1 groups differ from the data at hand" in thumbnails.why
+    assert len(thumbnails.images) == 2 and "1 groups differ from the local data" in thumbnails.why
 
 
 @pytest.mark.parametrize("named", ["tasks", "include_path", "data_dir", "task_args", "task"])

@@ -682,7 +682,7 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
         ({"numbers": "/etc/passwd"}, "", "no file of the same folder"),
         ({"numbers": "absent.csv"}, "", r"absent\.csv: cannot be read"),
         ({"modles": {}}, "", "unknown key 'modles'; did you mean 'models'"),
-        ({"models": {"m": {"track": "zero_shot"}}}, "", "either 'model', its name here, or 'why'"),
+        ({"models": {"m": {"track": "zero_shot"}}}, "", "either 'model', its registered name, or 'why'"),
         ({"models": {"m": {"why": "x"}}}, "", "'models.m.track' is missing"),
         ({"models": {"m": {"track": "test_time", "why": "x"}}}, "", "models.m.track"),
         ({"models": {"m": {"track": "no_model", "model": "tiny-clip"}}}, "", "the track no_model is of people"),
