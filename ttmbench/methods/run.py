@@ -20,7 +20,7 @@ from ttmbench._util.option_values import read_references
 from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
 from ttmbench.methods.chance import Chance, chance_of
-from ttmbench.methods.checkpoint import MethodProgress
+from ttmbench.methods.progress import MethodProgress
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
