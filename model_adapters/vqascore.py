@@ -134,6 +134,11 @@ class VQAScore(TrainablePairModel):
             return super().state_dict()
         return {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
 
+    @property
+    def state_sha256(self) -> str | None:
+        """As for every pair model; None for LoRA factors."""
+        return super().state_sha256 if self.lora is None else None
+
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state."""
         self.model.load_state_dict(state, strict=self.lora is None)

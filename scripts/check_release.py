@@ -1,8 +1,8 @@
-"""Whether the checkout is the release that a tag names.
+"""Check that the checkout is the release that a tag names.
 
 python scripts/check_release.py v0.1.0
 
-The version stands in several files, because an archive without git has to know it too; here they are held to be one.
+The version is in several files, because an archive without git needs it too; this script checks that they agree.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import contract
+import set_repository
 
 ROOT = Path(__file__).resolve().parents[1]
 # File -> where the version stands in it.
@@ -50,6 +51,7 @@ def problems(root: Path, tag: str) -> list[str]:
     ]
     if ".dev" in tag:
         errors.append(f"{tag} is a development version; a release has none of its suffix .dev")
+    errors += set_repository.problems(root)
     log = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     newest = next(iter(re.findall(r"^## (.*)$", log, flags=re.MULTILINE)), "nothing")
     if not re.fullmatch(rf"{re.escape(tag.removeprefix('v'))} \(\d{{4}}-\d\d-\d\d\)", newest):

@@ -143,6 +143,11 @@ class ContrastiveModel(ABC, Generic[Prepared]):
         """The model's state."""
         return self.model.state_dict()
 
+    @property
+    def state_sha256(self) -> str:
+        """Digest of the state as it was loaded."""
+        return self.weights_sha256
+
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state."""
         self.model.load_state_dict(state)

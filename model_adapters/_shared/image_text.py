@@ -109,6 +109,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
     def __init__(self, loaded: LoadedModel, device: torch.device, encodes: bool = True) -> None:
         super().__init__(loaded, device)
         self.kind: str = self.model.config.model_type
+        self.tokens_read = 0  # by the language model so far, images' tokens among them
         self._core = getattr(self.model, "model", self.model)
         self._forward = set(inspect.signature(self.model.forward).parameters)
         self.architecture = type(self.model).__name__
@@ -251,6 +252,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
 
     def _padded(self, rows: Sequence[Row]) -> Row:
         pad = self.tokenizer.pad_token_id or 0
+        self.tokens_read += sum(len(row["input_ids"]) for row in rows)
         batch = padded(rows, lambda name: pad if name == "input_ids" else 0)
         return {name: value.to(self.device, non_blocking=True) for name, value in batch.items()}
 

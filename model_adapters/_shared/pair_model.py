@@ -60,6 +60,11 @@ class FrozenModel:
         """Digest of the weights as they were loaded, and what else changes a score."""
         return self._declared
 
+    @property
+    def tokens_read(self) -> int:
+        """Tokens that a chat model has read so far; 0 for other models."""
+        return int(getattr(getattr(self, "chat", None), "tokens_read", 0))
+
     def arithmetic(self) -> AbstractContextManager[object]:
         """A context that computes in ``dtype``, whatever the dtype of the weights is."""
         return arithmetic(self.device, self.dtype)
@@ -85,6 +90,11 @@ class TrainablePairModel(PairModel):
     def state_dict(self) -> Mapping[str, torch.Tensor]:
         """The model's state."""
         return weights_of(self.model)
+
+    @property
+    def state_sha256(self) -> str | None:
+        """Digest of the state as it was loaded; None if that is only a part of the weights."""
+        return str(self._declared["weights_sha256"])
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Restores a state."""

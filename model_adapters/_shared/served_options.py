@@ -67,6 +67,8 @@ class ServedOptions(Choosing):
     def _check_together(self) -> Self:
         if self.max_cost is not None and (self.price_in is None or self.price_out is None):
             raise ValueError("max_cost needs price_in and price_out: what a million tokens cost")
+        if self.max_cost is not None and self.batch_requests is not None:
+            raise ValueError("max_cost limits what is asked here; limit a batch (batch_requests) at its provider")
         if self.scorer == "choice" and self.on_refusal is not None:
             raise ValueError("on_refusal is for scorer=vqascore; in forced choices a refusal is a wrong answer")
         return self

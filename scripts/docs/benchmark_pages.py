@@ -226,8 +226,11 @@ def data(own: Sequence[TaskSpec]) -> list[str]:
     )
     lines += [f"- Hub: {one}" for one in unique(hub)]
     for path, others in also.items():
-        names = ", ".join("the data folder itself" if other == "." else f"`{other}`" for other in unique(others))
-        lines.append(f"- `{path}` is also looked for as {names}.")
+        names = [f"`{other}`" for other in unique(others) if other != "."]
+        names += ["directly in the data folder"] if "." in others else []
+        lines.append(
+            f"- Copies of `{path}` are also found as {', '.join(names)}.".replace("found as directly", "found directly")
+        )
     return [*lines, ""]
 
 
@@ -254,8 +257,8 @@ def numbers(benchmark: Benchmark) -> list[str]:
     tables: dict[str, list[str]] = {name: [] for name in marks}
     for row in rows:
         tables[row.number.source].append(f"`{row.table}`")
-    legend = "; ".join(f"{at}: {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items())
-    lines = ["## Published numbers", "", f"Percent. Sources, with their tables of `ttmbench reproduce`: {legend}.", ""]
+    lines = ["## Published numbers", "", "Percent. Sources, with their tables of `ttmbench reproduce`:", ""]
+    lines += [f"{at}. {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items()] + [""]
     names = unique([row.task for row in rows])
     if len(names) < MANY_TASKS:
         for name in names:

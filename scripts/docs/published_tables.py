@@ -77,13 +77,13 @@ def models() -> str:
                 values = numbers.get((model, *place), {})
                 shown = [f"{100 * value:.2f} {SOURCES[name][0]}" for name in SOURCES for value in values.get(name, ())]
                 if (model, *place) in ours:
-                    shown.append(f"**{100 * ours[model, *place]:.2f}** here")
+                    shown.append(f"**{100 * ours[model, *place]:.2f}** ttmbench")
                 cells.append("<br>".join(shown) or "-")
             if set(cells) != {"-"}:
                 lines.append(_line([family, f"`{model}`", *cells]))
     used = {name for (model, *place), same in numbers.items() if tuple(place) in COLUMNS.values() for name in same}
     letters = "; ".join(f"{letter}: {title}" for name, (letter, title) in SOURCES.items() if name in used)
-    count = f"in bold, {len(ours)} of runs here" if ours else "no number is of a run here"
+    count = f"in bold, {len(ours)} computed with ttmbench" if ours else "none was computed with ttmbench"
     return "\n".join([f"{letters}; {count}.", "", *lines])
 
 

@@ -60,6 +60,7 @@ MADE = {
 BENCHMARKS = "benchmarks/"
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+BADGES = re.compile(r"<!-- badges -->\n(?:\[!\[.*\n)*")
 PICTURE = re.compile(r'<picture>.*?<img alt="([^"]*)" src="([^"]*)"[^>]*>.*?</picture>', flags=re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 
@@ -68,7 +69,8 @@ def pages() -> dict[str, str]:
     """Every page that no file of docs/ is: place on the site -> Markdown, links as in the repository."""
     made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
     made |= {"parity.md": parity(made["parity.md"]), "results-keys.md": result_keys.page()}
-    made["index.md"] = f"---\nhide: [navigation]\n---\n\n{made['index.md']}"
+    start = BADGES.sub("", made["index.md"])  # the site shows nothing from other hosts
+    made["index.md"] = f"---\nhide: [navigation]\n---\n\n{start}"
     return (
         made
         | api_pages()

@@ -106,6 +106,11 @@ def test_tasks_share_files_of_bounded_size(evaluate, tmp_path, monkeypatch):
     assert code != 0 and sorted(counts) == [1, 5, 5, 5] and "requests.2.jsonl" in told
 
 
+def test_a_limit_of_costs_is_the_providers(evaluate, tmp_path):
+    code, _, told = evaluate(batch_requests=tmp_path / "r.jsonl", max_cost=1, price_in=1, price_out=1)
+    assert code == 2 and "limit a batch (batch_requests) at its provider" in told
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -20,7 +20,7 @@ from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters import vqascore
-from ttmbench.model_adapters._shared.image_text import SEEN_TOGETHER
+from ttmbench.model_adapters._shared.image_text import SEEN_TOGETHER, PreparedImage, _alike
 from ttmbench.model_adapters._shared.pair_model import projected
 from ttmbench.model_adapters._shared.prompt_batches import by_prefix
 from ttmbench.plugins.registry import build_registry
@@ -99,6 +99,13 @@ def test_a_batch_computes_what_its_prompts_share_once_and_waits_for_the_device_o
         adapter.score_prepared(encoded, asked)
         if kind == "llava":  # Qwen's positions are computed with waits of their own
             assert gpu.waits <= 2 * own + 2, "two passes; the scores, and what counts the image's placeholders"
+
+
+def test_a_batch_of_64_pairs_of_2x2_groups_takes_two_calls_of_the_vision_encoder():
+    images = [PreparedImage(None, None, {"pixel_values": torch.empty(1, 3, 4, 4)}) for _ in range(32)]
+    pairs = [image for image in images for _ in range(2)]
+    assert [len(alike) for alike in _alike(pairs, SEEN_TOGETHER)] == [16, 16]
+    assert len(_alike(pairs, 1)) == 32, "on a CPU"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from support import tiny_models
 
+import ttmbench
+from ttmbench._util.digests import tensors_digest
 from ttmbench._version import __version__
 from ttmbench.cache import key as module
 from ttmbench.cache.key import (
@@ -23,7 +27,7 @@ from ttmbench.cache.key import (
     why_not_kept,
 )
 from ttmbench.data.catalog import find_task
-from ttmbench.model_adapters import tiny_clip
+from ttmbench.model_adapters import hf, itc, itm, open_clip, tiny_clip, vqascore
 from ttmbench.plugins.registry import build_registry
 from ttmbench.scoring.capabilities import Capabilities
 
@@ -227,3 +231,39 @@ def test_anything_that_a_fingerprint_states_is_plain():
     late[2500] += 1
     assert plain(late) != plain(np.arange(5000.0)), "also where a text of it leaves numbers out"
     assert plain(np.zeros(3)).startswith("float64 (3,) ") and plain(1j) == "1j"
+
+
+@pytest.mark.parametrize("kind", ["siglip", "clip", "open_clip", "itm", "itc", "vqascore", "lora"])
+def test_the_digest_of_the_state_as_loaded_is_that_of_the_state(tmp_path, kind):
+    """So that the key is the same whether the weights are read again or not."""
+    lora = {"lora": 2} if kind == "lora" else {}
+    if lora:
+        pytest.importorskip("peft")
+    makers = {
+        "siglip": (hf, tiny_models.siglip),
+        "clip": (hf, tiny_models.clip),
+        "open_clip": (open_clip, tiny_models.open_clip),
+        "itm": (itm, partial(tiny_models.blip, captioner=False)),
+        "itc": (itc, partial(tiny_models.blip, captioner=False)),
+        "vqascore": (vqascore, partial(tiny_models.chat, kind="llava")),
+        "lora": (vqascore, partial(tiny_models.chat, kind="llava")),
+    }
+    module, make = makers[kind]
+    folder = make(tmp_path)
+    where = {"model": f"local-dir:{folder}"} if kind == "open_clip" else {"pretrained": str(folder)}
+    adapter = module.load(**where, device="cpu", **lora)
+    known = adapter.state_sha256
+    assert known is None if lora else known == tensors_digest(adapter.state_dict())
+    assert model_description(adapter, as_loaded=True) == model_description(adapter)
+
+
+def test_weights_that_the_run_has_loaded_are_read_once_and_those_of_an_object_again(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "ttmbench.cache.key.tensors_digest", lambda state: read.append(len(state)) or tensors_digest(state)
+    )
+    common = {"limit": 4, "bootstrap_iters": 0, "use_cache": str(tmp_path), "device": "cpu"}
+    done = ttmbench.simple_evaluate("tiny-clip", "shapes_color", ttm={"iterations": 1, "epochs": 1}, **common)
+    assert not [size for size in read if size > 1] and "from_store" not in done["datasets"]["shapes_color"]
+    again = ttmbench.simple_evaluate(tiny_clip.load(device="cpu"), "shapes_color", **common)
+    assert [size for size in read if size > 1] and "from_store" in again["datasets"]["shapes_color"], "the same key"

@@ -56,13 +56,13 @@ def test_two_models_scored_from_files_are_ranked_together(two, tmp_path_factory,
     assert main(["leaderboard", str(two), "--site", str(site)]) == 0
     assert "not the same data" not in capsys.readouterr().out
     page = (site / "tasks" / f"{TASK}.html").read_text().partition('<h2 id="zero_shot"')[2].partition("</table>")[0]
-    assert 'class="rank" data-value="1"' in page and 'class="rank" data-value="2"' in page
+    assert page.count('class="rank" data-value="1"') == 2, "a few groups do not distinguish them"
     assert page.count("scored from a file") == 2
 
 
-def test_the_row_is_marked_and_the_document_says_it(two, capsys):
+def test_the_row_is_marked_and_the_document_says_it(two):
     assert main(["leaderboard", str(two)]) == 0
-    assert "| one (scored from a file) | raw |" in capsys.readouterr().out
+    assert "| one (scored from a file) | raw |" in (two / "leaderboard.md").read_text()
     _, document = document_of(two, "one")
     assert STORED_NOTE in document["notes"][TASK]
     assert main(["report", str(two), "--images", "none", "-o", str(two / "page.html")]) == 0

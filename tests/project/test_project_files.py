@@ -42,7 +42,7 @@ def test_a_workflow_runs_when_something_happens_and_may_do_nothing_by_itself(pat
     assert workflow[True], "YAML 1.1 reads the key `on` so"
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
-        assert job["runs-on"] and job["timeout-minutes"] <= 60, name
+        assert job["runs-on"] and job["timeout-minutes"] <= (60 if path.name != "weekly.yml" else 300), name
 
 
 def test_every_line_that_a_workflow_runs_is_one_that_exists():
@@ -169,6 +169,7 @@ def test_the_container_has_what_an_installation_needs():
 # Versions and the release
 
 RELEASED = PROJECT["version"].partition(".dev")[0]
+REPOSITORY = "https://code.example/acme/ttmbench"
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +179,8 @@ def release():
         yield load_script("check_release")
     finally:
         sys.path.remove(str(ROOT / "scripts"))
-        sys.modules.pop("contract", None)
+        for name in ("contract", "set_repository"):
+            sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -195,6 +197,8 @@ def checkout(release, tmp_path, monkeypatch) -> Path:
         log.replace("## Unreleased", f"## {RELEASED} (2026-01-31)"), encoding="utf-8"
     )
     monkeypatch.setattr(release.contract, "read", release.contract.found)
+    for name, text in release.set_repository.texts(tmp_path, {"Repository": REPOSITORY}).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -214,6 +218,33 @@ def test_a_file_with_another_version_is_found(release, checkout, file):
     text = (checkout / file).read_text(encoding="utf-8")
     (checkout / file).write_text(text.replace(RELEASED, "0.0.9"), encoding="utf-8")
     assert release.problems(checkout, f"v{RELEASED}") == [f"{file} states version 0.0.9, the tag is v{RELEASED}"]
+
+
+def test_a_release_needs_the_address_of_its_repository(release, checkout):
+    places = release.set_repository
+    for file in ("pyproject.toml", "CITATION.cff", "README.md"):
+        assert REPOSITORY in (checkout / file).read_text(encoding="utf-8"), file
+    moved = {"Repository": REPOSITORY, "Documentation": "https://acme.example/ttmbench"}
+    for name, text in places.texts(checkout, moved).items():
+        (checkout / name).write_text(text, encoding="utf-8")
+    assert places.addresses(checkout) == moved and release.problems(checkout, f"v{RELEASED}") == []
+    cited = read(checkout / "CITATION.cff")
+    assert (cited["repository-code"], cited["url"]) == (REPOSITORY, moved["Documentation"])
+    (checkout / "README.md").write_text("# ttmbench\n\n<!-- badges -->\n", encoding="utf-8")
+    assert "README.md does not have the addresses" in release.problems(checkout, f"v{RELEASED}")[-1]
+    shutil.copy(ROOT / "pyproject.toml", checkout / "pyproject.toml")
+    assert any("names no repository" in line for line in release.problems(checkout, f"v{RELEASED}"))
+
+
+def test_the_package_page_has_absolute_links(release):
+    text = release.set_repository.with_absolute_links(
+        (ROOT / "README.md").read_text(encoding="utf-8"), REPOSITORY, f"v{RELEASED}"
+    )
+    links = re.findall(r'(?:\]\(|(?:src|srcset|href)=")([^)"\s]+)', text)
+    assert len(links) > 30 and all(link.startswith(("https://", "#")) for link in links)
+    ours = [link.removeprefix(REPOSITORY).split("/", 3)[3] for link in links if link.startswith(REPOSITORY)]
+    assert ours and all((ROOT / path.partition("#")[0]).exists() for path in ours)
+    assert f"{REPOSITORY}/raw/v{RELEASED}/docs/images/group.svg" in links
 
 
 def test_a_release_needs_its_changelog_and_its_contract(release, checkout, monkeypatch):

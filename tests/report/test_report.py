@@ -24,7 +24,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.charts import Chart, courses_of, draw_chart, save_figures
 from ttmbench.report.groups import groups_from_scores, read_groups
-from ttmbench.report.html import site
+from ttmbench.report.html import board_page
 from ttmbench.report.html.render import json_block
 from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.leaderboard import Leaderboard
@@ -219,7 +219,7 @@ def test_data_cannot_end_a_block_and_unprintable_names_do_not_reach_a_page():
     assert json.loads(str(json_block(value))) == value
     assert not re.search(r"[<>&\u2028\ud800]", str(json_block(value)))
 
-    page = site.to_html(Leaderboard([], {"bad\x00\ud800name": "why"}), "now")
+    page = board_page.to_html(Leaderboard([], {"bad\x00\ud800name": "why"}), "now")
     assert "bad\ufffd\ufffdname" in page
     page.encode("utf-8")
 

@@ -16,7 +16,7 @@ from ttmbench.report import leaderboard as formats
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import lm_eval_document
 from ttmbench.report.export.tables import to_csv, to_latex
-from ttmbench.report.html import site
+from ttmbench.report.html import board_page
 from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.terminal import print_results
@@ -108,7 +108,7 @@ def test_leaderboard(tmp_path, readme):
     agree(readme, {(row["method"], row["metric"]): row["value"] for row in rows})
     rows = [row for row in csv.DictReader(io.StringIO(formats.to_csv(board))) if row["task"] == TASK]
     agree(readme, {(row["method"], row["metric"]): float(row["value"]) for row in rows})
-    for text in (formats.to_markdown(board), formats.to_latex(board), site.to_html(board, "now")):
+    for text in (formats.to_markdown(board), formats.to_latex(board), board_page.to_html(board, "now")):
         assert all(name in text for name in FOUR)
 
 

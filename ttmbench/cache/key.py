@@ -51,8 +51,12 @@ def why_not_kept(model: Capabilities) -> str | None:
     return None
 
 
-def model_description(adapter: Adapter) -> Header:
-    """What a model's scores depend on, for JSON, with secrets: what it states, its weights as they are, its code."""
+def model_description(adapter: Adapter, as_loaded: bool = False) -> Header:
+    """What a model's scores depend on, for JSON, with secrets: what it states, its weights as they are, its code.
+
+    ``as_loaded``: nothing has touched the weights since they were loaded, so that a digest from then is theirs. Those
+    of a large model would come back from its device, and be read for minutes.
+    """
     kind = type(adapter)
     declared = adapter.fingerprint()
     description: Header = {
@@ -61,7 +65,8 @@ def model_description(adapter: Adapter) -> Header:
         "code": code_digest(adapter),
     }
     if hasattr(adapter, "state_dict"):
-        description["state_sha256"] = tensors_digest(adapter.state_dict())
+        known = getattr(adapter, "state_sha256", None) if as_loaded else None
+        description["state_sha256"] = known or tensors_digest(adapter.state_dict())
     return description
 
 

@@ -37,6 +37,7 @@ class ScoreCache(Store):
     def __init__(self, folder: Path, exact: Header | None = None, images_alone: bool = False) -> None:
         super().__init__(folder)
         self.exact, self.keeps_scores = exact, not images_alone
+        self.as_loaded: object | None = None  # a model that the run has loaded itself and not trained yet
         self._model: tuple[Adapter, Header] | None = None
 
     def identity(
@@ -49,7 +50,7 @@ class ScoreCache(Store):
         if why is not None or adapter is None or not self.keeps_scores:
             return None
         if self._model is None or self._model[0] is not adapter:
-            self._model = (adapter, model_description(adapter))
+            self._model = (adapter, model_description(adapter, adapter is self.as_loaded))
         return score_identity(self._model[1], spec, all_pairs, prior, self.exact)
 
     def pixels(self, task: str) -> PixelDigestCache:

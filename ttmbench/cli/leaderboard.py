@@ -42,6 +42,9 @@ def leaderboard(options: argparse.Namespace) -> int:
     made = datetime.now(UTC).isoformat(timespec="seconds")
     if site is not None:
         _print_skipped(board)
+        marked = sum(bool(row.disagrees) for row in board.rows)
+        if marked:
+            echo(f"published values: {marked} disagree with another source and are marked")
         files = write_site(board, folder, site, made, published, options.docs or "")
         echo(f"{site / 'index.html'} ({len(files)} files)")
         return 0
@@ -54,6 +57,8 @@ def leaderboard(options: argparse.Namespace) -> int:
     }
     print_board(board, options.cost)
     _print_skipped(board)
+    for line in disagreements(board.rows):
+        echo(f"published values disagree: {line}")
     for name, text in texts.items():
         write_text(target / name, text)
         echo(str(target / name))
@@ -72,7 +77,5 @@ def _print_skipped(board: Leaderboard) -> None:
             f"version {variant['version']}, {variant['groups']} groups" for variant in conflict["variants"]
         )
         echo(f"different data: {conflict['task']}: {variants}")
-    for line in disagreements(board.rows):
-        echo(f"published values disagree: {line}")
     if board.superseded:
         echo(f"skipped: {len(board.superseded)} older numbers, listed in leaderboard.json")

@@ -175,6 +175,11 @@ def model_notes(adapter: object) -> list[str]:
     return [str(note) for note in getattr(adapter, "model_notes", ())]
 
 
+def tokens_read(adapter: object) -> int:
+    """How many tokens a chat model has read so far, as far as its adapter counts them."""
+    return int(getattr(adapter, "tokens_read", 0))
+
+
 def remarks(adapter: object) -> list[str]:
     """What is printed when a model was loaded: its notes, and a line if its weights could hold more than tensors."""
     files = getattr(adapter, "files", None)

@@ -79,6 +79,8 @@ def run(
                 folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
                 model = _load_model(config, chosen, adapter, record, devices)
                 cache = cache if devices is None else devices.cache
+                if cache is not None and adapter is None:
+                    cache.as_loaded = model.adapter
                 if config.methods:
                     from ttmbench.evaluator.methods import check_methods
 

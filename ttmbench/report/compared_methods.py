@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
+from ttmbench.report.group_values import GroupValues
 from ttmbench.report.methods_table import method_rows
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import NO_MODEL, ORACLE, PLACEBO, SHUFFLE, SIMPLE_MATCH_COLUMN, name_of
@@ -73,7 +74,10 @@ class _Analysis(BaseModel):
 
 
 def compared_methods(
-    folder: Path, runs: Iterable[tuple[str, str, ResultsDocument]], published: Iterable[Number]
+    folder: Path,
+    runs: Iterable[tuple[str, str, ResultsDocument]],
+    published: Iterable[Number],
+    samples: GroupValues | None = None,
 ) -> list[ComparedMethod]:
     """Every method whose gain is known, by task and model, the largest gain first.
 
@@ -81,6 +85,7 @@ def compared_methods(
         folder: searched for documents of ``analyze methods``.
         runs: name of the model, file and results document.
         published: numbers; TTM's gain is known where a table has SimpleMatch too.
+        samples: of the runs, for the intervals of their gains.
     """
     rows = [*_analysed(folder), *_published(published)]
     known = {(row.task, row.model, row.method) for row in rows}
@@ -89,7 +94,8 @@ def compared_methods(
             key = (row.task, model, name_of(row.method))
             whole = not document.extent(row.task).limited
             if whole and row.match is not None and row.match_gain is not None and key not in known:
-                rows.append(ComparedMethod(*key, row.match, row.match_gain, None, row.passes, row.seconds, file))
+                ends = None if samples is None else samples.gain_interval(file, row.task, "group_match", row.method)
+                rows.append(ComparedMethod(*key, row.match, row.match_gain, ends, row.passes, row.seconds, file))
     together: dict[tuple[str, str], list[ComparedMethod]] = {}
     for found in rows:
         together.setdefault((found.task, found.model), []).append(found)

@@ -12,10 +12,11 @@ from ttmbench import stats
 from ttmbench.errors import DataError
 from ttmbench.results.clusters import cluster_numbers
 from ttmbench.results.document import ResultsDocument
+from ttmbench.results.labels import RAW
 from ttmbench.results.numbers import Number
 from ttmbench.results.stored_runs import TaskGroups, stored_groups
 
-_PERMUTATIONS = 1000
+_RESAMPLES = 1000
 
 
 class GroupValues:
@@ -41,24 +42,38 @@ class GroupValues:
 
         None if the samples of one are missing or damaged, or the groups differ.
         """
-        if one.task != other.task or not {one.file, other.file} <= self.files:
+        pair = (
+            None
+            if one.task != other.task
+            else self._pair(one.task, *((n.file, n.filter, n.metric) for n in (one, other)))
+        )
+        if pair is None:
             return None
-        groups = [self._groups(row.file).get(row.task) for row in (one, other)]
-        if groups[0] is None or groups[1] is None:
+        before, after, clusters = pair
+        if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
+            return stats.mcnemar(before == 1, after == 1, clusters)
+        return stats.sign_flip(before, after, _RESAMPLES, 0, clusters)
+
+    def gain_interval(self, file: str, task: str, metric: str, filter_: str) -> tuple[float, float] | None:
+        """The 95 % interval of a filter's number minus that of the raw model; None without samples."""
+        pair = self._pair(task, (file, RAW, metric), (file, filter_, metric))
+        return None if pair is None else stats.paired_difference(*pair[:2], _RESAMPLES, 0, clusters=pair[2])[1]
+
+    def _pair(self, task: str, *keys: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray, np.ndarray | None] | None:
+        """Values of the same groups for two keys (file, filter, metric), and the clusters of the groups."""
+        found = [self._groups(file).get(task) for file, _, _ in keys if file in self.files]
+        known = [groups for groups in found if groups is not None]
+        if len(known) < len(keys):
             return None
         left, right = (
-            found.values.get(row.filter, {}).get(row.metric, {})
-            for found, row in zip(groups, (one, other), strict=True)
-            if found is not None
+            groups.values.get(filter_, {}).get(metric, {})
+            for groups, (_, filter_, metric) in zip(known, keys, strict=True)
         )
         if not left or left.keys() != right.keys():
             return None
         ids = list(left)
-        before, after = np.array([left[group] for group in ids]), np.array([right[group] for group in ids])
-        clusters = cluster_numbers(ids, [groups[0].clusters, groups[1].clusters])
-        if np.isin(before, (0, 1)).all() and np.isin(after, (0, 1)).all():
-            return stats.mcnemar(before == 1, after == 1, clusters)
-        return stats.sign_flip(before, after, _PERMUTATIONS, 0, clusters)
+        clusters = cluster_numbers(ids, [groups.clusters for groups in known])
+        return np.array([left[group] for group in ids]), np.array([right[group] for group in ids]), clusters
 
     def _read(self, file: str) -> Mapping[str, TaskGroups]:
         try:

@@ -44,7 +44,7 @@ def read_document(path: Path) -> ResultsDocument:
 
 
 def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Iterator[tuple[Path, ResultsDocument | str]]:
-    """Results documents below a folder by path, and for other JSON files except summaries the reason for skipping.
+    """Results documents below a folder by path, and why other JSON files are skipped, except summaries and analyses.
 
     Hidden folders (the state of stopped runs) and files named in ``without`` are ignored.
     """
@@ -54,11 +54,16 @@ def walk_documents(folder: Path, without: frozenset[str] = frozenset()) -> Itera
             continue
         try:
             content = _parse(path)
-            if isinstance(content, dict) and content.get("kind") in ("sweep", "leaderboard"):
-                continue  # made of documents, and none itself
+            if isinstance(content, dict) and _is_made_of_documents(content):
+                continue
             yield path, parse_document(content)
         except _RefusedError as refused:
             yield path, str(refused)
+
+
+def _is_made_of_documents(content: Mapping[str, Any]) -> bool:
+    """Whether it is a summary of documents, or an analysis, and none itself."""
+    return content.get("kind") in ("sweep", "leaderboard") or ("analysis" in content and "results" not in content)
 
 
 def parse_document(content: object, migrations: Mapping[str, tuple[str, Migration]] = MIGRATIONS) -> ResultsDocument:

@@ -136,6 +136,7 @@ class SitePages:
     def of_family(self, family: str) -> str:
         """A start page: the tasks of a family, and tasks by models for each track."""
         tasks = [task for task, facts in self.facts.items() if facts.family == family]
+        tasks.sort(key=lambda task: -len({(row.model, row.file) for row in self.rows_of[task]}))
         everything = [row for task in tasks for row in self.rows_of[task]]
         shown, plot, plotted = [], None, ""
         for track in _tracks(everything):

@@ -59,7 +59,7 @@ def write_site(
     written = []
     samples = GroupValues(folder, {run.file: run.document for run in board.runs})
     runs = [(run.model, run.file, run.document) for run in board.runs]
-    methods = compared_methods(folder, runs, () if published is None else published.numbers)
+    methods = compared_methods(folder, runs, () if published is None else published.numbers, samples)
     pages = SitePages(board, made, published, samples, docs, methods)
     for name, text in _files(board, pages, folder):
         write_text(site / name, text)

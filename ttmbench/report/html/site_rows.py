@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -213,30 +214,38 @@ def in_order(lines: Sequence[BoardLine], first: str) -> list[BoardLine]:
 
 
 def with_ranks(lines: Sequence[BoardLine], samples: GroupValues | None = None) -> list[BoardLine]:
-    """Lines with the rank of each number: 1, and 1 more for each number of its column that is significantly better."""
+    """Lines with the rank of each number: 1, and 1 more for each number of its column that is significantly better.
+
+    That is one whose 95 % interval lies beyond, or that a paired test of the groups distinguishes.
+    """
     ranks: list[dict[str, int]] = [{} for _ in lines]
     for name in {name for line in lines for name in line.cells}:
-        column = {
-            at: (line.cells[name], ends)
-            for at, line in enumerate(lines)
-            if line.standing in RANKED and name in line.cells and (ends := interval_of(line.cells[name])) is not None
-        }
-        for at, mine in column.items():
-            ranks[at][name] = 1 + sum(_is_better(*other, *mine, samples) for other in column.values())
+        rows = {at: line.cells[name] for at, line in enumerate(lines) if line.standing in RANKED and name in line.cells}
+        ends = {at: end for at, row in rows.items() if (end := _signed_interval(row)) is not None}
+        lows = sorted(low for low, _ in ends.values())
+        tested = [at for at in ends if samples is not None and rows[at].file in samples.files]
+        for at, (_, high) in ends.items():
+            better = len(lows) - bisect_right(lows, high)
+            if samples is not None and at in tested:
+                rivals = [rows[other] for other in tested if ends[other][0] <= high]
+                better += sum(_is_better(rival, rows[at], samples) for rival in rivals)
+            ranks[at][name] = 1 + better
     return [replace(line, ranks=rank) for line, rank in zip(lines, ranks, strict=True)]
 
 
-def _is_better(
-    one: Number, ends: tuple[float, float], other: Number, others: tuple[float, float], samples: GroupValues | None
-) -> bool:
-    """Whether a number is significantly better: by a paired test of the groups, else by intervals that do not meet."""
+def _signed_interval(row: Number) -> tuple[float, float] | None:
+    """The interval of a number, turned around if smaller is better."""
+    ends = interval_of(row)
+    return ends if ends is None or row.higher_is_better else (-ends[1], -ends[0])
+
+
+def _is_better(one: Number, other: Number, samples: GroupValues) -> bool:
+    """Whether a paired test finds a number better than another one."""
     sign = 1 if one.higher_is_better else -1
     if sign * ((one.value or 0.0) - (other.value or 0.0)) <= 0:
         return False
-    p = None if samples is None else samples.p_value(one, other)
-    if p is not None:
-        return p < _LEVEL
-    return ends[0] > others[1] if one.higher_is_better else ends[1] < others[0]
+    p = samples.p_value(one, other)
+    return p is not None and p < _LEVEL
 
 
 def interval_of(row: Number) -> tuple[float, float] | None:
