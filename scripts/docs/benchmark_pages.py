@@ -204,11 +204,12 @@ def problems(own: Sequence[TaskSpec]) -> list[str]:
 
 def data(own: Sequence[TaskSpec]) -> list[str]:
     """Where the data come from: datasets of the Hub, and files of the data folder with their addresses."""
-    hub, files, also = [], {}, {}
+    hub, files, also, saved = [], {}, {}, set()
     for spec in own:
         for part in sources(spec.source):
             if part["kind"] in ("huggingface", "hub_files", "webdataset"):
                 hub.append(hub_link(part))
+                saved |= set(part.get("also") or ()) if part["kind"] == "huggingface" else set()
             for path, origin in (part.get("get") or {}).items():
                 files.setdefault(path, origin_of(origin))
             for path, others in (part.get("also") or {}).items():
@@ -226,11 +227,10 @@ def data(own: Sequence[TaskSpec]) -> list[str]:
     )
     lines += [f"- Hub: {one}" for one in unique(hub)]
     for path, others in also.items():
-        names = [f"`{other}`" for other in unique(others) if other != "."]
+        names = [f"as `{other}`" for other in unique(others) if other != "."]
         names += ["directly in the data folder"] if "." in others else []
-        lines.append(
-            f"- Copies of `{path}` are also found as {', '.join(names)}.".replace("found as directly", "found directly")
-        )
+        how = ", written by `save_to_disk`," if path in saved else ""
+        lines.append(f"- Copies of `{path}`{how} are also found {', '.join(names)}.")
     return [*lines, ""]
 
 

@@ -127,7 +127,7 @@ def test_the_start_page_has_tasks_by_models_for_each_track(site):
     assert table["alpha SimpleMatch"] == ["60.00 56.9–63.0", "70.00 67.1–72.8"] and table["beta SimpleMatch"][1] == "-"
     zero = {row[1]: [cell[:5] for cell in row[3:]] for row in rows_of_page(page, "zero_shot")}
     assert zero["alpha"] == ["30.00", "35.00"], "the raw model is compared by its group score"
-    assert "<p>2 tasks." in page
+    assert "<p>2 tasks." in page and "<button>best test-time</button>" in page and "<button>humans</button>" not in page
 
 
 def test_every_number_has_its_run_and_earlier_ones_are_listed(site):

@@ -14,7 +14,7 @@ from ttmbench.report.board import print_board
 from ttmbench.report.html.board_page import to_html
 from ttmbench.report.html.site_files import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
-from ttmbench.reproduce.beside_runs import published_beside_runs
+from ttmbench.reproduce.beside_runs import published_beside_runs, under_names_of_runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def leaderboard(options: argparse.Namespace) -> int:
         check_place(folder, site)
     target = Path(options.output_path) if options.output_path else folder
     published = published_beside_runs(options.published or [])
-    board = merge(folder, published.numbers, every_task=site is not None)
+    board, published = under_names_of_runs(merge(folder, published.numbers, every_task=site is not None), published)
     made = datetime.now(UTC).isoformat(timespec="seconds")
     if site is not None:
         _print_skipped(board)
