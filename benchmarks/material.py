@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +13,10 @@ from PIL import Image
 
 from ttmbench.data.rendered.scenes import make_groups, render
 from ttmbench.types import Group, ImageRef
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+    from transformers.image_processing_utils import BaseImageProcessor
 
 SIDE = 512
 FORMATS = ("png", "jpeg")
@@ -59,34 +64,54 @@ def make_task(folder: Path, count: int, image_format: str) -> Path:
 
 def make_clip(folder: Path, width: int, layers: int, words: int = 2000) -> None:
     """A random CLIP of 224 pixels with patches of 32 and 77 tokens, and a vocabulary of so many words."""
-    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
-
-    torch.manual_seed(0)
-    tower = _tower(width, layers)
-    ids = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    config = CLIPConfig(
-        text_config={**tower, **ids, "vocab_size": words, "max_position_embeddings": 77},
-        vision_config={**tower, "image_size": 224, "patch_size": 32},
-        projection_dim=width,
-    )
-    CLIPModel(config).save_pretrained(folder)
-    _tokenizer(length=77).save_pretrained(folder)
-    CLIPImageProcessor(size={"shortest_edge": 224}, crop_size={"height": 224, "width": 224}).save_pretrained(folder)
+    _save(folder, clip_config(width, layers, words))
 
 
 def make_siglip(folder: Path, width: int, layers: int, patch: int = 16, side: int = 224) -> None:
-    """A random SigLIP of 64 tokens; width 768, 12 layers, patches of 16 and 224 pixels are siglip-b16's."""
-    from transformers import SiglipConfig, SiglipImageProcessor, SiglipModel
+    """A random SigLIP of 64 tokens; width 768, 12 layers, 224 pixels and patches of 16 are siglip-b16's."""
+    _save(folder, siglip_config(width, layers, patch, side))
 
-    torch.manual_seed(0)
+
+def clip_config(width: int, layers: int, words: int = 2000, text_width: int | None = None) -> PretrainedConfig:
+    """As `make_clip`; CLIP B/32's are width 768 and text of 512."""
+    from transformers import CLIPConfig
+
+    ids = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    text = {**_tower(text_width or width, layers), **ids, "vocab_size": words, "max_position_embeddings": 77}
+    return CLIPConfig(
+        text_config=text,
+        vision_config={**_tower(width, layers), "image_size": 224, "patch_size": 32},
+        projection_dim=text_width or width,
+    )
+
+
+def siglip_config(width: int, layers: int, patch: int = 16, side: int = 224) -> PretrainedConfig:
+    """As `make_siglip`."""
+    from transformers import SiglipConfig
+
     tower = _tower(width, layers)
-    config = SiglipConfig(
+    return SiglipConfig(
         text_config={**tower, "vocab_size": 32000, "max_position_embeddings": 64, "projection_size": width},
         vision_config={**tower, "image_size": side, "patch_size": patch},
     )
-    SiglipModel(config).save_pretrained(folder)
-    _tokenizer(length=64).save_pretrained(folder)
-    SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
+
+
+def image_processor(config: PretrainedConfig) -> BaseImageProcessor:
+    """Preprocessing for a model of this configuration."""
+    from transformers import CLIPImageProcessor, SiglipImageProcessor
+
+    size = {"height": config.vision_config.image_size, "width": config.vision_config.image_size}
+    if config.model_type == "siglip":
+        return SiglipImageProcessor(size=size)
+    return CLIPImageProcessor(size={"shortest_edge": size["height"]}, crop_size=size)
+
+
+def _save(folder: Path, config: PretrainedConfig) -> None:
+    from transformers import AutoModel
+
+    torch.manual_seed(0)
+    for part in (AutoModel.from_config(config), word_tokenizer(config), image_processor(config)):
+        part.save_pretrained(folder)
 
 
 def _tower(width: int, layers: int) -> dict[str, int]:
@@ -94,7 +119,8 @@ def _tower(width: int, layers: int) -> dict[str, int]:
     return {**sizes, "num_attention_heads": max(1, width // 64)}
 
 
-def _tokenizer(length: int):  # noqa: ANN202 - transformers is imported only when it is needed
+def word_tokenizer(config: PretrainedConfig) -> PreTrainedTokenizerFast:
+    """The words of rendered scenes, as long as a model of this configuration reads them."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -105,6 +131,11 @@ def _tokenizer(length: int):  # noqa: ANN202 - transformers is imported only whe
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
     )
+    length = config.text_config.max_position_embeddings
+    names = ["input_ids"] if config.model_type == "siglip" else ["input_ids", "attention_mask"]
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", pad_token="</s>", model_max_length=length
+        tokenizer_object=tokenizer,
+        **{"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "</s>"},
+        model_max_length=length,
+        model_input_names=names,
     )

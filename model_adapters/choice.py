@@ -76,6 +76,7 @@ class ChatChooser(FrozenModel):
 
     def _answers(self, inputs: Sequence[BatchFeature], questions: Sequence[ChoiceQuestion]) -> list[str]:
         """Answers to questions whose inputs go together."""
+        self.chat.tokens_read += sum(one["input_ids"].shape[1] for one in inputs)
         whole = inputs[0] if len(inputs) == 1 else self._joined(inputs)
         whole = whole.to(self.device, self.model.dtype)  # whole numbers stay what they are
         chosen = [self._options(question) for question in questions] if self.asked.constrained else []

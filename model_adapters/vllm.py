@@ -125,6 +125,7 @@ class Engine:
 
     def __init__(self, arguments: Mapping[str, object], name: str, version: str) -> None:
         self.arguments, self.name, self.version = arguments, name, version
+        self.tokens_read = 0  # of prompts so far, images' tokens among them
 
     @cached_property
     def _llm(self) -> Any:
@@ -142,9 +143,11 @@ class Engine:
         parameters = [SamplingParams(**{"temperature": 0.0, "max_tokens": 1, **one}) for one in settings]
         engine = self._llm
         try:
-            return list(engine.generate(list(prompts), parameters, use_tqdm=False))
+            outputs = list(engine.generate(list(prompts), parameters, use_tqdm=False))
         except Exception as error:
             raise self._failed(error, "failed") from error
+        self.tokens_read += sum(len(output.prompt_token_ids) for output in outputs)
+        return outputs
 
     def next_tokens(self, prompts: Sequence[Mapping[str, object]], tokens: Sequence[int]) -> np.ndarray:
         """Log-probabilities of some tokens after each prompt, over the whole vocabulary, float64 [prompts, tokens]."""
@@ -191,6 +194,11 @@ class EngineModel:
     def fingerprint(self) -> Mapping[str, object]:
         """Digest of the weights' files, and what else changes a score."""
         return self._declared
+
+    @property
+    def tokens_read(self) -> int:
+        """Tokens of the prompts that the engine was given so far."""
+        return self.engine.tokens_read
 
     def _prompts(self, asked: Sequence[list[int]], shown: Sequence[Sequence[Image]]) -> list[dict[str, object]]:
         """Prompts as the engine takes them, of tokens and images."""

@@ -41,7 +41,7 @@ _WITHOUT_A_SOURCE = (
     f"{DEFAULT_LEARNING_RATE:g} is this package's default, {AUTHORS_LEARNING_RATE:g} that of the authors' code"
 )
 NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
-UNKNOWN_LEARNING_RATE = f"the paper's value is legible in no copy at hand; {_WITHOUT_A_SOURCE}"
+UNKNOWN_LEARNING_RATE = f"no available copy of the paper states its value legibly; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
 PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
 _UNSAID = ("train", "part_args", *PART_KINDS)  # in records, where they are the defaults

@@ -23,7 +23,15 @@ from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import pick_device, placement_of, settle, with_weights
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, Pretrained, load_config, load_part, load_weights
-from ttmbench.model_adapters._shared.prompt_batches import REUSES_PREFIX, Parts, Row, by_prefix, padded
+from ttmbench.model_adapters._shared.prompt_batches import (
+    REUSES_PREFIX,
+    Beginning,
+    Parts,
+    Row,
+    beginning,
+    by_prefix,
+    padded,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,12 +52,14 @@ class PreparedImage:
         answer: output of the image processor.
         features: inputs of the model, with one row for the image.
         rows: tokens of each prompt that was shown with it.
+        beginning: what its prompts begin with, where they can be made of it.
     """
 
     image: Image
     answer: BatchFeature | None
     features: dict[str, torch.Tensor]
     rows: dict[str, Row] = field(default_factory=dict)
+    beginning: Beginning | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +119,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
     def __init__(self, loaded: LoadedModel, device: torch.device, encodes: bool = True) -> None:
         super().__init__(loaded, device)
         self.kind: str = self.model.config.model_type
+        self.tokens_read = 0  # by the language model so far, images' tokens among them
         self._core = getattr(self.model, "model", self.model)
         self._forward = set(inspect.signature(self.model.forward).parameters)
         self.architecture = type(self.model).__name__
@@ -145,17 +156,29 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         return prepared
 
     def row(self, image: PreparedImage, prompt: str) -> Row:
-        """A prompt's tokens for an image, with as many placeholders as the image has features."""
-        if prompt not in image.rows:
+        """A prompt's tokens for an image, with as many placeholders as the image has features.
+
+        The processor makes the first row of an image; others are made of that and of the tokens of their text.
+        """
+        if prompt in image.rows:
+            return image.rows[prompt]
+        ids: list[int] = []
+        if self.kind in REUSES_PREFIX:
+            ids = self.tokenizer(prompt, **self.special_tokens(prompt))["input_ids"]
+        row = None if image.beginning is None else image.beginning.followed_by(ids)
+        if row is None:
             known = _Memory(self.processor.image_processor, image.answer)
             inputs = self.process(prompt, frames_of(image.image), known)
             length = inputs["input_ids"].shape
-            image.rows[prompt] = {
+            row = {
                 name: value[0]
                 for name, value in inputs.items()
                 if value.shape == length and name in self._forward and name != "labels"
             }
-        return image.rows[prompt]
+            if ids:
+                image.beginning = beginning(ids, row, self.model.config.image_token_id)
+        image.rows[prompt] = row
+        return row
 
     def process(self, prompt: str, images: Sequence[Image], instead: _Memory | None = None) -> BatchFeature:
         """Output of the model's own processor for a prompt and its images; ``instead`` of its image processor."""
@@ -251,6 +274,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
 
     def _padded(self, rows: Sequence[Row]) -> Row:
         pad = self.tokenizer.pad_token_id or 0
+        self.tokens_read += sum(len(row["input_ids"]) for row in rows)
         batch = padded(rows, lambda name: pad if name == "input_ids" else 0)
         return {name: value.to(self.device, non_blocking=True) for name, value in batch.items()}
 

@@ -1,4 +1,8 @@
-"""Weights in pickles: tensors, plain values and float64 numbers are read, settings skipped, everything else refused."""
+"""Weights in pickles: tensors, plain values and float64 numbers are read, settings skipped, everything else refused.
+
+Checkpoints of training hold learning rates as numpy's float64. Numpy's own functions are not allowed for them: they
+would build more than numbers, and `scalar` of an object type ends the process in numpy 2.0.
+"""
 
 from __future__ import annotations
 

@@ -51,12 +51,12 @@ def pick_device(device: str) -> str:
     if device != "auto":
         kind, _, number = device.partition(":")
         if kind == "cuda" and not torch.cuda.is_available():
-            raise UsageError(f"device {device} was asked for, but torch sees no CUDA device; use --device cpu")
+            raise UsageError(f"device {device} was requested, but torch finds no CUDA device; use --device cpu")
         if kind == "cuda" and number.isdecimal() and int(number) >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
-            raise UsageError(f"device {device} was asked for, but the last that torch sees is cuda:{last}")
+            raise UsageError(f"device {device} was requested, but the last one torch finds is cuda:{last}")
         if kind == "mps" and not torch.backends.mps.is_available():
-            raise UsageError("device mps was asked for, but torch has none here; use --device cpu")
+            raise UsageError("device mps was requested, but torch does not find one; use --device cpu")
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -57,6 +58,43 @@ def _common(rows: Sequence[torch.Tensor]) -> int:
     shortest = min(map(len, rows))
     differs = torch.stack([row[:shortest] != rows[0][:shortest] for row in rows]).any(dim=0).nonzero()
     return int(differs[0]) if len(differs) else shortest
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What prompts begin with up to the end of their image: tokens of the text, and of the model."""
+
+    text: list[int]  # with one placeholder for the image, the last
+    row: Row  # with as many as the image has features
+    rest: dict[str, torch.Tensor]  # what follows in every tensor but the tokens', the same at each place
+
+    def followed_by(self, ids: list[int]) -> Row | None:
+        """The row of a prompt with these tokens of its text; None if it begins otherwise."""
+        count = len(self.text)
+        if ids[:count] != self.text:
+            return None
+        tokens = torch.tensor(ids[count:], dtype=self.row["input_ids"].dtype)
+        more = {name: value.expand(len(tokens)) for name, value in self.rest.items()} | {"input_ids": tokens}
+        return {name: torch.cat([value, more[name]]) for name, value in self.row.items()}
+
+
+def beginning(ids: list[int], row: Row, image_token: int) -> Beginning | None:
+    """How a processor begins a prompt, by the tokens of its text alone and its row; None if these do not fit together.
+
+    With it the row of every other prompt to the image follows from the tokens of its text, which are fewer by far.
+    """
+    if ids.count(image_token) != 1 or ids[-1] == image_token:
+        return None
+    place = ids.index(image_token)
+    end = len(row["input_ids"]) - (len(ids) - place - 1)
+    whole = row["input_ids"].tolist()
+    if whole[:place] != ids[:place] or whole[end:] != ids[place + 1 :] or end <= place:
+        return None
+    rest = {name: value[end:] for name, value in row.items() if name != "input_ids"}
+    if any(bool((value != value[0]).any()) for value in rest.values()):
+        return None
+    first = {name: value[:end] for name, value in row.items()}
+    return Beginning(ids[: place + 1], first, {name: value[:1] for name, value in rest.items()})
 
 
 def padded(rows: Sequence[Row], pad: Callable[[str], int], side: Literal["left", "right"] = "right") -> Row:

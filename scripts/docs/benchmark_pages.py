@@ -204,11 +204,12 @@ def problems(own: Sequence[TaskSpec]) -> list[str]:
 
 def data(own: Sequence[TaskSpec]) -> list[str]:
     """Where the data come from: datasets of the Hub, and files of the data folder with their addresses."""
-    hub, files, also = [], {}, {}
+    hub, files, also, saved = [], {}, {}, set()
     for spec in own:
         for part in sources(spec.source):
             if part["kind"] in ("huggingface", "hub_files", "webdataset"):
                 hub.append(hub_link(part))
+                saved |= set(part.get("also") or ()) if part["kind"] == "huggingface" else set()
             for path, origin in (part.get("get") or {}).items():
                 files.setdefault(path, origin_of(origin))
             for path, others in (part.get("also") or {}).items():
@@ -226,11 +227,10 @@ def data(own: Sequence[TaskSpec]) -> list[str]:
     )
     lines += [f"- Hub: {one}" for one in unique(hub)]
     for path, others in also.items():
-        names = [f"`{other}`" for other in unique(others) if other != "."]
+        names = [f"as `{other}`" for other in unique(others) if other != "."]
         names += ["directly in the data folder"] if "." in others else []
-        lines.append(
-            f"- Copies of `{path}` are also found as {', '.join(names)}.".replace("found as directly", "found directly")
-        )
+        how = ", written by `save_to_disk`," if path in saved else ""
+        lines.append(f"- Copies of `{path}`{how} are also found {', '.join(names)}.")
     return [*lines, ""]
 
 
@@ -257,7 +257,12 @@ def numbers(benchmark: Benchmark) -> list[str]:
     tables: dict[str, list[str]] = {name: [] for name in marks}
     for row in rows:
         tables[row.number.source].append(f"`{row.table}`")
-    lines = ["## Published numbers", "", "Percent. Sources, with their tables of `ttmbench reproduce`:", ""]
+    lines = [
+        "## Published numbers",
+        "",
+        "Percent. Sources, with their tables of [`ttmbench reproduce`](../reproduce.md):",
+        "",
+    ]
     lines += [f"{at}. {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items()] + [""]
     names = unique([row.task for row in rows])
     if len(names) < MANY_TASKS:

@@ -154,7 +154,7 @@ def test_wrong_names_are_told_before_the_model_is_asked():
     assert "two tasks are named 'shapes_color'" in tell([taken])
     one, two = (Task.from_groups(images, captions, name="walls") for _ in "ab")
     assert "two tasks are named 'walls'" in tell([one, two])
-    assert "task 'walls' is in memory, so task_args mean nothing" in tell(one, task_args={"seed": 3})
+    assert "task 'walls' is in memory, so task_args do not apply" in tell(one, task_args={"seed": 3})
 
 
 def test_the_store_and_resume_know_the_data_by_what_they_show(tmp_path, capsys):

@@ -199,10 +199,10 @@ def test_a_damaged_record_is_no_reason_to_rank_the_model_with_others(made, tmp_p
     folder = tmp_path / "copy"
     shutil.copytree(made, folder)
     (folder / RECORD).write_text("{")
-    with pytest.raises(DataError, match=f"{RECORD}.*says what the weights beside it were finetuned on"):
+    with pytest.raises(DataError, match=f"{RECORD}.*records what the weights next to it were fine-tuned on"):
         ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
     (folder / RECORD).write_text("{}")
-    with pytest.raises(DataError, match="is not a record of a finetuning"):
+    with pytest.raises(DataError, match="is not a fine-tuning record"):
         ttmbench.simple_evaluate("hf", "shapes_color", model_args={"pretrained": str(folder)}, **QUICK)
 
 

@@ -78,7 +78,7 @@ def test_wrong_combinations_are_one_line(clip, triple, tiny_hf_clip):
     whole = "a model of open_clip is given as (model, preprocess, tokenizer)"
     for given, mine, says in (
         ("hf", processor, "processor is for a model given as an object; a name brings its own"),
-        (theirs, processor, "processor is for a model of transformers, and CLIP is none"),
+        (theirs, processor, "processor is for a model of transformers, but CLIP is not one"),
         (model.vision_model, processor, "CLIPVisionModel is not a contrastive dual encoder with a temperature"),
         (model, processor.tokenizer, "processor must have a tokenizer and an image_processor, got "),
         ((theirs, validation), None, f"{whole}, got (CLIP, Compose)"),

@@ -101,7 +101,7 @@ def test_every_reader_of_results_takes_it(ranked, capsys, tmp_path):
     shown = capsys.readouterr().out
     assert "200 of 200" in shown and "t2i_recall_at_10" in shown
     assert "i2t_recall_at_1" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "differ from the data at hand" not in shown
+    assert "differ from the local data" not in shown
     rows = ttmbench.compare(ranked.path, ranked.path)
     assert {row["groups"] for row in rows if row["metric"].startswith("t2i")} == {200}
     assert {row["clusters"] for row in rows if row["metric"].startswith("t2i")} == {100}
@@ -114,9 +114,7 @@ def test_every_reader_of_results_takes_it(ranked, capsys, tmp_path):
 @pytest.mark.parametrize("option", [{"ttm": True}, {"simple_match": True}, {"oracle": True}])
 @pytest.mark.parametrize("task", ["shapes_retrieval", "shapes_naming"])
 def test_test_time_matching_is_refused_in_one_line(task, option, tmp_path):
-    with pytest.raises(
-        UsageError, match="no test-time matching; leave --ttm, --simple_match and --oracle out"
-    ) as error:
+    with pytest.raises(UsageError, match="no test-time matching; omit --ttm, --simple_match and --oracle") as error:
         ttmbench.simple_evaluate("tiny-clip", task, output_path=str(tmp_path / "none"), **option, **QUICK)
     assert "\n" not in str(error.value) and not (tmp_path / "none").exists()
 

@@ -43,7 +43,7 @@ def test_where_model_and_task_meet_results_and_tables_say_so(coco_task, tmp_path
     assert "†" not in "".join(path.read_text() for path in (tmp_path / "board").iterdir()), "no table speaks of it"
     seen = ttmbench.simple_evaluate(Scorer(), coco_task, output_path=str(runs), **QUICK)
     assert seen["model_info"]["trained_on"] == ["coco", "laion"] and seen["seen_in_training"] == {"mine": ["coco"]}
-    assert seen["notes"]["mine"] == ["the model was trained on images of coco, of which this task's are"]
+    assert seen["notes"]["mine"] == ["the model was trained on images of coco, which this task uses"]
     assert set(seen.to_frame()["seen"]) == {"coco"} and other.to_frame()["seen"].isna().all()
     assert main(["leaderboard", str(runs), "-o", str(tmp_path / "board")]) == 0
     text = (tmp_path / "board" / "leaderboard.md").read_text()

@@ -179,6 +179,6 @@ def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter, monkeypatch)
         next(tpt(training_task(adapter, n=1)))
     monkeypatch.setattr(type(adapter), "caption_width", None)
     with pytest.raises(
-        UsageError, match=r"^the method shifts the embeddings of captions' tokens, and the model has none"
+        UsageError, match=r"^the method shifts the embeddings of captions' tokens, but the model does not expose them"
     ):
         next(tpt(training_task(adapter)))

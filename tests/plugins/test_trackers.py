@@ -229,7 +229,7 @@ def test_a_tracker_that_fails_is_one_line_and_left_alone(moment, error, capsys):
     said = capsys.readouterr()
     assert run["status"] == "done" and said.out == "" and SECRET not in said.err
     lines = [line for line in said.err.splitlines() if line.startswith("ttmbench:")]
-    assert len(lines) == 1 and "tracker fake: could not" in lines[0] and "the run goes on without it" in lines[0]
+    assert len(lines) == 1 and "tracker fake: could not" in lines[0] and "the run continues without it" in lines[0]
     assert "Traceback" not in said.err
     assert [call[0] for call in fake.calls].count(moment) == 1 and fake.calls[-1][0] == moment
 

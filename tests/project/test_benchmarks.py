@@ -99,6 +99,32 @@ def test_the_accelerator_benchmark_runs_on_a_stand_in_for_a_gpu_and_on_a_cpu(tmp
     assert beside["first_and_last_loss"][0][0] == pytest.approx(first[0], rel=1e-3), "both are computed in float32"
 
 
+def check_counts(counts: dict[str, dict[str, int]], batch: int) -> None:
+    """Images of the plain version are float32 and sent in every step, the package's are there."""
+    plain, fp32, bf16 = (counts[name] for name in ("straightforward, fp32", "package, fp32", "package, bf16"))
+    assert plain["bytes sent"] > 2 * batch * 3 * 224 * 224 * 4 > 500 * fp32["bytes sent"]
+    assert fp32["waits"] == bf16["waits"] == 0 < plain["waits"]
+    assert 0 < fp32["launches"] < plain["launches"] and fp32["launches"] < bf16["launches"]
+    assert fp32["casts of weights"] == plain["casts of weights"] == 0 < bf16["casts of weights"]
+
+
+def test_a_step_is_counted_without_weights():
+    import launches
+    from material import clip_config
+
+    config = clip_config(64, 1)
+    counts = {f"package, {dtype}": launches.package_step(config, dtype, 2) for dtype in ("fp32", "bf16")}
+    check_counts({"straightforward, fp32": launches.straightforward_step(config, 2), **counts}, 2)
+
+
+@pytest.mark.slow
+def test_the_steps_of_real_shapes_are_counted(tmp_path):
+    report = run("launches.py", tmp_path / "x.json", small=("--layers", "1", "--batch", "2"))
+    assert len(report) == 2
+    for counts in report.values():
+        check_counts(counts, 2)
+
+
 def test_the_store_changes_no_score(tmp_path):
     report = run("score_cache.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "4", "--layers", "1"))
     assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0

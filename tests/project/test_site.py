@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from support.checkout import ROOT, load_script
+from support.checkout import PAGES, ROOT, load_script
 
 import ttmbench
 from ttmbench._util import limits
@@ -66,6 +66,23 @@ def test_a_link_to_nothing_ends_the_build(link):
         hooks.turn_links(link, "index.md")
 
 
+OFF_SITE = [page for page in PAGES if hooks._place(str(page.relative_to(ROOT))) is None]
+
+
+@pytest.mark.parametrize("page", OFF_SITE, ids=[page.name for page in OFF_SITE])
+def test_links_of_pages_that_the_site_does_not_show_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for _, _, target in hooks.LINK.findall(hooks.FENCE.sub("", text)):
+        address, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        there = page.parent / address if address else page
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", there.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in {hooks.slug(heading, "-") for heading in headings}, target
+
+
 def test_pipes_in_code_of_tables_show_without_their_backslash():
     text = "| `a\\|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
     assert hooks.plain_tables(text) == "| `a|b` | c \\| d |\n`a\\|b`\n```text\n| `a\\|b`\n```"
@@ -101,4 +118,15 @@ def test_every_benchmark_has_a_page_with_its_files_chance_and_problems():
     assert "| `group_score` | 16.67 | 16.67 |" in pages["benchmarks/winoground.md"]
     assert "83.60<sup>1</sup><br>84.07<sup>2</sup>" in pages["benchmarks/svo_probes.md"]
     assert "drive.google.com/uc?id=1ap8mmmpQjLIjPGuplkpBgc1hoEHCj4hm" in pages["benchmarks/whatsup.md"]
+    assert "written by `save_to_disk`, are also found as `stanfordnlp_colorswap`" in pages["benchmarks/colorswap.md"]
     assert hooks.turn_links("[x](../tasks/whatsup_a.yaml)", "tasks.md") == "[x](benchmarks/whatsup.md)"
+
+
+def test_the_leaderboard_is_published_with_the_pages():
+    make = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert (
+        "leaderboard results --published all --site site/board --docs .."
+        in make.partition("\ndocs:")[2].split("\n\n")[0]
+    )
+    assert "make docs" in (ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8")
+    assert 'href="board/index.html"' in (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")

@@ -470,7 +470,7 @@ def test_svo_probes_agrees_only_on_as_many_rows(reference, registry):
 
 
 def test_a_task_that_is_not_here_has_a_reason_and_no_more():
-    with pytest.raises(ValidationError, match=r"a task that is not here .* has no other keys"):
+    with pytest.raises(ValidationError, match=r"a task with .* must have no other keys"):
         TaskEntry(why="not told", groups=5)
 
 
@@ -682,7 +682,7 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
         ({"numbers": "/etc/passwd"}, "", "no file of the same folder"),
         ({"numbers": "absent.csv"}, "", r"absent\.csv: cannot be read"),
         ({"modles": {}}, "", "unknown key 'modles'; did you mean 'models'"),
-        ({"models": {"m": {"track": "zero_shot"}}}, "", "either 'model', its name here, or 'why'"),
+        ({"models": {"m": {"track": "zero_shot"}}}, "", "either 'model', its registered name, or 'why'"),
         ({"models": {"m": {"why": "x"}}}, "", "'models.m.track' is missing"),
         ({"models": {"m": {"track": "test_time", "why": "x"}}}, "", "models.m.track"),
         ({"models": {"m": {"track": "no_model", "model": "tiny-clip"}}}, "", "the track no_model is of people"),

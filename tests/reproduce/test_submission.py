@@ -388,7 +388,10 @@ FORGERIES = [
         lambda forged: with_command(forged, "--limit 16", "--limit 16 --samples ids.json"),
         "command: has --samples, a file",
     ),
-    (lambda forged: with_command(forged, "--limit 16", "--limit 16 --config x.yaml"), "its --config names a file"),
+    (
+        lambda forged: with_command(forged, "--limit 16", "--limit 16 --config x.yaml"),
+        "its --config file is not available here",
+    ),
     (lambda forged: with_command(forged, "--limit 16", "--limit 16 --dry_run"), "it runs nothing"),
     (lambda forged: with_command(forged, "shapes_color,", "tasks/mine.yaml,"), "has task tasks/mine.yaml, a file"),
     (

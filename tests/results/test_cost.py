@@ -8,11 +8,15 @@ import sys
 import types
 
 import pytest
+import torch
+from PIL import Image
+from support import tiny_models
 from support.documents import method_record, trained, whole_document, write_run
 
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.results.cost import cost_of, total_cost
 from ttmbench.results.document import ResultsDocument
 
@@ -128,3 +132,22 @@ def test_a_leaderboard_shows_cost_on_request(tmp_path, capsys):
     (row,) = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
     assert (row["seconds"], row["peak_memory_bytes"], row["energy_kwh"]) == (3.0, 2_000_000_000, None)
     assert ",3.0,4.0,8.0,,2000000000,," in (tmp_path / "leaderboard.csv").read_text()
+
+
+@pytest.mark.parametrize("kind", ["vqascore", "visualgpt", "choice"])
+def test_the_tokens_that_a_chat_model_reads_are_counted(tmp_path, kind):
+    adapter = {"vqascore": vqascore, "visualgpt": visualgpt, "choice": choice}[kind].load(
+        pretrained=str(tiny_models.chat(tmp_path, "llava")), device="cpu"
+    )
+    done = ttmbench.simple_evaluate(adapter, "shapes_color", limit=2, bootstrap_iters=0, use_cache="off")
+    used, seconds = done["efficiency"]["shapes_color"], done["timing"]["shapes_color"]["score"]
+    assert round(used["tokens_per_second"] * seconds) == adapter.tokens_read > 0
+    if kind == "vqascore":  # what both prompts of an image begin with is read once
+        shown, prompts = adapter.prepare_images([Image.new("RGB", (32, 32))]), ["red", "a red ball"]
+        before, prompts = adapter.tokens_read, adapter.prepare_captions(prompts)
+        with torch.inference_mode():
+            adapter.score_prepared(2 * adapter.encode_images(shown), prompts)
+        rows = [adapter.chat.row(shown[0], prompt)["input_ids"] for prompt in prompts]
+        saved = sum(map(len, rows)) - (adapter.tokens_read - before)
+        of_image = int((rows[0] == adapter.model.config.image_token_id).sum())
+        assert of_image < saved < min(map(len, rows))

@@ -97,7 +97,7 @@ def test_stored_ranks_of_a_real_model_give_its_published_recalls(task, data):
     ranking = document["ranking"][task]
     assert ranking["queries"] == {"t2i": ranking["queries"]["t2i"], "i2t": document["datasets"][task]["shape"][0]}
     # Flickr30k has five captions an image, so they can be put together; COCO has more of some.
-    note = "which captions are of one image is not known"
+    note = "which captions share an image is unknown"
     assert any(note in one for one in document["notes"][task]) == (task == "coco_retrieval")
     jsonschema.Draft202012Validator(schema("results")).validate(json.loads(json.dumps(document)))
 
@@ -120,7 +120,7 @@ def test_captions_of_one_image_are_put_together_where_a_file_says_whose_they_are
     widths = [np.diff(one["ci"]["coco_retrieval"][key])[0] for one in (known, apart)]
     assert widths[0] > 1.2 * widths[1]
     said = [" ".join(one["notes"]["coco_retrieval"]) for one in (known, apart)]
-    assert "independent" not in said[0] and "too narrow; a file with 'image_of_caption'" in said[1]
+    assert "independent" not in said[0] and "too narrow; add 'image_of_caption'" in said[1]
 
 
 @pytest.mark.parametrize(

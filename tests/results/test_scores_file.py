@@ -98,7 +98,7 @@ def test_scores_of_held_out_groups_come_back_with_their_positions(tmp_path, scor
         ('{"holdout": [true, 3]}', "no increasing positions"),
         ('{"holdout": 3}', "no increasing positions"),
         ('{"none": [1, 3]}', "'subsets' of none"),
-        ("[1]", "no object of filter and positions"),
+        ("[1]", "must map filters to positions"),
         ("{", "its 'subsets' cannot be read"),
     ):
         save_scores(path, given, {**about, "subsets": subsets})

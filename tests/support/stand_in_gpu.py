@@ -21,6 +21,7 @@ from unittest import mock
 
 import torch
 from torch.nn import functional
+from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -32,6 +33,7 @@ _MAY_MEET = ("aten::copy_", "aten::_to_copy", "aten::index", "aten::index_put", 
 _WAITS = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2", "repeat_interleave")
 """Their results, or the shapes of these, depend on numbers that the GPU has yet to compute."""
 _NO_KERNELS = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::_reshape_alias", "aten::set_", "prim::")
+_OF_LISTS = ("aten::_foreach", "aten::_fused")
 _AT_ONCE = 2**16  # bytes: CUDA's driver takes so many from ordinary memory without a wait
 _LIBRARIES = ("torch", "unittest", "contextlib")
 
@@ -76,7 +78,7 @@ class Gpu:
         uploaded: their bytes by dtype.
         unpinned: those of ordinary memory that are too large to be sent without a wait.
         operations: how many operations ran on it.
-        launches: of these, such as launch a kernel; one of many tensors counts once.
+        launches: kernels that these would launch.
         kernels: launches by name.
         casts: of each weight, how often it was cast to half precision.
     """
@@ -156,8 +158,7 @@ def _output(function, args: Sequence[object], kwargs: Mapping[str, object]):
     """What an operation gives on the processor; where numbers are not kept, only its shape, and 1 for a number."""
     given = {key: "cpu" if key == "device" and value is not None else value for key, value in kwargs.items()}
     args, given = tree_map(_real, args), tree_map(_real, given)
-    tensors = [one for one in tree_leaves((args, given)) if isinstance(one, torch.Tensor)]
-    if not any(one.is_meta for one in tensors):
+    if not _has_no_numbers((args, given)):
         return function(*args, **given)
     if function._schema.name == "aten::_local_scalar_dense":
         return 1.0 if args[0].dtype.is_floating_point else 1
@@ -168,7 +169,7 @@ def _output(function, args: Sequence[object], kwargs: Mapping[str, object]):
 
 
 def _shape(one):
-    return one.to("meta") if isinstance(one, torch.Tensor) else one
+    return torch.empty_like(one, device="meta") if isinstance(one, torch.Tensor) else one
 
 
 def _refuse(name: str, leaves: Sequence[torch.Tensor]) -> None:
@@ -184,7 +185,8 @@ def _count(
     name = function._schema.name
     _now.operations += 1
     if not function.is_view and not name.startswith(_NO_KERNELS):
-        _now.kernels[name] += 1
+        lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], OnGpu)]
+        _now.kernels[name] += _launches_for(lists) if name.startswith(_OF_LISTS) else 1
     if name == "aten::_to_copy" and leaves[0].requires_grad and leaves[0].is_leaf and kwargs["dtype"].itemsize == 2:
         _now.casts[id(leaves[0])] += 1
     sent = name == "aten::copy_" and there and not isinstance(args[1], OnGpu)
@@ -198,6 +200,19 @@ def _count(
         return
     if name.removeprefix("aten::") in _WAITS or index or not there or (sent and not _non_blocking(args, kwargs)):
         _now.wait()
+
+
+def _launches_for(lists: Sequence[Sequence[torch.Tensor]]) -> int:
+    """Launches of a kernel of many tensors, by the limits of torch's ``multi_tensor_apply``."""
+    launches = blocks = tensors = 0
+    most = (110, 64, 48, 36, 30)[min(len(lists), 5) - 1]
+    for tensor in lists[0]:
+        tensors, chunks = tensors + 1, -(-tensor.numel() // 65536)
+        for left in reversed(range(chunks)):
+            blocks += 1
+            if blocks == 320 or (tensors == most and not left):
+                launches, blocks, tensors = launches + 1, 0, int(left > 0)
+    return launches + (blocks > 0)
 
 
 def _non_blocking(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
@@ -316,23 +331,25 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *given):
         _now.kernels["attention"] += 1
-        ctx.given = given
-        return OnGpu(_formula(*_same(given[:4]), *given[4:]))
+        ctx.given, real = given, tree_map(_real, given)
+        if _has_no_numbers(real):
+            return OnGpu(torch.empty(*real[0].shape[:-1], real[2].shape[-1], dtype=real[0].dtype, device="meta"))
+        return OnGpu(_formula(*real))
 
     @staticmethod
     def backward(ctx, gradient):
         _now.kernels["attention backward"] += 1
-        tensors = [None if one is None else one.detach() for one in _same((*ctx.given[:4], gradient))]
-        inputs = [one.requires_grad_() for one in tensors[:3]]
+        given, gradient = tree_map(_real, ctx.given), _real(gradient)
+        inputs = [one.detach().requires_grad_() for one in given[:3]]
+        if _has_no_numbers((*given, gradient)):
+            return *(OnGpu(_shape(one)) for one in inputs), None, None, None
         with torch.enable_grad():
-            output = _formula(*inputs, tensors[3], *ctx.given[4:])
-        return *map(OnGpu, torch.autograd.grad(output, inputs, tensors[4])), None, None, None
+            output = _formula(*inputs, *given[3:])
+        return *map(OnGpu, torch.autograd.grad(output, inputs, gradient)), None, None, None
 
 
-def _same(tensors):
-    """The numbers of tensors; of all or of none."""
-    real = tree_map(_real, tensors)
-    return tree_map(_shape, real) if any(one is not None and one.is_meta for one in real) else real
+def _has_no_numbers(given) -> bool:
+    return any(isinstance(one, torch.Tensor) and one.is_meta for one in tree_leaves(given))
 
 
 def _formula(query, key, value, mask, is_causal: bool, scale: float) -> torch.Tensor:
@@ -442,6 +459,7 @@ def stand_in_gpu() -> Iterator[Gpu]:
         stream = types.SimpleNamespace(is_capturing=lambda: False)
         stack.enter_context(mock.patch.object(torch.accelerator, "current_stream", lambda *_: stream))
         _lend_guard()
+        stack.enter_context(mock.patch.object(optimizer, "_foreach_supported_types", [torch.nn.Parameter, OnGpu]))
         factories = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
         factories.impl("empty.memory_format", _empty, "XLA")
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))

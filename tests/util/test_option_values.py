@@ -71,7 +71,7 @@ def test_a_device_that_is_not_here_is_one_line(device, capsys):
         pytest.skip("it is here")
     assert main([*BASE, "--device", device]) == 2
     err = capsys.readouterr().err
-    assert f"device {device.partition(',')[0]} was asked for, but" in err and err.count("\n") == 1
+    assert f"device {device.partition(',')[0]} was requested, but" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket/x", "hdfs://host/x", "https://host/x.json"])
@@ -118,5 +118,5 @@ def test_python_takes_none_and_numbers_are_devices(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="data_dir must be a local path, and s3://b is an address"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", data_dir="s3://b", limit=2)
-    with pytest.raises(UsageError, match="device cuda:99 was asked for, but"):
+    with pytest.raises(UsageError, match="device cuda:99 was requested, but"):
         ttmbench.simple_evaluate("tiny-clip", "shapes_color", device=99, limit=2)  # type: ignore[arg-type]

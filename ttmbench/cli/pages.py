@@ -39,11 +39,11 @@ def print_task(task: Record) -> None:
             "commit": place.get("revision"),
             "licence": f"{task['license'] or 'not stated'}{' (gated)' if task['gated'] else ''}",
             "images": task["images_needed"],
-            "labels": task["label_errors"],
+            "labels": task["label_errors"].replace("`", ""),
             "defects": "; ".join(str(defect) for defect in group.get("known_defects") or []),
             "template": task.get("caption_template"),
             "evidence": ", ".join(f"{what}: {certainty}" for what, certainty in task["evidence"].items()),
-            "notes": " ".join(task["notes"]),
+            "notes": " ".join(task["notes"]).replace("`", ""),
             "tags": ", ".join(task["tag"]),
             "TTM": f"the paper's settings for {', '.join(presets)} (--ttm_preset paper)" if presets else None,
         }

@@ -71,7 +71,7 @@ def submit(options: argparse.Namespace) -> int:
     _remark_on_captions(document)
     options.allow_unchecked |= bool(large)  # it was checked with them above
     if check_results([*written[:1]], registry, options, beside=repository / PLACE, with_metadata=True) != 0:
-        raise AssertionNotMet(f"{written[0]} does not pass beside the other submissions of {repository}")
+        raise AssertionNotMet(f"{written[0]} does not pass together with the other submissions of {repository}")
     for file in written:
         echo(str(file))
     echo(f"public as soon as it is sent, the numbers under {LICENSE}: {document.command}")

@@ -65,7 +65,7 @@ class LocalFile:
 
     path: Path
     lacking: Callable[[], str | None] = lambda: None
-    origin = "beside the task file"
+    origin = "next to the task file"
 
     @property
     def name(self) -> str:

@@ -125,7 +125,7 @@ def open_table(options: HuggingfaceOptions, data_dir: Path, offline: bool) -> Ta
     if Path(options.path).exists():  # the library would read it in place of the dataset
         raise OutOfReachError(
             f"{options.where} is not in the Hub's cache, and the working directory has a folder of that name; run from "
-            f"another directory, or write './{options.path}' in the task file beside the folder to read that"
+            f"another directory, or write './{options.path}' in the task file to read that folder"
         )
     rows = _load(options, options.path, _declared(options), offline, revision=options.revision)
     return Table(rows, None, options.revision if len(options.revision or "") == 40 else None)

@@ -71,7 +71,7 @@ class FileOptions(BaseModel):
                 "'levels' names the keys and the value of a JSON file, at least two, and goes without 'nested'"
             )
         if self.join and self.file is None:
-            raise ValueError("'join' goes with 'file': the rows of one file beside those of another")
+            raise ValueError("'join' requires 'file': it adds the rows of another file to those of one")
         return self
 
     @property

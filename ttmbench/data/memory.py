@@ -201,7 +201,7 @@ class Task(TaskFile):
     def with_source(self, changes: Mapping[str, object]) -> TaskFile:
         """The task itself; UsageError if there are changes, since no source is read."""
         if changes:
-            raise UsageError(f"task '{self.name}' is in memory, so task_args mean nothing for it; run it by itself")
+            raise UsageError(f"task '{self.name}' is in memory, so task_args do not apply to it; run it separately")
         return self
 
     def __len__(self) -> int:

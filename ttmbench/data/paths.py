@@ -178,7 +178,7 @@ class Origin(BaseModel):
                 raise ValueError("'listed' stands alone: the addresses are in the rows")
             return self
         if (self.url is None) == (self.page is None):
-            raise ValueError("needs either 'url', which is fetched, or 'page', which a person visits")
+            raise ValueError("needs either 'url', which is downloaded, or 'page', which users visit")
         if self.each and (self.url is None or self.unpack or self.sha256 or self.bytes is not None):
             raise ValueError("'each' needs a 'url' that addresses of images begin with, and nothing else")
         address = urlsplit(self.url or self.page or "")

@@ -99,7 +99,7 @@ def joined(
             file, same = others[name]
             other = next(other_rows, None)
             if other is None:
-                raise DataError(f"{file}: has no row {row.index}, and '{name}' should have one beside every row")
+                raise DataError(f"{file}: has no row {row.index}, and '{name}' must have one for every row")
             for column in same:
                 here, there = row.cell(column), other.cell(column)
                 if here != there:
@@ -111,7 +111,7 @@ def joined(
         yield replace(row, cells=cells)
     for name, other_rows in beside.items():
         if next(other_rows, None) is not None:
-            raise DataError(f"{others[name][0]}: has more rows than the file that '{name}' should stand beside")
+            raise DataError(f"{others[name][0]}: has more rows than the file that '{name}' joins")
 
 
 def listed(row: Row, column: str) -> object:

@@ -21,17 +21,17 @@ license: CC0-1.0               # of the images and captions
 tag: [mine, group_2x2]         # --tasks selects by these too
 source:
   kind: folder                 # rows in a file beside images; other kinds are in docs/task-file.md
-  path: groups.jsonl           # one group a line; .json, .csv and .tsv work too
+  path: groups.jsonl           # one group per line; .json, .csv and .tsv work too
   images: images               # folder that the names of images start from
 group:
   shape: [2, 2]                # images and captions in each group; [1, 2] is one image and two captions
-  n_groups: {count}                  # how many groups there are: data of another size is an error
-  id: id                       # column with the group's id
+  n_groups: {count}                  # number of groups; data of another size is an error
+  id: id                       # column with the group's ID
   images: [image_0, image_1]   # columns with the names of images
-  captions: [caption_0, caption_1]  # columns with captions: the first is true for the first image, and so on
-  # tags: [kind]               # further columns to keep with each group
+  captions: [caption_0, caption_1]  # columns with captions; the i-th is correct for the i-th image
+  # tags: [kind]               # columns to report results by
 metrics: [text_score, image_score, group_score, group_match, individual_match]
-# `ttmbench ls metrics` has them all; groups of one image have no image_score
+# `ttmbench ls metrics` lists all; groups of one image have no image_score
 """
 
 

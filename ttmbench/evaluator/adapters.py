@@ -175,14 +175,19 @@ def model_notes(adapter: object) -> list[str]:
     return [str(note) for note in getattr(adapter, "model_notes", ())]
 
 
+def tokens_read(adapter: object) -> int:
+    """How many tokens a chat model has read so far, as far as its adapter counts them."""
+    return int(getattr(adapter, "tokens_read", 0))
+
+
 def remarks(adapter: object) -> list[str]:
     """What is printed when a model was loaded: its notes, and a line if its weights could hold more than tensors."""
     files = getattr(adapter, "files", None)
     if not isinstance(files, ModelFiles) or not files.are_pickles:
         return model_notes(adapter)
     return [
-        f"the weights of {files.name} are a pickle ({files.weights[0]}), of which tensors alone are read and nothing "
-        "is run (torch.load, weights_only=True); --model_args weights=safetensors refuses such files",
+        f"the weights of {files.name} are a pickle ({files.weights[0]}), read as tensors only, without running code "
+        "(torch.load, weights_only=True); --model_args weights=safetensors refuses such files",
         *model_notes(adapter),
     ]
 
@@ -201,15 +206,13 @@ def read_record(folder: Path) -> Record | None:
     try:
         content = read_json(path)
     except Unreadable as error:
-        raise DataError(f"{path} {error}; it says what the weights beside it were finetuned on") from None
+        raise DataError(f"{path} {error}; it records what the weights next to it were fine-tuned on") from None
     tasks = content.get("tasks") if isinstance(content, dict) and content.get("kind") == KIND else None
     sound = isinstance(tasks, list) and all(
         isinstance(task, dict) and isinstance(task.get("task"), str) for task in tasks
     )
     if not sound or not all(isinstance(name, str) for name in content.get("trained_on") or ()):
-        raise DataError(
-            f"{path} is not a record of a finetuning, which says what the weights beside it were trained on"
-        )
+        raise DataError(f"{path} is not a fine-tuning record, which states what the weights next to it were trained on")
     return dict(content)
 
 

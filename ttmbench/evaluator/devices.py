@@ -49,7 +49,7 @@ def several_devices(
     for name in names:
         kind, _, number = name.partition(":")
         if kind == "cuda" and int(number) >= torch.cuda.device_count():
-            raise UsageError(f"device {name} was asked for, but torch sees {torch.cuda.device_count()} CUDA devices")
+            raise UsageError(f"device {name} was requested, but torch finds {torch.cuda.device_count()} CUDA devices")
     if config.ttm_also:
         raise UsageError(f"--ttm_also measures on one device, and --device has {len(names)}; leave one of them out")
     before = torch.get_num_threads()

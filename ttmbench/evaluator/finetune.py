@@ -173,7 +173,7 @@ def _finetune(
 
 
 def _not_kept(why: str) -> None:
-    warn(f"{why}; finetuning goes on, but resumes from before this if it is stopped")
+    warn(f"{why}; fine-tuning continues, but would resume from an earlier state")
 
 
 def _earlier_record(folder: Path) -> Record | None:

@@ -37,7 +37,7 @@ def as_adapter(model: object, processor: object, settings: dict[str, str | bool]
         advice = "a name brings its own, and 'hf' takes model_args={'processor': ID}"
         raise UsageError(f"processor is for a model given as an object; {advice}")
     if library_of(model) != "transformers":
-        raise UsageError(f"processor is for a model of transformers, and {name} is none; leave it out")
+        raise UsageError(f"processor is for a model of transformers, but {name} is not one; omit it")
     if not all(hasattr(model, part) for part in ("get_image_features", "get_text_features", "logit_scale")):
         advice = "give simple_evaluate('vqascore', ..., model_args={'pretrained': FOLDER}) a model that writes text"
         raise UsageError(f"{name} is not a contrastive dual encoder with a temperature; {advice}")

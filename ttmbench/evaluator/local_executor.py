@@ -1,4 +1,8 @@
-"""The local executor: worker processes on this machine, which exchange lines of JSON with this one."""
+"""The local executor: worker processes on this machine, which exchange lines of JSON with this one.
+
+`multiprocessing` would import the caller's main module again, send pickles, and leave workers behind when the parent is
+killed. A worker notices by the end of its stdin that its driver is gone, and the driver by the end of its output.
+"""
 
 from __future__ import annotations
 

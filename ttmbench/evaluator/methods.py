@@ -126,7 +126,7 @@ def refusal(
 ) -> str | None:
     """Why a method cannot be run on a task, and with a model and settings if they are given; None if it can."""
     if task.kind != "groups":
-        return "it works on groups, and the task has none"
+        return "it works on groups, but the task has no groups"
     if task.is_global and not spec.is_ttm:
         return "it works inside groups, and the task is matched globally"
     if task.shape.true_captions > 1 and (spec.assumes_matching or spec.trains):

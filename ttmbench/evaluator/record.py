@@ -313,7 +313,7 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record |
     if counts.get("clusters", result.n_groups) < result.n_groups:
         notes.append(clusters_note(result.n_groups, counts["clusters"]))
     if seen:
-        notes.append(f"the model was trained on images of {', '.join(seen)}, of which this task's are")
+        notes.append(f"the model was trained on images of {', '.join(seen)}, which this task uses")
     notes += fits_note(finetuning, spec.task)
     if coverage is not None and coverage["missing"]:
         notes.append(

@@ -185,7 +185,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
     if config.own_columns and spec.kind != "groups":
         raise UsageError(
             f"task '{spec.task}' is of kind {spec.kind}: it has no groups in which captions compete, so there is no "
-            "test-time matching; leave --ttm, --simple_match and --oracle out, or run it by itself"
+            "test-time matching; omit --ttm, --simple_match and --oracle, or run it separately"
         )
     if config.rerank and spec.kind != "retrieval":
         raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; leave it out")

@@ -136,8 +136,8 @@ def _notes(stored: StoredRanks) -> list[str]:
     notes = ["ranks say nothing of ties: these were broken by whoever made the file"]
     if T2I in stored.ranks and T2I not in stored.of_query:
         notes.append(
-            "which captions are of one image is not known, so intervals take each for an independent answer and are "
-            f"too narrow; a file with '{OWNER}' beside the ranks says it"
+            "which captions share an image is unknown, so intervals treat each as independent and are "
+            f"too narrow; add '{OWNER}' to the file of ranks"
         )
     if stored.assumed:
         each = len(stored.ranks[T2I]) // stored.ranks[T2I].candidates

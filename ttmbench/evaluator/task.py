@@ -18,7 +18,7 @@ from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError, phase
-from ttmbench.evaluator.adapters import finetuned, model_notes, write_record
+from ttmbench.evaluator.adapters import finetuned, model_notes, tokens_read, write_record
 from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import ask_task, score_task
@@ -51,12 +51,14 @@ def run_task(
     _take_notes(run)  # those of a task that failed are not this one's
     _take_undecided(run)
     result: TaskResult
+    read = tokens_read(run.adapter)
     if task.spec.kind != "groups":
         result = rank_task(run, task)
     else:
         plan = plan_task(run, task, settings)
         result = ask_task(plan, run) if plan.way == "choices" else score(plan, run)
-    result = replace(result, notes=[*result.notes, *_take_notes(run)], undecided=_take_undecided(run))
+    tokens, undecided = tokens_read(run.adapter) - read, _take_undecided(run)
+    result = replace(result, notes=[*result.notes, *_take_notes(run)], undecided=undecided, tokens=tokens)
     if isinstance(result, Scored):
         truncated = count_truncated(run.capabilities.truncating, result.data.groups)
         result = replace(result, truncated=truncated, notes=[*result.notes, *truncated_notes(truncated)])

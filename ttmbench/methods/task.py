@@ -197,7 +197,7 @@ class TrainingTask(FeatureTask):
         """Dimension of a token's embedding; UsageError if the model's token embeddings cannot be shifted."""
         width = self.adapter.caption_width if isinstance(self.adapter, CaptionEmbeddings) else None
         if width is None:
-            raise UsageError("the method shifts the embeddings of captions' tokens, and the model has none to shift")
+            raise UsageError("the method shifts the embeddings of captions' tokens, but the model does not expose them")
         return width
 
     @property

@@ -287,7 +287,7 @@ def _names(kind: type, key: str, values: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(name, str) or not re.fullmatch(form, name):
             yield f"a {what} is made of {allowed}, got {name!r}"
     if kind is MetricSpec and values["name"].endswith(_TAKEN_ENDINGS):
-        yield f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which stand beside every metric in results"
+        yield f"a name cannot end in {' or '.join(_TAKEN_ENDINGS)}, which results add to every metric"
 
 
 def _values(kind: type, values: Mapping[str, Any]) -> Iterator[str]:

@@ -277,7 +277,7 @@ class TrackerPlugin:
             raise
         except BaseException as error:  # whatever another's code raises
             self._failed = True
-            problem = f"{what} ({type(error).__name__}: {error}); the run goes on without it"
+            problem = f"{what} ({type(error).__name__}: {error}); the run continues without it"
             warn(f"tracker {self._tracker}: {problem}")
             return
         messages = [str(warning.message) for warning in caught if warning.category is UserWarning]

@@ -1,4 +1,7 @@
-"""The files of an analysis: its document and its figure; and the style of all figures."""
+"""The files of an analysis: its document and its figure; and the style of all figures.
+
+Matplotlib draws every chart, those of the HTML report included: one style, and no second stack.
+"""
 
 from __future__ import annotations
 

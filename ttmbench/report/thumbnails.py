@@ -96,7 +96,7 @@ def thumbnails_for(sets: Sequence[GroupSet], options: ThumbnailOptions) -> Thumb
         try:
             spec, groups = load_again(run, task, options.data_dir, options.include_path)
         except DataError as error:
-            why = f"the data are not at hand here ({error}){_WHERE}"
+            why = f"the data are not available here ({error}){_WHERE}"
         else:
             # The task file at hand may have been corrected since the run, or be another one.
             why = _doubt(task, spec.license, spec.gated, options) or ("" if groups else "no group was read")
@@ -142,7 +142,7 @@ def _collect(task: str, sets: Sequence[GroupSet], groups: Mapping[str, Group], o
                 broken.add(image.name)
     detail = [f"{len(images)} {'small copies' if copies else 'links to the files'}" if images else "names only"]
     if different:
-        detail.append(f"{len(different)} groups differ from the data at hand")
+        detail.append(f"{len(different)} groups differ from the local data")
     if broken:
         detail.append(f"{len(broken)} images could not be {'read' if copies else 'linked: they are not files'}")
     if is_full:

@@ -79,7 +79,7 @@ class ModelEntry(_Strict):
     @model_validator(mode="after")
     def _runs_or_says_why(self) -> ModelEntry:
         if (self.model is None) == (self.why is None):
-            raise ValueError("a model has either 'model', its name here, or 'why' there is none")
+            raise ValueError("a model needs either 'model', its registered name, or 'why' there is none")
         if self.finetuned is not None and self.model is None:
             raise ValueError("'finetuned' says what is done to 'model', which is not named")
         if self.finetuned is not None and self.track != "supervised":
@@ -118,7 +118,7 @@ class TaskEntry(_Strict):
         if self.mean_of and self.pool_of:
             raise ValueError("a number is either a 'mean_of' tasks, or 'pool_of' their groups")
         if self.why is not None and self.model_dump(exclude_defaults=True).keys() != {"why"}:
-            raise ValueError("a task that is not here ('why') has no other keys")
+            raise ValueError("a task with 'why' must have no other keys")
         return self
 
     @property

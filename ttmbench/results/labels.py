@@ -105,7 +105,7 @@ SEEN_MARK = "†"
 SEEN_LEGEND = "† trained on images of the collection that the task's images are of"
 FROM_FILE = "scored from a file"  # beside rows of stored scores, ranks and answers
 DISAGREES_MARK = "‡"
-DISAGREES_LEGEND = "‡ another source publishes another value under the same model name; each row names its source"
+DISAGREES_LEGEND = "‡ another source publishes another value for the same model; each row names its source"
 UNRANKED_TITLE = "Controls and held-out groups: they explain a number and rank nowhere"
 
 

@@ -210,9 +210,9 @@ def _samples(path: Path, lines: Lines, shape: GroupShape) -> StoredScores:
 
 def _table(path: Path, value: object, where: str) -> np.ndarray:
     if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
-        raise DataError(f"{path}: {where} has scores that are no table of numbers")
+        raise DataError(f"{path}: {where} has scores that are not a table of numbers")
     if len({len(row) for row in value}) > 1:
-        raise DataError(f"{path}: {where} has scores that are no table of numbers: its rows differ in length")
+        raise DataError(f"{path}: {where} has scores that are not a table of numbers: its rows differ in length")
     return np.array([[_number(path, cell, where) for cell in row] for row in value], dtype=np.float64)
 
 

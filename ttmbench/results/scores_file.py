@@ -236,7 +236,7 @@ def _saved_subsets(path: Path, about: Mapping[str, object], groups: int) -> dict
     """Filter -> positions of its groups; nothing where every filter has all groups."""
     subsets = _saved(path, about, "subsets", "{}")
     if not isinstance(subsets, dict):
-        raise DataError(f"{path}: its 'subsets' are no object of filter and positions")
+        raise DataError(f"{path}: its 'subsets' must map filters to positions")
     for name, positions in subsets.items():
         whole = isinstance(positions, list) and all(type(index) is int and 0 <= index < groups for index in positions)
         if name == RAW or not whole or positions != sorted(set(positions)):

@@ -76,7 +76,7 @@ def stored_groups(folder: Path, document: ResultsDocument) -> dict[str, TaskGrou
             continue
         if PurePosixPath(name).name != name or "\\" in name or "\0" in name:
             raise DataError(
-                f"{folder}: the artifact {name!r:.80} of a results document lies in another folder; only files beside "
+                f"{folder}: the artifact {name!r:.80} of a results document is in another folder; only files next to "
                 "it are read"
             )
         task = task_of_artifact(name, about, document.results)

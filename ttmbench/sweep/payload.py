@@ -167,7 +167,7 @@ def _target(root: Path, cell: Cell, name: str, cache: Path | None) -> Path:
     is_score = path.is_relative_to(scores)
     inside = is_score or path.is_relative_to(cell.folder)
     if not inside or ".." in path.parts or path.is_absolute() or "\\" in name or ":" in name:
-        raise TtmbenchError(f"a worker sent a file {name!r:.200}, which is none of cell {cell.folder}")
+        raise TtmbenchError(f"a worker sent a file {name!r:.200}, which does not belong to cell {cell.folder}")
     return root / path if cache is None or not is_score else cache / path.relative_to(scores)
 
 

@@ -1,4 +1,8 @@
-"""The Ray executor: as many workers on a cluster as its nodes have room for, each in an actor."""
+"""The Ray executor: as many workers on a cluster as its nodes have room for, each in an actor.
+
+Actors are placed node by node, not by Ray's scheduler: a node that lacks something can then be avoided. Its autoscaler
+therefore sees no demand.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _width(adapter: object, which: str) -> int:
         if features.ndim == 2:
             return features.shape[1]
     raise UsageError(
-        f"train={which} needs one feature vector for each caption, with gradients, and this model has none"
+        f"train={which} needs one feature vector for each caption, with gradients, which this model does not provide"
     )
 
 

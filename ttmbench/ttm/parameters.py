@@ -49,7 +49,7 @@ def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Pa
     chosen = _chosen(adapter, which, parameters)
     if not chosen:
         others = [name for name in SETS if _chosen(adapter, name, parameters)]
-        hint = "; an adapter (peft=FOLDER) is kept apart by merge=false" if which == "adapter" else ""
+        hint = "; merge=false keeps an adapter (peft=FOLDER) separate" if which == "adapter" else ""
         raise UsageError(
             f"train={which}: this model has no such parameters; it has {', '.join(others) or 'none'}{hint}"
         )

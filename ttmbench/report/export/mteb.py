@@ -71,7 +71,7 @@ def _contents(document: ResultsDocument, skipped: dict[str, str]) -> dict[str, d
         if not here:
             continue
         absent = len(tasks) - len(here)
-        why = f"mteb's {name} is all {len(tasks)} parts, of which {absent} are not here" if absent else None
+        why = f"mteb's {name} is all {len(tasks)} parts, of which {absent} are missing" if absent else None
         scores = None if why else _scores(document, tasks)
         if isinstance(scores, Mapping):
             found[name] = _file(document, name, tasks, scores)

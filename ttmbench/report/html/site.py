@@ -158,10 +158,13 @@ class SitePages:
             if track == "zero_shot":
                 plot = size_plot(first, columns[first][1], table["lines"], first, self.size)
                 plotted = first
+        leaders = {task: self.leaders(task) for task in tasks}
         return self._page(
             "site_index.html",
             "",
             everything,
+            leaders=leaders,
+            shown=[at for at in range(4) if any(best[at] is not None for best in leaders.values())],
             family=family,
             tasks=tasks,
             tables=shown,

@@ -43,6 +43,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 }
 
 for (const form of document.querySelectorAll("form.filters[data-for]")) {
+  form.hidden = false; // without this script it would do nothing
   const target = document.getElementById(form.dataset.for);
   const all = [...form.elements].filter(one => one.name), controls = all.filter(one => one.name !== "text");
   const found = form.querySelector("output");

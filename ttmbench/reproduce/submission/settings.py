@@ -53,7 +53,7 @@ def resolve(
             raise ValueError("it is not quoted as a shell needs it")
         options = dict(read_command(command))
         if "config" in options:
-            raise ValueError("its --config names a file, which is not here; give the options themselves")
+            raise ValueError("its --config file is not available here; write out the options instead")
         config = make_run_config(options, "the command")
     except (TtmbenchError, ValueError) as error:
         findings.refuse("command", f"is not a run of ttmbench that can be read again: {error}")
@@ -62,7 +62,9 @@ def resolve(
     paths = [word for word in (*config.tasks, *config.ttm_also) if re.search(r"[/\\]|\.ya?ml$", word)]
     if unreadable or paths:
         what = f"task {paths[0]}" if paths else f"--{unreadable[0]}"
-        findings.refuse("command", f"has {what}, a file that is not here; numbers are compared on registered tasks")
+        findings.refuse(
+            "command", f"has {what}, a file that is not available here; numbers are compared on registered tasks"
+        )
         return None
     if config.bootstrap_iters > MOST_RESAMPLES:
         findings.refuse("config.bootstrap_iters", f"is {config.bootstrap_iters}, at most {MOST_RESAMPLES} are taken")
