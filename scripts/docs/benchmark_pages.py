@@ -257,7 +257,12 @@ def numbers(benchmark: Benchmark) -> list[str]:
     tables: dict[str, list[str]] = {name: [] for name in marks}
     for row in rows:
         tables[row.number.source].append(f"`{row.table}`")
-    lines = ["## Published numbers", "", "Percent. Sources, with their tables of `ttmbench reproduce`:", ""]
+    lines = [
+        "## Published numbers",
+        "",
+        "Percent. Sources, with their tables of [`ttmbench reproduce`](../reproduce.md):",
+        "",
+    ]
     lines += [f"{at}. {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items()] + [""]
     names = unique([row.task for row in rows])
     if len(names) < MANY_TASKS:

@@ -52,7 +52,7 @@ class Shot:
 
 
 def _show_flipped(page: Page) -> None:
-    page.locator("#browser label", has_text="flipped to right").click()
+    page.locator("#browser label", has_text="flipped to correct").click()
 
 
 def _show_task(page: Page) -> None:

@@ -58,6 +58,9 @@ MADE = {
 }
 # A page for each benchmark, made from its task files.
 BENCHMARKS = "benchmarks/"
+# First part of a page's place -> its weight in search.
+BOOST = {**dict.fromkeys(("metrics.md", "ttm.md", "scorers.md", "statistics.md", "methods.md"), 4), "api": 0.5}
+BOOST |= {"results-keys.md": 0.5}
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 BADGES = re.compile(r"<!-- badges -->\n(?:\[!\[.*\n)*")
@@ -240,7 +243,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """A page as the site shows it."""
+    """A page as the site shows it; search finds explanations before lists of names."""
+    page.meta.setdefault("search", {"boost": BOOST.get(page.file.src_uri.partition("/")[0], 1)})
     text = turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, ""))
     tables = {"command-line.md": commands.link_commands, "task-file.md": task_keys.with_tables}
     filled = {**tables, "security.md": with_limits}.get(page.file.src_uri)

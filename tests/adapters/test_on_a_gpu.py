@@ -6,24 +6,35 @@ What is compared with the processor is compared on a real one by ``pytest -m gpu
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from support.stand_in_gpu import GPU, stand_in_gpu
+from support.rounding import bound
+from support.stand_in_gpu import GPU, OnGpu, stand_in_gpu
 
 import ttmbench
+from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.model_adapters import hf
+from ttmbench.model_adapters import hf, vqascore
 from ttmbench.plugins.registry import build_registry
-from ttmbench.scoring.prepare import prepare
+from ttmbench.scoring.batches import BatchSizer
+from ttmbench.scoring.inputs import images_on_device, take
+from ttmbench.scoring.prepare import PreparedTask, prepare
+from ttmbench.ttm.algorithm import adapt
+from ttmbench.ttm.checkpoint import TaskCheckpoint
 from ttmbench.ttm.finetune import TrainingPairs, _step, finetune, make_optimizer, restore, snapshot
+from ttmbench.ttm.trainer import Step
+from ttmbench.types import ScheduleSpec
 
 TTM = {"ttm": {"iterations": 1, "epochs": 2, "batch_groups": 2, "lr": 1e-7}, "seeds": [0]}
 QUICK = {"limit": 3, "bootstrap_iters": 0, "use_cache": "off", "log_samples": True}
@@ -70,14 +81,21 @@ def busy_stand_in() -> Iterator[None]:
 
 
 Device = Callable[[], AbstractContextManager[None]]
+REAL = (pytest.mark.gpu, pytest.mark.filterwarnings("default"))  # CUDA's libraries warn once of what they choose
 
 
-@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.gpu)])
+@pytest.fixture(params=["stand-in", pytest.param("real", marks=REAL)])
 def gpu(request) -> Device:
     """What makes device ``cuda`` be there."""
-    if request.param == "real" and not torch.cuda.is_available():
-        pytest.skip("this machine has no GPU that torch can use")
-    return real_gpu if request.param == "real" else busy_stand_in
+    return _real(1) if request.param == "real" else busy_stand_in
+
+
+def _real(count: int) -> Device:
+    """This machine's own, skipped without so many; what cuBLAS reads when it starts is set before."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if torch.cuda.device_count() < count:
+        pytest.skip(f"this machine has fewer than {count} GPUs that torch can use")
+    return real_gpu
 
 
 def run(folder: Path, device: str, model: str, task: str, **settings) -> tuple[dict, list[dict]]:
@@ -245,3 +263,129 @@ def test_tf32_is_switched_for_the_run_and_stated(given, monkeypatch, tiny_hf_cli
             ttmbench.simple_evaluate("hf", "shapes_color", device="cuda", deterministic=True, **given, **quick)
     with pytest.raises(UsageError, match="--dtype tf32 needs an NVIDIA GPU, and it runs on the CPU; use --dtype fp32"):
         ttmbench.simple_evaluate("hf", "shapes_color", device="cpu", **given, **quick)
+
+
+# --- training: a gradient, what it leads to, a stop, and too little memory ------------------------------------------
+
+
+def ready(adapter, limit: int = 4) -> tuple[PreparedTask, TrainingPairs]:
+    """A small task for an adapter, and its true pairs; of a model that scores pairs, all pairs of each group."""
+    registry = build_registry()
+    groups = load_task_data(registry, find_task(registry, "shapes_color"), limit=limit).groups
+    prepared, _ = prepare(adapter, groups, 32)
+    rows = prepared.rows
+    pairs = TrainingPairs(rows.images, rows.captions)
+    if not hasattr(adapter, "matching_loss"):
+        matched = np.tile([True, False, False, True], (limit, 1))
+        pairs = TrainingPairs(rows.images.repeat(2, axis=1), np.tile(rows.captions, (1, 2)), matched)
+    return PreparedTask(adapter, images_on_device(adapter, prepared), 64, False, False), pairs
+
+
+def gradient(adapter) -> torch.Tensor:
+    """Of the loss on all pairs, by every trained parameter in turn, on the processor; float64 [numbers]."""
+    stage, pairs = ready(adapter)
+    images = take(stage.prepared.images, pairs.images.ravel())
+    captions = take(stage.prepared.captions, pairs.captions.ravel())
+    if pairs.matched is None:
+        adapter.matching_loss(images, captions).backward()
+    else:
+        adapter.pair_loss(images, captions, pairs.matched.ravel()).backward()
+    return torch.cat([one.grad.cpu().double().flatten() for one in adapter.parameters() if one.grad is not None])
+
+
+def points_alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two gradients point the same way: rounding to bf16 turns one by less than a hundredth."""
+    return found.shape == expected.shape and float(torch.cosine_similarity(found, expected, dim=0)) > 0.9
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_a_gradient_is_that_of_the_processor(kind, gpu, tiny_hf_clip, tiny_siglip):
+    folder = str(tiny_siglip if kind == "siglip" else tiny_hf_clip)
+    reference = hf.load(pretrained=folder, device="cpu")
+    expected = gradient(reference)
+    with gpu():
+        found, half = (gradient(hf.load(pretrained=folder, device="cuda", dtype=dtype)) for dtype in ("fp32", "bf16"))
+    largest = expected.abs().max()
+    allowed = bound(reference.model, largest, passes=2)
+    assert largest > 100 * allowed
+    assert torch.allclose(found, expected, atol=allowed, rtol=0) and points_alike(half, expected)
+
+
+def test_the_gradient_of_lora_on_weights_in_half_precision(gpu, tiny_vlm):
+    pytest.importorskip("peft")
+    folder, half = str(tiny_vlm("chat", kind="llava")), {"dtype": "bf16", "weights_dtype": "bf16"}
+    expected = gradient(vqascore.load(pretrained=folder, device="cpu", lora=4))
+    with gpu():
+        found = gradient(vqascore.load(pretrained=folder, device="cuda", lora=4, **half))
+    assert points_alike(found, expected)
+
+
+def test_a_stopped_run_ends_as_a_quiet_one(gpu, tiny_hf_clip, tmp_path):
+    config, linear = (
+        TTMConfig(iterations=3, epochs=2, keep_optimizer_state=True),
+        ScheduleSpec("linear", schedules.linear),
+    )
+    settings = {"config": config, "schedule": linear, "learning_rate": 1e-4, "seed": 0}
+    folder = TaskCheckpoint(tmp_path, "data", "run")
+
+    def steps(count: int, resumed: bool = False) -> list[Step]:
+        stage, _ = ready(hf.load(pretrained=str(tiny_hf_clip), device="cuda"))
+        raw = stage.score()
+        kept = folder.seed("ttm", 0, raw)
+        state = kept.read().state if resumed else None
+        done = list(islice(adapt(stage, raw, **settings, resume=state, keep=kept.keep), count))
+        kept.finish_writing()
+        return done
+
+    with gpu():
+        steps(1)
+        again, quiet = steps(2, resumed=True), steps(3)
+    assert [step.iteration for step in again] == [2, 3]
+    for one, other in zip(again, quiet[1:], strict=True):
+        assert np.array_equal(one.selected, other.selected) and np.array_equal(one.captions, other.captions)
+        assert np.allclose(one.scores.groups, other.scores.groups, rtol=1e-3, atol=1e-4)
+
+
+def test_a_batch_that_memory_is_too_small_for_is_halved_until_it_fits(gpu, tiny_hf_clip, monkeypatch):
+    """With ``--batch_size auto``; where there is a GPU by its own error: an image asks for a fifth of what is free."""
+    with gpu():
+        adapter = hf.load(pretrained=str(tiny_hf_clip), device="cuda")
+        stage, _ = ready(adapter)
+        expected = stage.score().groups
+        a_fifth, encode = torch.cuda.mem_get_info(0)[0] // 5, adapter.encode_images
+
+        def hungry(images):
+            if isinstance(images["pixel_values"], OnGpu) and len(images["pixel_values"]) > 5:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            if not isinstance(images["pixel_values"], OnGpu):
+                torch.empty(len(images["pixel_values"]) * a_fifth, dtype=torch.uint8, device="cuda")
+            return encode(images)
+
+        monkeypatch.setattr(adapter, "encode_images", hungry)
+        sizer = BatchSizer.for_run("auto", adapter)
+        found = replace(stage, batch_size=sizer).score().groups
+    assert sizer.rows <= 5 and np.allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_compiled_towers_score_and_learn_as_others(kind, tiny_hf_clip, tiny_siglip):
+    folder = str(tiny_siglip if kind == "siglip" else tiny_hf_clip)
+    with _real(1)():
+        plain, fast = (hf.load(pretrained=folder, device="cuda", compile=compiled) for compiled in (False, True))
+        expected, found = (ready(adapter)[0].score().groups for adapter in (plain, fast))
+        assert np.allclose(found, expected, atol=bound(plain.model, expected), rtol=0)
+        assert points_alike(gradient(fast), gradient(plain))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("default")
+def test_a_run_on_the_second_gpu_gives_the_numbers_of_the_processor(tiny_hf_clip, tmp_path):
+    settings = {**QUICK, **TTM, "model_args": {"pretrained": str(tiny_hf_clip)}}
+    device = _real(2)
+    results, _ = run(tmp_path, "cpu", "hf", "shapes_color", **settings)
+    before = torch.cuda.memory_allocated(0)
+    with device():
+        there, _ = run(tmp_path, "cuda:1", "hf", "shapes_color", **settings)
+    assert there == results and torch.cuda.memory_allocated(0) == before, "nothing lies on the first"

@@ -257,7 +257,7 @@ def test_an_image_that_is_in_no_folder_is_told(tmp_path, data):
         ({"kind": "annotations"}, "needs either 'file' or 'files'"),
         ({"kind": "annotations", "file": "a.json", "files": {"x": "b.json"}}, "needs either 'file' or 'files'"),
         ({"kind": "annotations", "file": "a.json", "images": []}, "should name a folder"),
-        ({"kind": "annotations", "files": {"a": "a.json"}, "join": {"b": "b.json"}}, "'join' goes with 'file'"),
+        ({"kind": "annotations", "files": {"a": "a.json"}, "join": {"b": "b.json"}}, "'join' requires 'file'"),
     ],
 )
 def test_wrong_options_are_told(tmp_path, data, source, message):

@@ -13,10 +13,12 @@ from support.small_models import Counting
 import ttmbench
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
-from ttmbench.errors import AssertionNotMet, TtmbenchError, UsageError
+from ttmbench.errors import AssertionNotMet, NotRestoredError, TtmbenchError, UsageError
 from ttmbench.evaluator.run_key import RunKey
 from ttmbench.results.scores_file import read_scores
 from ttmbench.ttm.checkpoint import SeedCheckpoint
+from ttmbench.ttm.selection import CONTROLS
+from ttmbench.ttm.trainer import Original
 from ttmbench.types import GroupShape
 
 TASK = "shapes_color"
@@ -108,6 +110,29 @@ def test_ttm_that_fails_leaves_the_columns_of_others():
     assert numbers(results, "doubled") and not numbers(results, "ttm")
     (note,) = [note for note in results.typed.notes[TASK] if "a further method failed" in note]
     assert "method 'not_a_number' of plugin 'own' must give every pair a finite score" in note
+
+
+VARIANTS = {"ttm": {"iterations": 1, "epochs": 1}, "ttm_controls": ["placebo"], "oracle": True, "on_error": "continue"}
+
+
+def test_a_control_that_fails_leaves_the_columns_of_ttm_and_the_oracle(monkeypatch):
+    def fails(proposal):
+        raise TtmbenchError("no label can be drawn")
+
+    monkeypatch.setitem(CONTROLS, "placebo", fails)
+    results = evaluate("doubled", **VARIANTS)
+    assert [(error.stage, error.message) for error in results.typed.errors] == [("placebo", "no label can be drawn")]
+    assert all(numbers(results, name) for name in ("ttm", "oracle", "doubled")) and not numbers(results, "placebo")
+
+
+def test_nothing_follows_a_method_after_which_the_model_is_not_what_it_was(monkeypatch):
+    def restore(self, before):
+        raise NotRestoredError("the weights differ")
+
+    monkeypatch.setattr(Original, "_restore", restore)
+    results = evaluate("doubled", **VARIANTS)
+    assert [(error.stage, error.message) for error in results.typed.errors] == [("ttm", "the weights differ")]
+    assert numbers(results, "none") and not any(numbers(results, name) for name in ("placebo", "oracle", "doubled"))
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ def test_a_notebook_has_the_cells_of_its_page(page, lessons):
     assert page.with_suffix(".ipynb").read_text(encoding="utf-8") == lessons.notebook_text(page), (
         "python scripts/docs/lessons.py writes notebooks anew"
     )
+    drawn = [block.figure[0] for block in lessons.blocks(page) if block.figure and ".savefig(" in block.source]
+    assert all((page.parent / "images" / name.replace(".png", "_dark.png")).is_file() for name in drawn)
 
 
 def test_a_lesson_goes_on_without_a_file_that_is_not_part_of_the_project(lessons, tmp_path):

@@ -592,7 +592,7 @@ def test_results_documents_that_are_refused(tmp_path, capsys, changes, message):
 def test_samples_are_read_beside_their_document_only(tmp_path, capsys, name):
     (tmp_path / "secret_samples_mine.jsonl").write_text("{}\n")
     path = run_document(tmp_path / "runs", artifacts={name: {"kind": "samples", "sha256": DIGEST, "bytes": 1}})
-    assert "lies in another folder" in refused(capsys, "compare", path, code=4)
+    assert "is in another folder" in refused(capsys, "compare", path, code=4)
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", "2", '"1"', "true", "[1]"])

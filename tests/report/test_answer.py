@@ -97,13 +97,17 @@ def test_the_page_opens_with_it(tmp_path, capsys):
     assert answer.count('<svg class="bar"') == 4 + 2, "the legend, and a row each"
     cells = [re.sub(r"<[^>]+>|\s+", " ", cell).split() for cell in re.findall(r"<td.*?</td>", answer, re.DOTALL)]
     first = [" ".join(cell) for cell in cells[:7]]
-    stored = json.loads(REFERENCE.read_text(encoding="utf-8"))["results"]["shapes_color"]
+    document = json.loads(REFERENCE.read_text(encoding="utf-8"))
+    stored, intervals = document["results"]["shapes_color"], document["ci"]["shapes_color"]
+    keys = ("group_score,none", "group_match,none", "group_match,ttm")
+    ends = [" to ".join(f"{100 * end:.1f}" for end in intervals[key]) for key in keys]
     raw, matched, ttm, spread = (
         100 * stored[key]
         for key in ("group_score,none", "group_match,none", "group_match,ttm", "group_match_seed_std,ttm")
     )
     assert first == [
-        *(f"{raw:.2f} chance 16.7", "16.7", f"{matched:.2f} chance 50.0", f"{ttm:.2f} ± {spread:.2f}"),
+        *(f"{raw:.2f} {ends[0]} chance 16.7", "16.7", f"{matched:.2f} {ends[1]} chance 50.0"),
+        f"{ttm:.2f} ± {spread:.2f} {ends[2]}",
         *(f"{ttm - matched:+.2f}", "50.0", "200 of 200"),
     ]
     assert "published: paper, Table 1" in answer and "84.00" in answer

@@ -89,10 +89,19 @@ def test_groups_are_filtered_searched_and_opened(opened, report_page, reported_r
         page.get_by_role("radio", name="all").focus()
         for _ in range(3):
             page.keyboard.press("ArrowRight")
-        assert page.get_by_role("radio", name="flipped to right").is_checked()
+        assert page.get_by_role("radio", name="flipped to correct").is_checked()
         assert page.locator("#cards h3 > bdi").all_inner_texts() == won[:12]
-        page.get_by_role("radio", name="flipped to wrong").check()
+        page.get_by_role("radio", name="flipped to incorrect").check()
         assert page.locator("#cards h3 > bdi").all_inner_texts() == lost[:12]
+        page.get_by_role("radio", name="all").check()
+        changed = page.locator("#cards h3 > bdi").all_inner_texts()[: len(won) + len(lost)]
+        assert set(changed) <= {*won, *lost}, "changed groups come first"
+        for name in ("absent", list(raw)[-1]):
+            page.evaluate("name => { location.hash = `group=shapes_color,${name}` }", name)
+        linked = page.locator("li.linked h3")
+        linked.wait_for()
+        assert linked.locator("bdi").inner_text() == list(raw)[-1]
+        assert linked.locator("a").get_attribute("href") == f"#group=shapes_color,{list(raw)[-1]}"
         page.get_by_role("radio", name="all").check()
         page.get_by_label("Search captions").fill(won[0])
         assert page.locator("#cards h3 > bdi").all_inner_texts() == [won[0]]
@@ -249,7 +258,7 @@ def test_answers_in_words_are_shown(opened, reported_runs, tmp_path):
         assert page.locator("#cards .answers li").count() == 2
         assert "(A) <b>it</b>" in page.locator("#cards .answers").inner_text()
         assert "refused" in page.locator("#cards .answers li").nth(1).inner_text()
-        assert "right" in page.locator("#cards h3").inner_text()
+        assert "correct" in page.locator("#cards h3").inner_text()
         assert "x.png" in page.locator("#cards figure").first.inner_text()
 
 

@@ -348,7 +348,7 @@ def test_absent_or_other_data_are_no_error(reported_runs, tmp_path, evil_task):
     run = gather(reported_runs).runs[1]
     one = read_groups(run, "evil_captions", run.files["samples"]["evil_captions"])
     thumbnails = thumbnails_for([one], ThumbnailOptions())
-    assert not thumbnails.images and "are not at hand here (unknown task 'evil_captions'" in thumbnails.why
+    assert not thumbnails.images and "are not available here (unknown task 'evil_captions'" in thumbnails.why
     assert "--include_path and --data_dir say where" in thumbnails.why
     other = json.loads(json.dumps(one.data))
     other["groups"][0][1][0] = "another caption"

@@ -159,7 +159,7 @@ def test_a_run_that_repeats_another_of_the_same_checkpoint_is_a_reproduction(tmp
         write(tmp_path / "runs", f"{name}.json", date=date, value=value)
     page = (build(tmp_path / "runs", tmp_path / "site") / "models" / "m.html").read_text()
     assert page.count("reproduces the raw numbers") == 1 and '<a href="#run-3">run 3</a>: both name' in page
-    assert "running it again can, which took 0 s" in page and "rm -rf" not in page
+    assert "only by running it again, which took 0 s" in page and "rm -rf" not in page
 
 
 def test_downloads(site):
@@ -223,6 +223,17 @@ def test_methods_are_compared_by_gain_and_cost(tmp_path):
     assert table[-1][:5] == ["", "TTM published", "t", "m", "+5.00"]
     plot = re.search(r'<svg class="plot".*?</svg>', page.read_text(), re.S).group()
     assert 'role="img" aria-label="gain of 5 methods' in plot and plot.count("<circle") == 5 and ">TTM</text>" in plot
+
+
+def test_documentation_is_linked_by_an_address_or_a_path(tmp_path, capsys):
+    write(tmp_path / "runs", "a.json", model="a")
+    for docs, link in (("https://example.org/d/", "https://example.org/d/index.html"), ("..", "../../index.html")):
+        page = build(tmp_path / "runs", tmp_path / "site", "--docs", docs) / "models" / "a.html"
+        assert f'<a href="{link}">Docs</a>' in page.read_text()
+    assert (
+        main(["leaderboard", str(tmp_path / "runs"), "--site", str(tmp_path / "site"), "--docs", "javascript:x"]) == 2
+    )
+    assert "--docs must be an address" in capsys.readouterr().err
 
 
 def test_texts_from_documents_are_never_code(tmp_path):

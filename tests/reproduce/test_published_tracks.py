@@ -16,7 +16,7 @@ from ttmbench.report.html import board_page
 from ttmbench.report.leaderboard import as_document, merge
 from ttmbench.report.load import gather
 from ttmbench.report.summary_table import answer_of
-from ttmbench.reproduce.beside_runs import published_numbers
+from ttmbench.reproduce.beside_runs import published_beside_runs, published_numbers, under_names_of_runs
 from ttmbench.reproduce.tables import load_table, shipped_tables
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import schema
@@ -178,6 +178,25 @@ def test_two_values_of_one_model_stay_two_and_are_marked(runs, capsys):
     assert main(["leaderboard", str(runs), "--published", "all"]) == 0
     told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("published values disagree")]
     assert any("winoground, clip-b32, raw:" in x and "group_score 9.00 (arXiv:2402.04492, Table 4)" in x for x in told)
+
+
+def test_a_repository_has_the_name_of_its_run(tmp_path):
+    """A run with further arguments is another model."""
+    repository = "openai/clip-vit-large-patch14"
+    for name, arguments in (("clip-l", {}), ("other", {"dtype": "float16"})):
+        document = whole_document(
+            {"winoground": {"group_score,none": 0.1}},
+            model_name=name,
+            config={"model": "hf", "model_args": {"pretrained": repository, **arguments}},
+            model_info={"fingerprint": {"weights_sha256": name}},
+            tracks={"winoground": {"group_score,none": "zero_shot"}},
+        )
+        (tmp_path / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+    published = published_beside_runs(["mteb_winoground"])
+    board, named = under_names_of_runs(merge(tmp_path, published.numbers), published)
+    found = {(row.model, row.published, row.published_as) for row in board.rows if row.model in ("clip-l", "other")}
+    assert found == {("clip-l", False, ""), ("clip-l", True, repository), ("other", False, "")}
+    assert named.parameters["clip-l"] == published.parameters[repository]
 
 
 def test_both_values_are_on_the_site_and_in_the_report(runs, site):

@@ -470,7 +470,7 @@ def test_svo_probes_agrees_only_on_as_many_rows(reference, registry):
 
 
 def test_a_task_that_is_not_here_has_a_reason_and_no_more():
-    with pytest.raises(ValidationError, match=r"a task that is not here .* has no other keys"):
+    with pytest.raises(ValidationError, match=r"a task with .* must have no other keys"):
         TaskEntry(why="not told", groups=5)
 
 

@@ -120,7 +120,7 @@ def test_raw_scores_travel_by_the_cache(tmp_path):
     ],
 )
 def test_files_from_a_worker_stay_in_their_cells_folders(tmp_path, name):
-    with pytest.raises(TtmbenchError, match="none of cell tiny-clip/shapes_color"):
+    with pytest.raises(TtmbenchError, match="does not belong to cell tiny-clip/shapes_color"):
         put_files(tmp_path / "driver", cell(tmp_path), {name: b"x"}, None)
     assert not (tmp_path / "driver").exists()
 

@@ -165,7 +165,7 @@ def _methods(document: Record) -> Table:
     about, rows = document["data"]["methods"], []
     for row in document["data"]["rows"]:
         is_raw, more = row["method"] == RAW, about[row["method"]]
-        gain, p = (NOTHING, NOTHING) if is_raw else (f"{100 * row['gain']:+.2f}", f"{row['p_holm']:.2g}")
+        gain, p = (NOTHING, NOTHING) if is_raw else (f"{100 * row['gain']:+z.2f}", f"{row['p_holm']:.2g}")
         mark = " *" if not is_raw and row["p_holm"] < LEVEL else ""
         value, ends = spread(row["value"], row["seed_std"]), signed_interval(row.get("ci"))
         name = "raw" if is_raw else row["method"]
@@ -193,7 +193,7 @@ def _difference(cell: Record) -> str:
     if cell["difference"] is None:
         return NOTHING
     ends = "" if cell["ci"] is None else f" ({signed_interval(cell['ci'])})"
-    return f"{100 * cell['difference']:+.2f}{ends}"
+    return f"{100 * cell['difference']:+z.2f}{ends}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -141,7 +141,7 @@ def _cells(row: Row, tracks: Tracks) -> list[str]:
         ">".join(name_of(name, of_task.get(key_of(row["metric"], name)), row["metric"]) for name in filters),
         f"{100 * row['baseline']:.2f}",
         f"{100 * row['other']:.2f}",
-        f"{100 * row['difference']:+.2f}",
+        f"{100 * row['difference']:+z.2f}",
         signed_interval(row["ci"]),
         p_value(row["p"]),
         p_value(row["p_holm"]),

@@ -14,7 +14,7 @@ from ttmbench.report.board import print_board
 from ttmbench.report.html.board_page import to_html
 from ttmbench.report.html.site_files import check_place, write_site
 from ttmbench.report.leaderboard import Leaderboard, as_document, disagreements, merge
-from ttmbench.reproduce.beside_runs import published_beside_runs
+from ttmbench.reproduce.beside_runs import published_beside_runs, under_names_of_runs
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +36,19 @@ def leaderboard(options: argparse.Namespace) -> int:
         if options.output_path:
             raise UsageError("--site cannot be combined with --output_path: the site has the same files")
         check_place(folder, site)
+    docs = options.docs or ""
+    if ":" in docs and not docs.startswith(("http://", "https://")):
+        raise UsageError(f"--docs must be an address (https://...) or a path relative to the website, got {docs!r:.80}")
     target = Path(options.output_path) if options.output_path else folder
     published = published_beside_runs(options.published or [])
-    board = merge(folder, published.numbers, every_task=site is not None)
+    board, published = under_names_of_runs(merge(folder, published.numbers, every_task=site is not None), published)
     made = datetime.now(UTC).isoformat(timespec="seconds")
     if site is not None:
         _print_skipped(board)
         marked = sum(bool(row.disagrees) for row in board.rows)
         if marked:
             echo(f"published values: {marked} disagree with another source and are marked")
-        files = write_site(board, folder, site, made, published, options.docs or "")
+        files = write_site(board, folder, site, made, published, docs)
         echo(f"{site / 'index.html'} ({len(files)} files)")
         return 0
     texts = {

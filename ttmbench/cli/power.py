@@ -196,7 +196,7 @@ def _print(options: argparse.Namespace, design: _Design, rows: Sequence[Mapping[
     print_table([TableColumn(name, "number") for name in heads], cells, title=title)
     echo()
     if design.observed is not None:
-        echo(f"{design.metric}: the measured difference is {100 * design.observed:+.2f}")
+        echo(f"{design.metric}: the measured difference is {100 * design.observed:+z.2f}")
     if design.seed_std is not None:
         echo(
             f"The standard deviation over seeds ({100 * design.seed_std:.2f}, {design.seeds} seeds) is included: the "

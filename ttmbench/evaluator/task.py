@@ -373,6 +373,6 @@ def _blind_notes(run: Run, result: Scored) -> list[str]:
         if value is not None and chance is not None:
             return [
                 f"the scorer never sees an image, and is right in {100 * value:.2f} % of the groups, "
-                f"{100 * (value - chance):+.2f} points from chance: so much do the captions alone give away"
+                f"{100 * (value - chance):+z.2f} points from chance: so much do the captions alone give away"
             ]
     return ["the scorer never sees an image"]

@@ -20,7 +20,6 @@ from ttmbench._util.option_values import read_references
 from ttmbench.methods.audit import audit_labels, held_out_record
 from ttmbench.methods.calls import checked_scores, each_step, frozen_again, named
 from ttmbench.methods.chance import Chance, chance_of
-from ttmbench.methods.checkpoint import MethodProgress
 from ttmbench.methods.features import (
     FeatureTask,
     Logits,
@@ -30,6 +29,7 @@ from ttmbench.methods.features import (
     ViewSource,
     scale_and_bias,
 )
+from ttmbench.methods.progress import MethodProgress
 from ttmbench.methods.seen_rows import SeenRows
 from ttmbench.methods.settings import checked_settings
 from ttmbench.methods.task import MethodStep, TrainingTask

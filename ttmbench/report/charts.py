@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -215,7 +216,7 @@ def draw_answer(rows: Sequence[AnswerRow]) -> Figure:
 
 
 def draw_course(course: Course, model: str) -> Figure:
-    """All charts of a course, one line per seed."""
+    """All charts of a course; with several seeds, their mean and range."""
     lines = math.ceil(len(course.charts) / _CHARTS_IN_A_ROW)
     height = 2.1 * lines + 0.6
     figure = Figure(figsize=(2.9 * _CHARTS_IN_A_ROW, height))  # a layout engine would take as long again as drawing
@@ -227,19 +228,19 @@ def draw_course(course: Course, model: str) -> Figure:
     for unused in axes[len(course.charts) :]:
         unused.set_axis_off()
     figure.suptitle(f"{model} on {course.task}: {course.title}", fontsize=11, parse_math=False)
-    handles = [
-        Line2D([], [], color=LINES[at % len(LINES)], marker=MARKERS[at % len(MARKERS)], ms=4, label=name)
-        for at, name in enumerate(course.charts[0].lines)
-    ]
+    seeds = list(course.charts[0].lines)
+    shown = [f"mean of {len(seeds)} seeds; the band is their range"] if len(seeds) > 1 else seeds
+    handles = [Line2D([], [], color=LINES[0], marker=MARKERS[0], ms=4, label=label) for label in shown]
     legend_below(axes[0], 6, [*handles, Line2D([], [], color=GREY, ls="--", label="chance")])
     return figure
 
 
 def draw_chart(axes: Axes, chart: Chart) -> None:
-    """Draw one chart; each seed has a colour and, with few points, a marker."""
-    for at, (x, y) in enumerate(chart.lines.values()):
-        marker = MARKERS[at % len(MARKERS)] if len(x) <= 12 else ""
-        axes.plot(x, y, color=LINES[at % len(LINES)], marker=marker, ms=3.5, lw=1.5)
+    """Draw one chart: the mean over seeds, with a band from the lowest to the highest; markers with few points."""
+    x, mean, lowest, highest = mean_and_range(chart.lines.values())
+    axes.plot(x, mean, color=LINES[0], marker=MARKERS[0] if len(x) <= 12 else "", ms=3.5, lw=1.5)
+    if len(chart.lines) > 1:
+        axes.fill_between(x, lowest, highest, color=LINES[0], alpha=0.2, lw=0)
     if chart.chance is not None:
         axes.axhline(chart.chance, color=GREY, ls="--", lw=1)
     values = [value for _, y in chart.lines.values() for value in y if not math.isnan(value)]
@@ -253,6 +254,21 @@ def draw_chart(axes: Axes, chart: Chart) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.tick_params(labelsize=8)
     axes.set_xlabel("iteration", fontsize=8)
+
+
+def mean_and_range(lines: Iterable[Line]) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Points, mean, minimum and maximum over lines; at each point, of those that have a value there.
+
+    >>> mean_and_range([([0.0, 1.0], [2.0, math.nan]), ([0.0], [4.0])])
+    ([0.0, 1.0], [3.0, nan], [2.0, nan], [4.0, nan])
+    """
+    values: dict[float, list[float]] = {}
+    for points, numbers in lines:
+        for at, value in zip(points, numbers, strict=True):
+            values.setdefault(at, []).extend([] if math.isnan(value) else [value])
+    points = sorted(values)
+    each = [values[at] or [math.nan] for at in points]
+    return points, [fmean(numbers) for numbers in each], [min(numbers) for numbers in each], [max(n) for n in each]
 
 
 def percent_limits(values: Sequence[float]) -> tuple[float, float]:

@@ -206,7 +206,7 @@ def _print_transfers(document: ResultsDocument, width: int | None) -> None:
                 "" if row.adapted_to == shown else row.adapted_to,
                 "itself" if row.measured_on == row.adapted_on else row.measured_on,
                 *(row.metric, percent(row.raw), spread(row.value, row.seed_std)),
-                NOTHING if row.difference is None else f"{100 * row.difference:+.2f}",
+                NOTHING if row.difference is None else f"{100 * row.difference:+z.2f}",
                 *(signed_interval(ends) for ends in (row.interval, (row.seed_ci_low, row.seed_ci_high))),
             ]
         )
@@ -223,7 +223,7 @@ def gains(before: Number | None, after: Number | None) -> tuple[str, str, str]:
     relative = stats.relative_gain(before.value, after.value)
     reduction = stats.error_reduction(before.value, after.value)
     fractions = (NOTHING if part is None else f"{100 * part:+.1f}%" for part in (relative, reduction))
-    return (f"{100 * (after.value - before.value):+.2f}", *fractions)  # type: ignore[return-value]
+    return (f"{100 * (after.value - before.value):+z.2f}", *fractions)  # type: ignore[return-value]
 
 
 def p_value(value: float) -> str:
@@ -235,7 +235,7 @@ def _difference(row: Difference | None) -> tuple[str, str, str]:
     """The difference to the baseline, its interval and p."""
     if row is None:
         return NOTHING, NOTHING, NOTHING
-    difference = f"{100 * row.difference:+.2f}"
+    difference = f"{100 * row.difference:+z.2f}"
     if not row.paired or row.p is None:
         return difference, "unpaired", NOTHING
     return difference, signed_interval(row.ci), p_value(row.p)

@@ -100,7 +100,7 @@ def transfer_table(transfers: Iterable[Transfer]) -> TextTable:
             row.metric.replace("_", " "),
             percent(row.raw),
             spread(row.value, row.seed_std),
-            NOTHING if row.difference is None else f"{100 * row.difference:+.2f}",
+            NOTHING if row.difference is None else f"{100 * row.difference:+z.2f}",
             signed_interval(row.interval),
             f"{row.groups} of {row.groups_of_task}" if row.limited else str(row.groups),
         ]

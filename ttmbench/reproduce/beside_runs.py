@@ -16,12 +16,14 @@ from ttmbench.data.catalog import AlreadyRead, find_task
 from ttmbench.data.row_files import csv_rows
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import Registry, build_registry
+from ttmbench.report.leaderboard import Leaderboard
 from ttmbench.report.published import Published, PublishedSource
 from ttmbench.reproduce.identity import model_identity
 from ttmbench.reproduce.lookup import PublishedRow, chance_level, published_rows
 from ttmbench.reproduce.published_numbers import CELL, TRACKS, PublishedNumber, read_published
 from ttmbench.reproduce.tables import ModelEntry, TableSpec, TaskEntry, published_tables
 from ttmbench.results.coverage import Extent
+from ttmbench.results.document import mapping
 from ttmbench.results.labels import NO_MODEL
 
 if TYPE_CHECKING:
@@ -82,6 +84,26 @@ def published_beside_runs(names: Sequence[str], registry: Registry | None = None
                 raise DataError(f"{typed.where}: states no track; the column 'track' must be one of {known}")
             decimals_of[typed.as_number()] = typed.decimals
     return Published(_with_disagreements(decimals_of), sources, configs, parameters, notes)
+
+
+def under_names_of_runs(board: Leaderboard, published: Published) -> tuple[Leaderboard, Published]:
+    """A leaderboard and its published numbers where a repository or tag has the name that a run of it has."""
+    names: dict[str, str] = {}
+    for run in board.runs:
+        config = run.document.config
+        arguments = mapping(config.get("model_args"))
+        keys = {"hf": ("pretrained",), "open_clip": ("model", "pretrained")}.get(str(config.get("model")), ())
+        is_plain = bool(keys) and {*keys} <= arguments.keys() <= {*keys, "revision"} and not run.document.finetuned
+        if is_plain and run.rows and not run.rows[0].setting:
+            names[" ".join(str(arguments[key]) for key in keys)] = run.model
+
+    def named(model: str) -> str:
+        return names.get(model, model)
+
+    rows = [replace(row, model=named(row.model)) if row.published_as else row for row in board.rows]
+    parameters = {named(model): size for model, size in published.parameters.items()}
+    notes = {(file, named(model)): note for (file, model), note in published.notes.items()}
+    return replace(board, rows=rows), replace(published, parameters=parameters, notes=notes)
 
 
 def _ours(row: PublishedRow, spec: TableSpec, parts: Mapping[str, TaskSpec | None], registry: Registry) -> Number:

@@ -58,10 +58,10 @@ unfold();
   };
   const KINDS = {
     all: ["all", () => true],
-    right: ["right", f => f.last === true],
-    wrong: ["wrong", f => f.last === false],
-    won: ["flipped to right", f => f.raw === false && f.now === true],
-    lost: ["flipped to wrong", f => f.raw === true && f.now === false],
+    right: ["correct", f => f.last === true],
+    wrong: ["incorrect", f => f.last === false],
+    won: ["flipped to correct", f => f.raw === false && f.now === true],
+    lost: ["flipped to incorrect", f => f.raw === true && f.now === false],
     tied: ["tied", f => f.tied],
   };
 
@@ -69,12 +69,13 @@ unfold();
   const kinds = form.querySelector(".kinds");
   for (const [name, [text]] of Object.entries(KINDS)) {
     const input = make("input", { type: "radio", name: "kind", value: name });
-    input.checked = name === "all";
+    input.defaultChecked = name === "all";
     kinds.append(make("label", {}, input, make("span", {}, text), make("span", { "data-count": name })));
   }
   const load = () => {
     const block = document.getElementById(`set-${field.set.value}`), thumbnails = document.getElementById(block.dataset.thumbnails);
     state.set = JSON.parse(block.textContent);
+    state.noun = block.dataset.noun;
     state.thumbnails = JSON.parse(thumbnails.textContent);
     document.getElementById("thumbnails").textContent = `Images: ${plain(thumbnails.dataset.why)}.`;
     const kept = field.metric.selectedOptions[0]?.textContent;
@@ -113,7 +114,9 @@ unfold();
       for (const [name, [, fits]] of Object.entries(KINDS)) if (fits(about)) counts[name] += 1;
       if (KINDS[field.kind.value][1](about)) chosen.push([group, about]);
     });
-    if (field.order.value !== "task") {
+    const changed = ([, about]) => about.now !== null && about.raw !== about.now;
+    if (field.order.value === "flipped") chosen.sort((a, b) => changed(b) - changed(a));
+    else if (field.order.value !== "task") {
       const margin = ([, about]) => about.before[0]?.[3] ?? Infinity, sign = field.order.value === "small" ? 1 : -1;
       chosen.sort((a, b) => sign * (margin(a) - margin(b)));
     }
@@ -128,18 +131,19 @@ unfold();
   const show = () => {
     const start = state.page * PAGE, part = state.chosen.slice(start, start + PAGE);
     found.textContent = state.chosen.length
-      ? `${state.chosen.length} of ${state.set.groups.length} groups, showing ${start + 1} to ${start + part.length}`
-      : `none of ${state.set.groups.length} groups`;
+      ? `${state.chosen.length} of ${state.set.groups.length} ${state.noun}, showing ${start + 1} to ${start + part.length}`
+      : `none of ${state.set.groups.length} ${state.noun}`;
     document.getElementById("page").textContent = `page ${state.page + 1} of ${pages()}`;
     for (const button of document.querySelectorAll("[data-go]"))
       button.disabled = ["first", "previous"].includes(button.dataset.go) ? state.page === 0 : state.page >= pages() - 1;
     cards.replaceChildren(...part.map(([group, about]) => card(group, about)));
   };
-  const badge = (right, text) => make("span", { class: `badge ${right === null ? "plain" : right ? "good" : "bad"}` }, `${text} ${right === null ? "undefined" : right ? `${YES} right` : `${NO} wrong`}`);
+  const badge = (right, text) => make("span", { class: `badge ${right === null ? "plain" : right ? "good" : "bad"}` }, `${text} ${right === null ? "undefined" : right ? `${YES} correct` : `${NO} incorrect`}`);
 
   const card = (group, about) => {
     const [id, captions, images] = group, seedWords = field.seed.selectedOptions[0].textContent;
-    const head = make("h3", {}, quoted(id), badge(about.raw, beforeName()));
+    const link = make("a", { href: `#${address(id)}`, class: "where", "aria-label": `link to ${plain(id)}` }, "#");
+    const head = make("h3", {}, quoted(id), link, badge(about.raw, beforeName()));
     const afterName = afterAt() < 0 ? "" : state.set.filters[afterAt()].words;
     if (about.after.length) head.append(make("span", { class: "then" }, "\u2192", badge(about.now, afterName)));
     if (about.tied) head.append(make("span", { class: "badge plain" }, "tied"));
@@ -192,7 +196,7 @@ unfold();
         cell.style.setProperty("--share", span > 0 ? ((score - low) / span).toFixed(3) : "0");
         if (chosen) cell.append(make("span", { class: "mark", "aria-hidden": "true" }, isTrue(i, j) ? YES : NO));
         cell.append(score.toFixed(2));
-        if (chosen) cell.append(make("span", { class: "unseen" }, isTrue(i, j) ? " matched, right" : " matched, wrong"));
+        if (chosen) cell.append(make("span", { class: "unseen" }, isTrue(i, j) ? " matched, correct" : " matched, incorrect"));
         row.append(cell);
       });
       body.append(row);
@@ -240,6 +244,29 @@ unfold();
     show();
     found.scrollIntoView({ block: "nearest" });
   });
+  // --- a link to one group: #group=TASK,ID -------------------------------------------------------------------------
+  const task = at => document.getElementById(`set-${at}`).dataset.task;
+  const address = id => `group=${encodeURIComponent(task(field.set.value))},${encodeURIComponent(id)}`;
+  const open = () => {
+    const [wanted, id] = (location.hash.match(/^#group=([^,]*),(.*)$/) ?? []).slice(1).map(decodeURIComponent);
+    if (id === undefined) return;
+    const sets = [...field.set.options].map(option => option.value).filter(at => task(at) === wanted);
+    if (!sets.length) return;
+    const kept = field.set.value;
+    form.reset();
+    field.set.value = sets.includes(kept) ? kept : sets[0];
+    load();
+    apply();
+    const at = state.chosen.findIndex(([group]) => group[0] === id);
+    if (at < 0) return;
+    state.page = Math.floor(at / PAGE);
+    show();
+    const found = cards.children[at % PAGE];
+    found.classList.add("linked");
+    found.scrollIntoView({ block: "start" });
+  };
   load();
   apply();
+  addEventListener("hashchange", open);
+  open();
 })();

@@ -32,6 +32,8 @@ STATUS = {
     "running": "not finished: it is still running, or was killed",
     "interrupted": "interrupted; tasks that were finished are here",
 }
+NOUNS = {"classification": "images", "retrieval": "images"}
+"""What the rows of a task are that has no groups; its samples of captions are queries."""
 _SETTINGS = ("lr", "epochs", "iterations", "schedule", "tau_start", "tau_end")
 
 
@@ -101,6 +103,8 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         size=", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items()),
         answer=rows,
+        kinds={task: str(config.get("kind")) for run in runs for task, config in run.document.configs.items()},
+        nouns=NOUNS,
         answer_bar=_answer_bar,
         disagrees_mark=DISAGREES_MARK,
         runs=runs,
@@ -126,7 +130,12 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
         tag_bar=_tag_bar,
         most_values=MOST_VALUES,
         sets=[
-            {"of": groups, "thumbnails": keys.index(groups.images_of), "json": json_block(groups.data)}
+            {
+                "of": groups,
+                "thumbnails": keys.index(groups.images_of),
+                "json": json_block(groups.data),
+                "noun": _noun(groups),
+            }
             for groups in report.sets
         ],
         thumbnails=[{"json": json_block(images.images), "why": images.why} for images in report.thumbnails.values()],
@@ -227,6 +236,11 @@ def _tracks(runs: Sequence[ReportedRun]) -> dict[str | None, list[tuple[Reported
         for number in run.numbers:
             rows[number.track if number.track in TRACK_TITLES else None].append((run, number))
     return {track: sorted(pairs, key=lambda row: row[1].limited) for track, pairs in rows.items() if pairs}
+
+
+def _noun(groups: GroupSet) -> str:
+    kind = str(groups.run.document.configs[groups.task].get("kind", "groups"))
+    return "queries" if kind == "retrieval" else NOUNS.get(kind, "groups")
 
 
 def _chart(run: ReportedRun, course: charts.Course) -> Markup:

@@ -64,5 +64,5 @@ def method_plots(rows: Sequence[ComparedMethod]) -> Mapping[tuple[str, str], Mar
 
 def _point(row: ComparedMethod) -> Point:
     ends = None if row.interval is None else (100 * row.interval[0], 100 * row.interval[1])
-    about = f"{row.method}: {100 * row.gain:+.2f} points for {row.passes:.1f} passes"
+    about = f"{row.method}: {100 * row.gain:+z.2f} points for {row.passes:.1f} passes"
     return Point(row.passes or 1.0, 100 * row.gain, row.method, about, ends, named=row.method == TTM_COLUMN.name)
