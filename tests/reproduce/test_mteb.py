@@ -251,7 +251,7 @@ def test_counts_that_are_none_are_refused(tmp_path, percent, correct, of):
 
 
 def test_a_shared_file_lies_in_the_folder_of_the_table(tmp_path):
-    with pytest.raises(UsageError, match=r"'include' is '\.\./_all\.yaml', which is no file of the same folder"):
+    with pytest.raises(UsageError, match=r"'include' is '\.\./_all\.yaml', which is not a file of the same folder"):
         load_table(table_of(tmp_path, "include: ../_all.yaml", ""))
     (tmp_path / "_all.yaml").write_text(
         "{paper: Q, rules: {a: shared, b: shared},"

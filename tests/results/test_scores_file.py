@@ -92,7 +92,7 @@ def test_scores_of_held_out_groups_come_back_with_their_positions(tmp_path, scor
     for subsets, message in (
         ("{}", "2 groups of scores, but 5 group ids"),
         ('{"holdout": [1, 3, 4]}', "2 groups of scores, but 3 group ids"),
-        ('{"holdout": [3, 1]}', "'subsets' of holdout are no increasing positions of its 5 groups"),
+        ('{"holdout": [3, 1]}', "'subsets' of holdout are not increasing positions of its 5 groups"),
         ('{"holdout": [1, 5]}', "no increasing positions"),
         ('{"holdout": [1, 1]}', "no increasing positions"),
         ('{"holdout": [true, 3]}', "no increasing positions"),
@@ -156,7 +156,7 @@ def wrong_files(tmp_path: Path) -> dict[str, tuple[Path, str]]:
         "NaN in lines": (write_labels(tmp_path / "n", nan), "group 1"),
         "infinity in lines": (write_labels(tmp_path / "i", inf), "group 2"),
         "no number": (text("w", '{"label": "4_c0_i0", "score": "high"}\n'), "group 4, cell c0_i0 has score 'high'"),
-        "true is no number": (text("t", '{"label": "4_c0_i0", "score": true}\n'), "group 4"),
+        "true is not a number": (text("t", '{"label": "4_c0_i0", "score": true}\n'), "group 4"),
         "strange label": (text("l", '{"label": "4-0-0", "score": 1}\n'), "4-0-0"),
         "NaN in an array": (array("na", s=nan), "group 1"),
         "infinity in an array": (array("ia", s=inf), "group 2"),
