@@ -14,7 +14,7 @@ import torch
 from support import tiny_models
 
 import ttmbench
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import remembering_weights, tensors_digest
 from ttmbench._version import __version__
 from ttmbench.cache import key as module
 from ttmbench.cache.key import (
@@ -267,3 +267,32 @@ def test_weights_that_the_run_has_loaded_are_read_once_and_those_of_an_object_ag
     assert not [size for size in read if size > 1] and "from_store" not in done["datasets"]["shapes_color"]
     again = ttmbench.simple_evaluate(tiny_clip.load(device="cpu"), "shapes_color", **common)
     assert [size for size in read if size > 1] and "from_store" in again["datasets"]["shapes_color"], "the same key"
+
+
+def test_the_digest_of_large_weights_is_known_until_a_file_changes(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "ttmbench.model_adapters._shared.placement.tensors_digest",
+        lambda state: read.append(1) or tensors_digest(state),
+    )
+    folder, known = tiny_models.chat(tmp_path / "model", "llava"), tmp_path / "known"
+    (weights,) = folder.glob("*.safetensors")
+
+    def digest(where=known, **options):
+        read.clear()
+        with remembering_weights(where):
+            found = vqascore.load(pretrained=str(folder), device="cpu", **options).fingerprint()["weights_sha256"]
+        return found, len(read)
+
+    first, times = digest()
+    assert times == 1 and digest() == (first, 0) and digest(None) == (first, 1)
+    half = digest(weights_dtype="bf16")
+    assert half[0] != first and half[1] == 1, "loaded in another way"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    changed = digest()
+    assert changed[0] != first and changed[1] == 1 and changed[0] == digest(None)[0]
+    for file in known.iterdir():
+        file.write_text("no digest")
+    assert digest() == changed, "a damaged one is made again"

@@ -12,11 +12,14 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttmbench._util.files import replace_file
 from ttmbench._util.text import Unreadable, parse_json
 from ttmbench._version import __version__
 
@@ -168,6 +171,48 @@ def tensors_digest(state: Mapping[str, object]) -> str:
         if tensor.numel():  # straight from its memory: weights are large
             total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
+
+
+_WEIGHTS_FOLDER: ContextVar[Path | None] = ContextVar("weights_folder", default=None)
+_LOADERS = ("torch", "transformers", "accelerate", "bitsandbytes", "safetensors")
+
+
+@contextmanager
+def remembering_weights(folder: Path | None) -> Iterator[None]:
+    """Inside, `known_digest` takes and leaves digests in a folder; None for nowhere."""
+    token = _WEIGHTS_FOLDER.set(folder)
+    try:
+        yield
+    finally:
+        _WEIGHTS_FOLDER.reset(token)
+
+
+def known_digest(files: Sequence[Path], loaded_as: Sequence[str], compute: Callable[[], str]) -> str:
+    """What ``compute`` gives: the digest of weights that were read from files, which takes a minute for each 60 GB.
+
+    Known from an earlier start if that had the same files (path, size, time of change and inode), packages and code,
+    and loaded them the same way.
+    """
+    folder = _WEIGHTS_FOLDER.get()
+    try:
+        stats = [(str(real), real.stat()) for real in (path.resolve(strict=True) for path in files)]
+    except OSError:
+        stats = []
+    code = digests_of_modules({OWN})
+    if folder is None or not stats or None in code.values():
+        return compute()
+    states = [(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in stats]
+    about = [states, list(loaded_as), {name: _version(name) for name in _LOADERS}, code]
+    known = folder / hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    with suppress(OSError, ValueError):
+        digest = known.read_text(encoding="ascii")
+        if re.fullmatch(r"[0-9a-f]{64}", digest):
+            return digest
+    digest = compute()
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(known, lambda temporary: temporary.write_text(digest, encoding="ascii"), to_disk=False)
+    return digest
 
 
 class SealError(ValueError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.console import progress_iter as progress_of
+from ttmbench._util.digests import remembering_weights
 from ttmbench._util.option_values import is_address
 from ttmbench._util.third_party_errors import foreign_errors
 from ttmbench.cache.scores import ScoreCache
@@ -77,7 +78,7 @@ def run(
                 record.measure_energy(config.energy)
             with record.recording(chosen.registry.plugins.notify):
                 folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
-                model = _load_model(config, chosen, adapter, record, devices)
+                model = _load_model(config, chosen, adapter, record, devices, cache)
                 cache = cache if devices is None else devices.cache
                 if cache is not None and adapter is None:
                     cache.as_loaded = model.adapter
@@ -126,7 +127,12 @@ def _devices_of(
 
 
 def _load_model(
-    config: RunConfig, chosen: Chosen, adapter: Model | None, record: RunRecord, devices: Devices | None
+    config: RunConfig,
+    chosen: Chosen,
+    adapter: Model | None,
+    record: RunRecord,
+    devices: Devices | None,
+    cache: ScoreCache | None,
 ) -> Capabilities:
     """The model, which the record describes; made by its name unless it was given as an object."""
     registry = chosen.registry
@@ -134,7 +140,8 @@ def _load_model(
         if devices is not None:
             devices.executor.start()
         if adapter is None:
-            adapter = make_adapter(registry, config.model, config.model_args, model_settings(config, True))
+            with remembering_weights(None if cache is None else cache.folder / "weights"):
+                adapter = make_adapter(registry, config.model, config.model_args, model_settings(config, True))
         model = Capabilities(adapter)
         record.describe_model(model, trained_on(registry, config.model, config.model_args, adapter))
         if config.assertions:
