@@ -62,9 +62,9 @@ def make_task(folder: Path, count: int, image_format: str) -> Path:
     return folder / "timed.yaml"
 
 
-def make_clip(folder: Path, width: int, layers: int, words: int = 2000) -> None:
+def make_clip(folder: Path, width: int, layers: int, words: int = 2000, text_width: int | None = None) -> None:
     """A random CLIP of 224 pixels with patches of 32 and 77 tokens, and a vocabulary of so many words."""
-    _save(folder, clip_config(width, layers, words))
+    _save(folder, clip_config(width, layers, words, text_width))
 
 
 def make_siglip(folder: Path, width: int, layers: int, patch: int = 16, side: int = 224) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ttmbench.errors import AssertionNotMet as AssertionNotMet
     from ttmbench.errors import DataError as DataError
     from ttmbench.errors import DivergedError as DivergedError
+    from ttmbench.errors import NotRestoredError as NotRestoredError
     from ttmbench.errors import OutOfReachError as OutOfReachError
     from ttmbench.errors import TtmbenchError as TtmbenchError
     from ttmbench.errors import UsageError as UsageError
@@ -98,7 +99,15 @@ _HOME = {
     "config": ("RunConfig", "TTMConfig"),
     "data.availability": ("DataLocation", "DataNeed"),
     "data.memory": ("Task",),
-    "errors": ("AssertionNotMet", "DataError", "DivergedError", "OutOfReachError", "TtmbenchError", "UsageError"),
+    "errors": (
+        "AssertionNotMet",
+        "DataError",
+        "DivergedError",
+        "NotRestoredError",
+        "OutOfReachError",
+        "TtmbenchError",
+        "UsageError",
+    ),
     "evaluator.public_api": ("compare", "list_models", "list_tasks", "read_results", "score"),
     "evaluator.eval_results": ("EvalResults",),
     "evaluator.simple_evaluate": ("simple_evaluate",),

@@ -90,7 +90,7 @@ def test_a_stopped_run_resumes(adapter):
     first = [next(turns), next(turns)]
     resumed = training_task(adapter, 4, resets=False)
     resumed._resume = task.snapshot()
-    resumed._turns = resumed._resume.turns
+    resumed._turns = resumed._resume.iteration
     assert torch.equal(scores_of(task, [*first, *tent(resumed, **settings)]), whole)
 
 
