@@ -173,7 +173,7 @@ def wrong_files(tmp_path: Path) -> dict[str, tuple[Path, str]]:
         "not JSON": (text("j", "hello\n"), "line 1 is not JSON"),
         "list": (text("li", "[1]\n"), "not a JSON object"),
         "other keys": (text("k", '{"id": 1}\n'), "expected 'label' and 'score'"),
-        "sample twice": (text("st", sample + sample), "group 7 is there twice"),
+        "sample twice": (text("st", sample + sample), "group 7 is duplicated"),
         "sample shape": (text("ss", '{"group_id": 1, "scores": [[1, 2]]}\n'), "group 1 has scores of shape [1, 2]"),
         "sample NaN": (text("sn", '{"group_id": "q", "scores": [[1, 2], [NaN, 4]]}\n'), "group q"),
         "absent": (tmp_path / "absent.jsonl", "cannot be read"),
