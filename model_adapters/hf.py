@@ -33,6 +33,7 @@ from ttmbench.model_adapters._shared.options import (
 )
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
+    digest_of_weights,
     fetch_weights,
     find,
     load_config,
@@ -106,7 +107,8 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
     """A dual encoder of transformers as an adapter."""
 
     def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
-        super().__init__(loaded.model, device=asked.device, dtype=asked.dtype)
+        digest = digest_of_weights(loaded, asked)
+        super().__init__(loaded.model, device=asked.device, dtype=asked.dtype, digest=digest)
         self.loaded, self.files, self.name = loaded, loaded.files, asked.pretrained
         self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor
         self.is_sigmoid = self._bias() is not None

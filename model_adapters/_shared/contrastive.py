@@ -63,9 +63,9 @@ class ContrastiveModel(ABC, Generic[Prepared]):
     _image_tower: Tower
     _text_tower: Tower
 
-    def __init__(self, model: torch.nn.Module, *, device: str, dtype: str) -> None:
+    def __init__(self, model: torch.nn.Module, *, device: str, dtype: str, digest: str | None = None) -> None:
         self.dtype, self.dtype_name = TORCH_DTYPES[dtype], dtype_name(dtype)
-        self.weights_sha256 = tensors_digest(model.state_dict())  # before the weights leave for a device
+        self.weights_sha256 = digest or tensors_digest(model.state_dict())  # before the weights leave for a device
         self.device = settle(model, torch.device(pick_device(device)))
         self.model: Any = model.eval()
 

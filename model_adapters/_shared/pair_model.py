@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ttmbench._util.digests import known_digest
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import FP16, count_parameters, declared_name
 from ttmbench.model_adapters._shared.options import HubModel, LanguageOptions
@@ -23,10 +22,9 @@ from ttmbench.model_adapters._shared.placement import (
     replace_forward,
     settle,
     untrainable,
-    weights_digest,
     weights_of,
 )
-from ttmbench.model_adapters._shared.pretrained import LoadedModel
+from ttmbench.model_adapters._shared.pretrained import LoadedModel, digest_of_weights
 from ttmbench.protocols import PreparedPairScorer
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ class FrozenModel:
 
     def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
         self.dtype = TORCH_DTYPES[asked.dtype]
-        digest = _digest(loaded, asked)  # before the weights are on a device, from which they would come back
+        digest = digest_of_weights(loaded, asked)  # before the weights are on a device, from which they would come back
         self.device = settle(loaded.model, torch.device(pick_device(asked.device)))
         self.model: PreTrainedModel = loaded.model.eval()
         self.loaded, self.name, self.files = loaded, asked.pretrained, loaded.files
@@ -69,15 +67,6 @@ class FrozenModel:
     def arithmetic(self) -> AbstractContextManager[object]:
         """A context that computes in ``dtype``, whatever the dtype of the weights is."""
         return arithmetic(self.device, self.dtype)
-
-
-def _digest(loaded: LoadedModel, asked: HubModel) -> str:
-    """Digest of the weights; of those that files alone make, also as an earlier start has found it."""
-    if loaded.files is None or asked.peft is not None or asked.trust_remote_code:
-        return weights_digest(loaded.model)
-    files = [loaded.files.folder / name for name in loaded.files.weights]
-    how = [type(loaded.model).__name__, str(loaded.model.dtype), repr(asked)]
-    return known_digest(files, how, lambda: weights_digest(loaded.model))
 
 
 class PairModel(FrozenModel):

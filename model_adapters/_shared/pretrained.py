@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ttmbench._util.console import one_line, warn
+from ttmbench._util.digests import known_digest
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.peft_adapter import (
@@ -29,7 +30,13 @@ from ttmbench.model_adapters._shared.peft_adapter import (
     find_adapter,
     merged,
 )
-from ttmbench.model_adapters._shared.placement import TORCH_DTYPES, pick_device, remember_inputs
+from ttmbench.model_adapters._shared.placement import (
+    TORCH_DTYPES,
+    pick_device,
+    remember_inputs,
+    weights_digest,
+    weights_of,
+)
 from ttmbench.model_adapters._shared.repository import (
     Repository,
     find_repository,
@@ -117,6 +124,15 @@ class LoadedModel:
         }
 
 
+def digest_of_weights(loaded: LoadedModel, asked: HubFiles) -> str:
+    """Digest of a model's weights; of those that files alone make, also as an earlier start has found it."""
+    if loaded.files is None or applied_to(loaded.model).declared or asked.peft is not None or asked.trust_remote_code:
+        return weights_digest(loaded.model)
+    files = [loaded.files.folder / name for name in loaded.files.weights]
+    how = [type(loaded.model).__name__, str(loaded.model.dtype), str(len(weights_of(loaded.model))), repr(asked)]
+    return known_digest(files, how, lambda: weights_digest(loaded.model))
+
+
 def find(asked: HubFiles) -> Pretrained:
     """The repository of a model with one set of weights chosen; its small files are fetched.
 
@@ -169,7 +185,7 @@ def fetch_weights(model: Pretrained) -> None:
 
 def _with_adapter(base: Pretrained, adapter: AdapterFiles) -> Pretrained:
     if base.adapter is not None:
-        raise UsageError(f"{base.asked.pretrained} is an adapter itself, so it is no base of {adapter.files.name}")
+        raise UsageError(f"{base.asked.pretrained} is an adapter itself, so it is not a base of {adapter.files.name}")
     return replace(base, adapter=adapter, files=replace(base.files, beside=(adapter.files,)))
 
 
@@ -304,7 +320,7 @@ def _shards(index: Path) -> list[str]:
     try:
         return sorted({str(PurePosixPath(shard)) for shard in content["weight_map"].values()})
     except (TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{index} is no index of weights in several files ({type(error).__name__}: {error})") from None
+        raise DataError(f"{index} is not an index of split weights ({type(error).__name__}: {error})") from None
 
 
 def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, object]) -> Any:

@@ -49,7 +49,7 @@ class QFormerModel(PromptedModel):
         return {"qformer_tokenizer_sha256": tokenizer_digest(self.processor.qformer_tokenizer)}
 
     def ask(self, question: str, images: int = 1) -> str:
-        """The prompt after which the model answers, whose image is no part of the text."""
+        """The prompt after which the model answers, whose image is not a part of the text."""
         if self._reads_question:
             return f"Question: {question}"
         return f"Question: {question} Short answer:" if self._translates else f"Question: {question} Answer:"
