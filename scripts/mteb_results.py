@@ -30,7 +30,7 @@ class Kept:
         table: the table that it goes to.
         task: its task there.
         of: number of groups or queries behind each rate.
-        metrics: mteb's name -> the one here; `IN_PERCENT` is no count.
+        metrics: mteb's name -> the one here; `IN_PERCENT` is not a count.
     """
 
     table: str
@@ -109,14 +109,14 @@ def numbers(checkout: Path, models: Mapping[str, str]) -> Iterator[tuple[str, st
 
 
 def line(model: str, task: str, metric: str, value: float) -> list[str]:
-    """A line of the CSV. SystemExit if a rate is no count of the groups."""
+    """A line of the CSV. SystemExit if a rate is not a count of the groups."""
     kept = KEPT[task]
     cells = ["mteb", task, kept.task, model, "raw", kept.metrics[metric]]
     if metric == IN_PERCENT:
         return [*cells, f"{100 * value:.3f}", "", ""]
     correct = round(value * kept.of)
     if abs(correct / kept.of - value) > 1e-5:  # mteb rounds to five digits, or computes in float32
-        sys.exit(f"{model}, {task}: {metric} is {value}, which is no count of {kept.of}")
+        sys.exit(f"{model}, {task}: {metric} is {value}, which is not a count of {kept.of}")
     return [*cells, "", str(correct), str(kept.of)]
 
 

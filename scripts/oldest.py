@@ -51,7 +51,7 @@ def read_project() -> dict:
 
 
 def constraints(project: dict, only: Collection[str] | None = None) -> list[str]:
-    """What pip is held to, a line a package: all, or ``only`` some; SystemExit if one of these is no dependency."""
+    """What pip is held to, a line a package: all, or ``only`` some; SystemExit if one of these is not a dependency."""
     bounds = lower_bounds(project, NOT_TESTED)
     unknown = set(only or ()) - set(bounds)
     if unknown:

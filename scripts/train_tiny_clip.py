@@ -221,7 +221,7 @@ class Batches:
 def contrastive_loss(scores: torch.Tensor, ids: torch.Tensor, n_families: int, family_weight: float) -> torch.Tensor:
     """CLIP's symmetric cross-entropy over the batch, plus the same inside each leading family of four.
 
-    Scores are logits [images, captions]; captions whose token ids are equal are no negatives of each other.
+    Scores are logits [images, captions]; captions whose token ids are equal are not negatives of each other.
     """
     target = torch.arange(len(scores))
     equal = (ids[:, None] == ids[None]).all(dim=-1) & (target[:, None] != target)

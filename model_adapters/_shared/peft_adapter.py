@@ -85,7 +85,7 @@ def adapter_of(repository: Repository, safetensors_only: bool) -> AdapterFiles:
     folder = repository.get([ADAPTER_CONFIG])
     config = read_json_file(folder / ADAPTER_CONFIG)
     if not isinstance(config, dict) or not isinstance(config.get("peft_type"), str):
-        raise DataError(f"{folder / ADAPTER_CONFIG} is no configuration of an adapter: it has no peft_type")
+        raise DataError(f"{folder / ADAPTER_CONFIG} is not a configuration of an adapter: it has no peft_type")
     return AdapterFiles(repository, ModelFiles(repository.name, folder, (weights,), repository.commit), config)
 
 

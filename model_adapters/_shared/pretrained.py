@@ -185,7 +185,7 @@ def fetch_weights(model: Pretrained) -> None:
 
 def _with_adapter(base: Pretrained, adapter: AdapterFiles) -> Pretrained:
     if base.adapter is not None:
-        raise UsageError(f"{base.asked.pretrained} is an adapter itself, so it is no base of {adapter.files.name}")
+        raise UsageError(f"{base.asked.pretrained} is an adapter itself, so it is not a base of {adapter.files.name}")
     return replace(base, adapter=adapter, files=replace(base.files, beside=(adapter.files,)))
 
 
@@ -320,7 +320,7 @@ def _shards(index: Path) -> list[str]:
     try:
         return sorted({str(PurePosixPath(shard)) for shard in content["weight_map"].values()})
     except (TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{index} is no index of weights in several files ({type(error).__name__}: {error})") from None
+        raise DataError(f"{index} is not an index of split weights ({type(error).__name__}: {error})") from None
 
 
 def _load(kind: Any, model: Pretrained, where: str, options: Mapping[str, object]) -> Any:

@@ -49,7 +49,7 @@ class QFormerModel(PromptedModel):
         return {"qformer_tokenizer_sha256": tokenizer_digest(self.processor.qformer_tokenizer)}
 
     def ask(self, question: str, images: int = 1) -> str:
-        """The prompt after which the model answers, whose image is no part of the text."""
+        """The prompt after which the model answers, whose image is not a part of the text."""
         if self._reads_question:
             return f"Question: {question}"
         return f"Question: {question} Short answer:" if self._translates else f"Question: {question} Answer:"
@@ -84,9 +84,8 @@ class QFormerModel(PromptedModel):
         return {**row, **{name: torch.cat([row[name], value]) for name, value in more.items()}}
 
     def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
-        pixels = torch.cat([image.features[PIXELS] for image in images])
-        sent = pixels.to(self.device, self.model.dtype, non_blocking=True)
-        states = self.model.vision_model(pixel_values=sent).last_hidden_state
+        pixels = on_device(torch.cat([image.features[PIXELS] for image in images]), self.device)
+        states = self.model.vision_model(pixel_values=pixels.to(self.model.dtype)).last_hidden_state
         return [EncodedImage(row[None], {}) for row in states]
 
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:

@@ -70,7 +70,7 @@ class BatchFiles:
     def _lines(self) -> dict[str, tuple[str, bytes]]:
         """The lines of answers by ``custom_id``, each with its place.
 
-        DataError for what is no line of answers, or two of one question.
+        DataError for what is not a line of answers, or two of one question.
         """
         assert self.answers is not None, "asked for"
         paths = sorted(self.answers.glob("*.jsonl")) if self.answers.is_dir() else [self.answers]
@@ -110,7 +110,7 @@ def _key_of(line: bytes, place: str) -> str:
         content = json.loads(line)
         key, is_request = content["custom_id"], "method" in content and "response" not in content
     except _FOREIGN:
-        raise DataError(f"batch_answers: {place} is no line of a batch's output") from None
+        raise DataError(f"batch_answers: {place} is not a line of a batch's output") from None
     if is_request or not isinstance(key, str):
         raise DataError(f"batch_answers: {place} is a request; the answers are in the file that the provider returns")
     return key

@@ -114,7 +114,7 @@ def test_a_limit_of_costs_is_the_providers(evaluate, tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "line 1 is no line of a batch's output"),
+        ("{", "line 1 is not a line of a batch's output"),
         ('{"custom_id": "a", "method": "POST", "body": {}}', "is a request; the answers are in the file"),
         ('{"custom_id": "a", "response": 1}\n{"custom_id": "a", "response": 2}', "answer the same question"),
         (None, "cannot be read: No such file"),

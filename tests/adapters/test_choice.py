@@ -177,7 +177,7 @@ def test_generation_settings_of_the_model_do_not_count(readable, tmp_path):
 
 
 def test_an_answer_ends_where_the_model_ends_it(tiny_vlm):
-    """The token that ends an answer ends it, and special tokens are no part of its text."""
+    """The token that ends an answer ends it, and special tokens are not part of its text."""
     adapter = chat_choice.load(pretrained=str(tiny_vlm("chat", kind="llava")), device="cpu", max_tokens=12)
     question = ChoiceQuestion("Does this image present (A) a red circle?", [Image.new("RGB", (48, 48), (200, 30, 30))])
     (whole,) = adapter.answer([question])

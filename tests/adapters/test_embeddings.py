@@ -120,9 +120,9 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         embeddings.load(path=str(tmp_path / "nothing.npz"))
     np.savez(tmp_path / "objects.npz", img=np.array([{}], dtype=object), cap=np.ones((2, 2)))
-    (tmp_path / "text.safetensors").write_text("hello, this is no safetensors file")
+    (tmp_path / "text.safetensors").write_text("hello, this is not a safetensors file")
     for name in ("objects.npz", "text.safetensors"):
-        with pytest.raises(DataError, match=r"is no readable (npz|safetensors) file of numbers"):
+        with pytest.raises(DataError, match=r"is not a readable (npz|safetensors) file of numbers"):
             embeddings.load(path=str(tmp_path / name))
 
 

@@ -161,7 +161,7 @@ def test_what_passes_changes_no_number_and_asks_nothing_twice(case, chat_server,
     assert code == 0, printed
     assert numbers(tmp_path) == quiet
     answered = dict(chat_server.answered)
-    if fault == "no logprobs":  # what came is no use; it is asked for again, and not kept
+    if fault == "no logprobs":  # what came is useless; it is asked for again, and not kept
         assert sum(answered.values()) == N_PAIRS + 6
     else:
         assert len(answered) == N_PAIRS and asked_once(chat_server)

@@ -26,7 +26,7 @@ OLD, NEW = "a" * 40, "b" * 40
 
 
 class Busy(Exception):
-    """An answer of a server that is no answer."""
+    """An answer of a server that is not an answer."""
 
     def __init__(self, status: int | None, **headers: str) -> None:
         super().__init__(f"status {status}")

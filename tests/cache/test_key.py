@@ -150,7 +150,7 @@ def test_everything_that_changes_a_score_changes_its_key(spec, monkeypatch):
     assert len({key(), *others}) == 1 + len(others) and key() == key()
     assert key(prior=SimpleNamespace(alpha=0.5, prior="noise", noise_images=None)) == key(prior=prior)
     turned = {"fingerprint": model["fingerprint"], "adapter": "x"}
-    assert key(model=turned) == key(), "the order of entries is no difference"
+    assert key(model=turned) == key(), "the order of entries is not a difference"
     about = score_identity(model, spec, True, prior, {"batch_size": 3}).about
     assert about["debiasing"] == {"alpha": 0.5, "prior": "noise"} and about["shape"] == [2, 2]
     assert about["ttmbench"] == __version__ and about["deterministic"] == {"batch_size": 3} and about["all_pairs"]

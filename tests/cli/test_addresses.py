@@ -100,7 +100,7 @@ def test_what_is_not_there_is_one_line(command, capsys):
         ),
         (
             "nothing://bucket/x",
-            "nothing://bucket/x cannot be reached: nothing:// is no kind of address that fsspec knows",
+            "nothing://bucket/x cannot be reached: nothing:// is not a kind of address that fsspec knows",
         ),
         ("memory://bucket/*", "memory://bucket/* is a pattern or a chain of addresses; give the address of one place"),
         ("simplecache::memory://b", "is a pattern or a chain of addresses; give the address of one place"),

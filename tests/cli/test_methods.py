@@ -80,7 +80,7 @@ def test_a_method_whose_function_is_missing_is_one_line():
         ("imagenet", ["50000 images, classes: 1000", "accuracy_top1 "]),
         ("coco_retrieval", ["5000 images and captions: 25010"]),
         ("tiny-clip", ["weights     model.safetensors, 0.98 MB, Apache-2.0", "training_seed        0  "]),
-        ("siglip-b16", ["trained on  webli", "pretrained           required  Hub id"]),
+        ("siglip-b16", ["trained on  webli", "pretrained           required  Hub ID"]),
     ],
 )
 def test_a_task_and_a_model_are_shown_for_people(name, lines, capsys, monkeypatch):

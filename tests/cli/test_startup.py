@@ -83,7 +83,7 @@ def runs(tiny_hf_clip) -> dict[str, set[str]]:
 
 
 def packages(modules: set[str]) -> set[str]:
-    """Top-level packages that are no part of Python."""
+    """Top-level packages that are not part of Python."""
     return {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names)
 
 

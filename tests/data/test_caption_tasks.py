@@ -148,7 +148,7 @@ def test_a_row_and_the_one_beside_it_make_a_triple(triples):
     ("change", "message"),
     [
         (lambda rows: [rows[1], rows[0], *rows[2:]], "'image_path' of row 0 is 'data/VG_100K_2/1.jpg', and 'data/VG_1"),
-        (lambda rows: rows[:-1], "has no row 3, and 'positive' should have one"),
+        (lambda rows: rows[:-1], "has no row 3, and 'positive' must have one"),
         (lambda rows: [*rows, rows[0]], "has more rows than the file that 'positive'"),
         (lambda rows: [{**rows[0], "false_caption": "x"}, *rows[1:]], "'false_caption' of row 0"),
     ],

@@ -108,7 +108,7 @@ def test_tables_are_fetched_at_their_revision_and_read_offline(hub, tmp_path, re
         read_offline(path)
     done, said = fetched(path, tmp_path / "data")
     assert done and [line.status for line in said] == ["fetched", "ready"], said
-    assert not any("images.zip" in at for _, at, _ in hub.log), "what is no table is left"
+    assert not any("images.zip" in at for _, at, _ in hub.log), "what is not a table is left"
     hub.pages.clear()
     requests = len(hub.log)
     assert read_offline(path) == [f"a {color} circle of test" for color in COLORS]
@@ -137,7 +137,7 @@ CARD = f"---\n{yaml.safe_dump({'configs': [{'config_name': 'default', 'data_file
     ],
 )
 def test_no_other_file_is_fetched_where_names_or_card_or_task_tell(hub, tmp_path, layout, card, source, splits):
-    """Neither the other split's shards nor files that are no tables; and the commit is known though none is given."""
+    """Neither the other split's shards nor files that are not tables; and the commit is known though none is given."""
     files = {layout.format(split): table(tmp_path / "t", split) for split in ("test", "train")}
     files |= {"README.md": card, "data/images.zip": b"zip", "data/examples.jsonl": b"{}"}
     repository(hub, "me/colors", files)

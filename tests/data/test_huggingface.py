@@ -221,7 +221,7 @@ NOT_UTF8 = pyarrow.Array.from_buffers(pyarrow.string(), 3, pyarrow.array([b"good
         ),
         ([1, 2, 3], {}, r"'picture' holds int64 and no images"),
         ([{"x": 1}] * 3, {}, r"'picture' holds struct<x: int64> and no images"),
-        ([b"png"] * 3, {}, r"image 0/picture of group 0 cannot be read: it is no image of a known format"),
+        ([b"png"] * 3, {}, r"image 0/picture of group 0 cannot be read: it is not an image of a known format"),
         ([None, b"png", b"png"], {}, r"'picture' of group 0 holds no image"),
         (CELLS, {"id": [b"x", b"y", b"z"]}, "'id' of row 0 is bytes; an id must be "),
         (CELLS, {"note": NOT_UTF8}, "'note' of row 2 is not UTF-8 text"),
@@ -335,7 +335,7 @@ def test_a_missing_shard_is_found_and_named(tmp_path):
     (why,) = missing("colorswap", tmp_path, path=str(data.parent))[0].values()
     assert "data/test-00001-of-00002.parquet is missing" in why
     (data / "test-00001-of-00002.parquet").symlink_to(tmp_path / "a blob that is gone")
-    assert missing("colorswap", tmp_path)[0], "a link without its file is no shard"
+    assert missing("colorswap", tmp_path)[0], "a link without its file is not a shard"
 
 
 NAMES = [

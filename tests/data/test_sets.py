@@ -241,7 +241,7 @@ def test_aro_cuts_the_box_out_of_the_image(tmp_path, capsys):
     run = ttmbench.simple_evaluate("tiny-clip", str(path), data_dir=str(data), device="cpu", bootstrap_iters=0)
     means = run["tag_means"]["mine"]
     assert (means["macro_48"]["cells"], means["macro_48"]["groups"], means["macro_all"]["groups"]) == (2, 8, 12)
-    assert run["n-samples"]["mine"]["clusters"] == 4, "parts of one image are no independent answers"
+    assert run["n-samples"]["mine"]["clusters"] == 4, "parts of one image are not independent answers"
 
 
 def test_aro_names_pairs_of_attributes(tmp_path):

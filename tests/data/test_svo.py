@@ -93,7 +93,7 @@ def test_what_can_still_be_had_is_fetched_and_the_rest_is_written_down(site, rel
     lost = [json.loads(line) for line in (data / "svo_probes/images.lost.jsonl").read_text().splitlines()]
     why = {int(one["image"].removesuffix(".jpg")): one["why"] for one in lost}
     expected = dict.fromkeys((3, 5, 9), "not an http or https address") | {7: "cannot be reached", 11: "is not allowed"}
-    expected |= {13: "web page in place of the file", 15: "no image of a known format", 17: "no image"}
+    expected |= {13: "web page in place of the file", 15: "not an image of a known format", 17: "no image"}
     expected |= {19: "too slow", 21: "answers 404"}
     assert set(why) == set(expected)
     for number, words in expected.items():

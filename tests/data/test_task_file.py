@@ -121,7 +121,7 @@ def test_include_path_adds_tasks_and_doubled_names_are_an_error(tmp_path):
     write(tmp_path, GOOD.replace("mine", "shapes_color"), "shapes_color.yaml")
     with pytest.raises(UsageError, match="'shapes_color' is defined by both 'ttmbench' and"):
         build_registry([tmp_path])
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         build_registry([tmp_path / "nowhere"])
 
 

@@ -186,9 +186,9 @@ def test_captions_tell_objects_and_relation():
         assert told_by_captions(photo(f"A cup {words} a saucer.", *others)) == ("cup", relation, "saucer")
     group = photo("The front left cup under the box", "The front left cup on the box")
     assert told_by_captions(group) == ("front-left-cup", "under", "box")
-    with pytest.raises(DataError, match="photograph 17: the relation cannot be told from 'A cup near a box'"):
+    with pytest.raises(DataError, match="photograph 17: the relation cannot be determined from 'A cup near a box'"):
         told_by_captions(photo("A cup near a box", "A cup on a box"))
-    with pytest.raises(DataError, match="cannot be told"):
+    with pytest.raises(DataError, match="cannot be determined"):
         told_by_captions(photo("under a box", "on a box"))
 
 
@@ -282,7 +282,7 @@ def test_images_elsewhere_may_be_linked(tmp_path):
     photo.symlink_to(tmp_path / "secret.jpeg")
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "whatsup").symlink_to(tmp_path / "own" / "whatsup")
-    for root in ("own", "data", "linked"):  # a link among the photographs is no arrangement of folders
+    for root in ("own", "data", "linked"):  # a link among the photographs is not an arrangement of folders
         with pytest.raises(DataError, match="leaves the folder"):
             load("whatsup_a", tmp_path / root)
 

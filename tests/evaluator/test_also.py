@@ -146,7 +146,7 @@ def test_they_are_compared_group_by_group(whole, tmp_path):
         assert row["filter"] == "none>ttm" and row["difference"] == pytest.approx(gains[row["metric"]]["value"])
         assert row["ci"] == pytest.approx(gains[row["metric"]]["ci"]) and row["groups"] == 6 and row["limited"]
     own = [row for row in rows if row["task"] == "shapes_color"]
-    assert all(row["p_holm"] == pytest.approx(row["p"]) for row in own), "other tasks are no further tests of this one"
+    assert all(row["p_holm"] == pytest.approx(row["p"]) for row in own), "other tasks are not further tests of this one"
     made = evaluate(seeds=[0], ttm_also="shapes_place")
     again = {row["task"] for row in ttmbench.compare(made, bootstrap_iters=50)}
     assert again == {"shapes_color", "shapes_color@shapes_place"}

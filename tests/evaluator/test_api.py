@@ -193,7 +193,7 @@ def test_results_are_read_from_a_file_and_from_a_folder(tmp_path, capsys):
     assert len(found) == 2 and {one.model_name for one in found} >= {first.model_name}
     told = capsys.readouterr().err
     assert "old.json is skipped: it has schema 7.0" in told and "notes.json" not in told
-    with pytest.raises(DataError, match=r"notes\.json: is no results document"):
+    with pytest.raises(DataError, match=r"notes\.json: is not a results document"):
         ttmbench.read_results(tmp_path / "runs" / "notes.json")
     with pytest.raises(UsageError, match="does not exist"):
         ttmbench.read_results(tmp_path / "absent")
@@ -294,7 +294,7 @@ def test_what_a_file_without_a_task_does_not_say(tmp_path, capsys):
         ("e.npz", "embeddings do not say how many images and captions a group has; name the task"),
         ("flat.npy", r"expected one array \[groups, images, captions\]"),
         ("small.npy", "has scores of 1 images and 1 captions: a group needs"),
-        ("objects.npy", "which are no numbers"),
+        ("objects.npy", "which are not numbers"),
         ("cut.npy", "a header promises 8 numbers"),
     ):
         with pytest.raises(DataError, match=words):

@@ -172,7 +172,7 @@ WRONG = {
     "missing cell": (lambda at: text(at / "x.json", [{"c0_i0": 1, "c1_i1": 2}]), "not one for each image and caption"),
     "no number": (
         lambda at: text(at / "x.json", [{**ROWS[0], "c0_i0": "high"}]),
-        "group 0 has a score that is no number",
+        "group 0 has a score that is not a number",
     ),
     "not finite": (lambda at: text(at / "x.csv", "c0_i0,c0_i1,c1_i0,c1_i1\n1,2,nan,3\n"), "not a finite number"),
     "other shape": (lambda at: text(at / "x.json", [[[1.0, 2.0]]]), "scores have shape"),

@@ -329,7 +329,7 @@ def test_a_file_that_was_saved_anew_with_the_same_pixels_is_the_same_data(tmp_pa
 
 
 def test_stored_features_are_the_data_of_their_model(tmp_path, capsys, monkeypatch):
-    """The file's digest is no part of an adapter that states none; its features are looked at all the same."""
+    """The file's digest is not a part of an adapter that states none; its features are looked at all the same."""
     from ttmbench.model_adapters import embeddings
 
     monkeypatch.setattr(embeddings.EmbeddingsModel, "fingerprint", lambda self: {"features": "some"})

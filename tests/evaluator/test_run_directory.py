@@ -242,6 +242,6 @@ def test_a_bad_row_of_an_earlier_document_is_no_end(tmp_path, capsys, key, value
     again = evaluate(target)
     assert again["status"] == "done" and again["results"] == first["results"]
     told = capsys.readouterr().err
-    assert "cannot resume from " in told and ": is no complete results document" in told and key in told
+    assert "cannot resume from " in told and ": is not a complete results document" in told and key in told
     (aside,) = tmp_path.rglob("*.damaged-*.json")
     assert json.loads(aside.read_text(encoding="utf-8")) == document

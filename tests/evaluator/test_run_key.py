@@ -121,7 +121,7 @@ def test_settings_of_the_test_time_stage_count_where_there_is_one(key):
 def test_tasks_that_adapted_models_are_measured_on_count_by_their_content(key, tasks):
     also = {"shapes_place": tasks["shapes_place"]}
     assert key(also=also) != key() == key(also={})
-    assert key(also=also, ttm_also=["a.yaml"]) == key(also=also, ttm_also=["b.yaml"]), "a path is no content"
+    assert key(also=also, ttm_also=["a.yaml"]) == key(also=also, ttm_also=["b.yaml"]), "a path is not a content"
 
 
 def test_the_content_of_a_samples_file_counts(key, tmp_path):

@@ -73,17 +73,17 @@ metrics: [group_match, mean_margin]
 # A row of CONTRIBUTING's table -> file -> (text before which something goes, None for the end; and what goes there).
 ADDITIONS: dict[str, dict[str, tuple[str | None, str]]] = {
     "a metric": {"ttmbench/metrics.py": (None, METRIC), "ttmbench/chance.py": (None, CHANCE)},
-    "a source of raw data": {
+    "a data source": {
         "ttmbench/data/sources/squares.py": (None, SOURCE),
         "ttmbench/plugins/builtin.py": ('    ("folder", ', '    ("squares", "squares", "plain squares"),\n'),
     },
-    "a name for a model of a known kind": {
+    "a named model": {
         "model_adapters/catalog.py": (
             "    # The models of the TTM paper",
             '    _spec("tiny-too", "tiny_clip", "another name", {"training_seed": 0}),\n',
         )
     },
-    "a format of exports": {
+    "an export format": {
         "ttmbench/report/export/names.py": (None, EXPORTER),
         "ttmbench/report/export/__init__.py": (
             '    Exporter("csv",',

@@ -88,7 +88,7 @@ def modules() -> dict[str, Path]:
 def imported(path: Path, known: set[str]) -> set[str]:
     """The modules that a file imports, those inside functions and for type checkers alone included.
 
-    That Python runs a folder's `__init__` before a file in it is no import of that file's.
+    That Python runs a folder's `__init__` before a file in it is not an import of that file's.
     """
     names = set()
     for node in nodes(path):

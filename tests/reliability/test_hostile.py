@@ -166,7 +166,7 @@ def test_what_a_task_file_may_not_say(folder_task, tmp_path, capsys, changes, me
     [
         ("[" * 100_000, "nests too deeply"),
         ('{"a": 1, "a": 2}', "given twice"),
-        ("[NaN]", "NaN is no number"),
+        ("[NaN]", "NaN is not a number"),
         ("[1e999]", "too large for a number"),
         ("[" + "9" * 5000 + "]", "is not JSON"),
         ('["\\ud800"]', "half a surrogate pair"),
@@ -207,8 +207,8 @@ GOOD = np.array([[[2.0, 1.0], [0.5, 3.0]], [[1.0, 2.0], [0.0, 1.0]]])
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (score_lines(GOOD).replace("2.0", '"2.0"'), "which is no number"),
-        (score_lines(GOOD).replace("2.0", "null"), "which is no number"),
+        (score_lines(GOOD).replace("2.0", '"2.0"'), "which is not a number"),
+        (score_lines(GOOD).replace("2.0", "null"), "which is not a number"),
         (score_lines(GOOD).replace("2.0", "1e999"), "group g0 has a score that is inf"),
         (score_lines(GOOD).replace("2.0", "1e308"), "larger than any logit"),
         (score_lines(GOOD).replace("2.0", "9007199254740993"), "beyond 2"),
@@ -600,7 +600,7 @@ def test_samples_lines_with_wrong_values(tmp_path, capsys, value):
     path = run_document(tmp_path / "runs")
     lines = (tmp_path / "runs" / "run_samples_mine.jsonl").read_text().replace("1.0", value)
     (tmp_path / "runs" / "run_samples_mine.jsonl").write_text(lines)
-    assert "line 2 is no samples line" in refused(capsys, "compare", path, path, code=4)
+    assert "line 2 is not a samples line" in refused(capsys, "compare", path, path, code=4)
 
 
 @pytest.mark.parametrize("percent", ["nan", "inf", "1e3", "101", "-1", "1_0", "\u0661", "", "0x10", "50 %"])

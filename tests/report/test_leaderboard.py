@@ -176,6 +176,6 @@ def test_the_command_on_a_real_run(tmp_path, capsys):
     page = (tmp_path / "board" / "leaderboard.html").read_text()
     assert page.count("<table ") == 4 and "http://" not in page and "https://" not in page
     assert main(["leaderboard", str(tmp_path / "runs")]) == 0
-    assert main(["leaderboard", str(tmp_path / "runs")]) == 0, "its own leaderboard.json is no run"
+    assert main(["leaderboard", str(tmp_path / "runs")]) == 0, "its own leaderboard.json is not a run"
     assert "skipped" not in capsys.readouterr().out
     assert as_document(merge(tmp_path / "runs"))["rows"] == document["rows"]

@@ -678,8 +678,8 @@ def test_wrong_usage_says_what_is_right(words, message, capsys):
 @pytest.mark.parametrize(
     ("change", "numbers", "message"),
     [
-        ({"numbers": "../own.csv"}, "", "no file of the same folder"),
-        ({"numbers": "/etc/passwd"}, "", "no file of the same folder"),
+        ({"numbers": "../own.csv"}, "", "not a file of the same folder"),
+        ({"numbers": "/etc/passwd"}, "", "not a file of the same folder"),
         ({"numbers": "absent.csv"}, "", r"absent\.csv: cannot be read"),
         ({"modles": {}}, "", "unknown key 'modles'; did you mean 'models'"),
         ({"models": {"m": {"track": "zero_shot"}}}, "", "either 'model', its registered name, or 'why'"),

@@ -521,7 +521,7 @@ def test_a_folder_of_a_tasks_name_is_the_task(tmp_path, monkeypatch, capsys):
 def test_what_is_no_result_ends_with_4(tmp_path, capsys):
     (tmp_path / "x.json").write_text("[1]")
     assert main(["validate", str(tmp_path / "x.json")]) == 4
-    assert "is no results document" in capsys.readouterr().out
+    assert "is not a results document" in capsys.readouterr().out
     assert main(["validate", str(tmp_path / "nothing.json")]) == 4
     (tmp_path / "x.json").write_text(json.dumps({"kind": "analysis"}))
     assert main(["validate", str(tmp_path)]) == 4

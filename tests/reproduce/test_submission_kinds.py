@@ -131,7 +131,7 @@ FORGERIES = [
         lambda forged: forged.document["artifacts"].pop(forged.file("ranks", NAMING).name),
         "results.shapes_naming: cannot be checked: there is no file x_ranks_shapes_naming.safetensors (--save_scores",
     ),
-    ("choice", put("results", COLOR, "group_score,choice", to=1.5), "is no complete results document"),
+    ("choice", put("results", COLOR, "group_score,choice", to=1.5), "is not a complete results document"),
     ("choice", put("results", COLOR, "text_score,choice", to=0.9), "results.shapes_color.text_score,choice: is 0.9"),
     ("choice", edited_answers, "x_samples_shapes_color.jsonl: line 1: answers is "),
     ("choice", right_answers, "x_samples_shapes_color.jsonl: line "),

@@ -139,7 +139,7 @@ def test_what_is_asked_for_is_named(honest, repository, tmp_path, capsys, monkey
         ({"sha256": "0" * 64}, "sha256: is 000"),
         ({"model": "other"}, "model: is other"),
         ({"contact": "a\u202eb"}, "change the direction of text"),
-        ({"left_out": ["../x"]}, "../x is no file of the document"),
+        ({"left_out": ["../x"]}, "../x is not a file of the document"),
         ({"left_out": ["x_scores_shapes_color.safetensors"]}, "'files' must say where they are"),
         ({"more": 1}, "'more'"),
         (None, "there is no such file; `ttmbench submit` writes it"),

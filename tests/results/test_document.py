@@ -106,15 +106,15 @@ def test_the_model_takes_nothing_that_its_schema_refuses():
 @pytest.mark.parametrize(
     ("results", "changes", "message"),
     [
-        ({"t": {"group_match,none": 1.5}}, {}, "1.5 for 'group_match,none' of task 't', which is no fraction"),
+        ({"t": {"group_match,none": 1.5}}, {}, "1.5 for 'group_match,none' of task 't', which is not a fraction"),
         ({"t": {"mine_stderr,none": -0.1}}, {}, "which is a negative spread"),
         ({"t": {"mine,none": 1e301}}, {}, "which is not a finite number"),
         ({"t": {"mine,none": float("nan")}}, {}, "finite number"),
         ({"t": {"mine,none": True}}, {}, "valid"),
         ({"t": {}}, {"versions": {}}, "'versions' lacks task 't'"),
-        ({"t": {}}, {"versions": {"t": -1}}, "no whole number from 0"),
-        ({"t": {}}, {"n-samples": {"t": {"original": 2**53, "effective": 1}}}, "no whole number from 0"),
-        ({"t": {}}, {"date": 1e200}, "'date' is 1e\\+200, which is no time"),
+        ({"t": {}}, {"versions": {"t": -1}}, "not a whole number from 0"),
+        ({"t": {}}, {"n-samples": {"t": {"original": 2**53, "effective": 1}}}, "not a whole number from 0"),
+        ({"t": {}}, {"date": 1e200}, "'date' is 1e\\+200, which is not a time"),
         ({"t": {}}, {"baseline": None}, "is left out, not null"),
     ],
 )

@@ -141,8 +141,8 @@ def test_a_file_without_instruments_has_no_means_over_them(tmp_path):
         (lambda rows: [rows[0], {**rows[1], "label": "0_x"}, *rows[2:]], "line 2 has label '0_x', expected <id>_c or"),
         (lambda rows: [{**rows[0], "type": "foil"}, *rows[1:]], "has label '0_c' and type 'foil'"),
         (lambda rows: [{**rows[0], "piece": "counting"}, *rows[1:]], "have different tags"),
-        (lambda rows: [{**rows[0], "score": "0.5"}, *rows[1:]], "which is no number"),
-        (lambda rows: [{**rows[0], "score": None}, *rows[1:]], "which is no number"),
+        (lambda rows: [{**rows[0], "score": "0.5"}, *rows[1:]], "which is not a number"),
+        (lambda rows: [{**rows[0], "score": None}, *rows[1:]], "which is not a number"),
     ],
     ids=["missing", "twice", "label", "later label", "type", "tags", "text", "null"],
 )

@@ -42,7 +42,7 @@ def test_a_newer_minor_version_is_read_without_what_it_adds(tmp_path):
     read = read_document(write(tmp_path / "x.json", newer))
     assert read.ttm["t"].iterations[0].coverage == 0.5 and read.to_dict() == full_document()
     del newer["tracks"]
-    with pytest.raises(DataError, match=r"x\.json: is no complete results document \(it has no 'tracks'\)"):
+    with pytest.raises(DataError, match=r"x\.json: is not a complete results document \(it has no 'tracks'\)"):
         read_document(write(tmp_path / "x.json", newer))
 
 
@@ -51,9 +51,9 @@ def test_a_newer_minor_version_is_read_without_what_it_adds(tmp_path):
     [
         ("2.0", "schema 2.0, which is newer than 1.x; upgrade ttmbench"),
         ("0.9", "schema 0.9, which is older than 1.x and cannot be brought to it"),
-        ("one", "schema 'one', which is no version"),
-        (1, "schema '1', which is no version"),
-        (None, "schema 'None', which is no version"),
+        ("one", "schema 'one', which is not a version"),
+        (1, "schema '1', which is not a version"),
+        (None, "schema 'None', which is not a version"),
     ],
 )
 def test_other_versions_are_refused_with_a_reason(tmp_path, document, version, why):
@@ -88,29 +88,29 @@ def test_every_required_key_is_missed_by_name(tmp_path, document, key):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"results": []}, "'results' is no object"),
-        ({"model_name": 3}, "'model_name' is no text"),
-        ({"results": {"t": 1}}, "'results.t' is no object"),
+        ({"results": []}, "'results' is not an object"),
+        ({"model_name": 3}, "'model_name' is not a text"),
+        ({"results": {"t": 1}}, "'results.t' is not an object"),
         (
             {"results": {"shapes_color": {"group_match,none": "0.5"}}},
-            "'results.shapes_color.group_match,none' is no finite number",
+            "'results.shapes_color.group_match,none' is not a finite number",
         ),
         (
             {"results": {"shapes_color": {"group_match,none": True}}},
-            "'results.shapes_color.group_match,none' is no finite number",
+            "'results.shapes_color.group_match,none' is not a finite number",
         ),
-        ({"results": {"shapes_color": {"group_match,none": 1.5}}}, "of task 'shapes_color', which is no fraction"),
+        ({"results": {"shapes_color": {"group_match,none": 1.5}}}, "of task 'shapes_color', which is not a fraction"),
         ({"versions": {}}, "'versions' lacks task 'shapes_color'"),
-        ({"versions": {"shapes_color": 1.0}}, "'versions.shapes_color' is no whole number"),
-        ({"n-samples": {"shapes_color": 200}}, "'n-samples.shapes_color' is no object"),
+        ({"versions": {"shapes_color": 1.0}}, "'versions.shapes_color' is not a whole number"),
+        ({"n-samples": {"shapes_color": 200}}, "'n-samples.shapes_color' is not an object"),
         ({"n-samples": {"shapes_color": {}}}, "it has no 'n-samples.shapes_color.original'"),
-        ({"ttm": {"shapes_color": []}}, "'ttm.shapes_color' is no object"),
-        ({"oracle": 3}, "'oracle' is no object"),
+        ({"ttm": {"shapes_color": []}}, "'ttm.shapes_color' is not an object"),
+        ({"oracle": 3}, "'oracle' is not an object"),
         ({"oracle": None}, "'oracle'"),
-        ({"errors": {}}, "'errors' is no list"),
+        ({"errors": {}}, "'errors' is not a list"),
         ({"status": "well"}, "'status' must be 'running', 'done'"),
         ({"mood": 1}, "'mood' is not permitted"),
-        ({"date": 1e200}, "'date' is 1e+200, which is no time"),
+        ({"date": 1e200}, "'date' is 1e+200, which is not a time"),
     ],
 )
 def test_what_is_there_but_of_another_kind(tmp_path, document, change, why):
@@ -124,7 +124,7 @@ def test_files_that_are_no_json(tmp_path):
         (b"", "is not JSON"),
         (b"\x80\x02}q\x00", "not UTF-8 text"),
         (b"[" * 100_000, "is not JSON"),
-        (b'{"schema_version": "1.0", "date": NaN}', "NaN is no number"),
+        (b'{"schema_version": "1.0", "date": NaN}', "NaN is not a number"),
         (b"[1, 2]", "a JSON list, not an object"),
         (b"{}", "has no schema_version"),
     ):

@@ -266,7 +266,7 @@ def test_runs_are_compared_by_them_group_by_group(place, tmp_path):
     assert mean["difference"] == pytest.approx(mean["other"] - mean["baseline"])
     assert mean["ci"][0] <= mean["difference"] <= mean["ci"][1] and 0 < mean["p"] <= 1
     assert (mean["won"], mean["lost"], mean["groups"]) == (plain["won"], plain["lost"], 40)
-    assert plain["p_holm"] == plain["p"], "the mean is no further task of the same family"
+    assert plain["p_holm"] == plain["p"], "the mean is not a further task of the same family"
     baseline = {(row["task"], row["metric"]): row for row in document_of(place, "two.json")["baseline"]["rows"]}
     row = baseline["mine/relations", "text_score"]
     assert row["paired"] and row["difference"] == pytest.approx(mean["difference"])

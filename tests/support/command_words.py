@@ -76,7 +76,7 @@ def _problem_of_ttmbench(words: list[str], page: str) -> str | None:
     try:
         options = build_parser(normalise(words)[0]).parse_args(normalise(words))
     except SystemExit:
-        return "is no command line"
+        return "is not a command line"
     return next(_unknown_names(options, NEW_MODELS.get(page, set()), NEW_METHODS.get(page, set())), None)
 
 

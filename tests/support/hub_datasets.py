@@ -109,7 +109,7 @@ def write_dataset(
 
 
 def colorswap(root: Path) -> None:
-    """stanfordnlp/colorswap: gated, a train split of 700 that no test run needs, ids that are no row numbers."""
+    """stanfordnlp/colorswap: gated, a train split of 700 that no test run needs, ids that are not row numbers."""
     test = sorted({9, 11, 19, 989, *(3 * index for index in range(1, 334))} - {3, 6, 12, 15, 18, 21, 24})[:300]
     rows = {"train": [index for index in range(1000) if index not in test], "test": test}
     splits = {

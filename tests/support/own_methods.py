@@ -78,7 +78,7 @@ def episode(task, *, lr: float = 1e-2):
 
 
 def returns_a_list(task):
-    """Needs gradients, and is no generator."""
+    """Needs gradients, and is not a generator."""
     return [task.scores]
 
 

@@ -24,7 +24,7 @@ SQUARE = {"height": SIDE, "width": SIDE}
 TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 SMALL_VISION = {**TEXT, "image_size": SIDE, "patch_size": 8}
 VISION = {**SMALL_VISION, "initializer_range": 0.02}  # BLIP's own is 1e-10
-# What holds of several layers is held by LLaVA, Qwen 2, PaliGemma, BLIP and all that is no chat model.
+# What holds of several layers is held by LLaVA, Qwen 2, PaliGemma, BLIP and all that is not a chat model.
 ONE = {"num_hidden_layers": 1}
 OPT = {
     **{"hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 2},

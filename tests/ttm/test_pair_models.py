@@ -178,7 +178,7 @@ def test_the_global_variant_is_refused(llava, capsys):
     words = ["--model", "vqascore", "--model_args", f"pretrained={llava}", "--limit", "4", "--device", "cpu"]
     assert main([*words, "--tasks", "shapes_color_global", "--ttm"]) == 2
     assert "without groups" in capsys.readouterr().err
-    assert main([*words, "--tasks", "shapes_color_global"]) == 0, "scoring it is no problem"
+    assert main([*words, "--tasks", "shapes_color_global"]) == 0, "scoring it is not a problem"
 
 
 def test_fp16_cannot_train(llava):

@@ -44,7 +44,7 @@ def read_arrays(path: Path, booleans: bool = False) -> Arrays:
     kind = "safetensors"
     try:
         if not path.is_file():
-            raise DataError(f"{path}: cannot be read ({'is no regular file' if path.exists() else 'No such file'})")
+            raise DataError(f"{path}: cannot be read ({'is not a regular file' if path.exists() else 'No such file'})")
         refuse_pickle(path)
         with path.open("rb") as file:
             head = file.read(len(NPY))
@@ -56,7 +56,7 @@ def read_arrays(path: Path, booleans: bool = False) -> Arrays:
     except DataError:
         raise
     except Exception as error:  # numpy, zipfile and safetensors raise many kinds for damaged files
-        raise DataError(f"{path}: is no readable {kind} file of numbers ({_detail(error)})") from None
+        raise DataError(f"{path}: is not a readable {kind} file of numbers ({_detail(error)})") from None
     kinds = NUMBERS + "b" * booleans
     arrays = {name: _plain_numbers(path, name, array, kinds) for name, array in contents.arrays.items()}
     return Arrays(arrays, contents.about)
@@ -110,7 +110,7 @@ def _npy(content: bytes) -> np.ndarray:
     read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
     shape, by_columns, dtype = read_header(stream)
     if dtype.hasobject or dtype.names is not None or dtype.itemsize < 1:
-        raise ValueError(f"an array of {dtype}, which are no numbers")
+        raise ValueError(f"an array of {dtype}, which are not numbers")
     count = math.prod(shape)
     left = len(content) - stream.tell()
     if min(shape, default=0) < 0 or count * dtype.itemsize != left:
@@ -140,7 +140,7 @@ def _read_safetensors(path: Path) -> Arrays:
             raise ValueError(f"its header should have {length} bytes, the file has {size}")
         header = parse_json(file.read(length).decode("utf-8"))
     if not isinstance(header, dict):
-        raise ValueError("its header is no object")
+        raise ValueError("its header is not an object")
     _check_names(path, [name for name in header if name != "__metadata__"])
     with safe_open(path, framework="numpy") as file:
         about = parse_json((file.metadata() or {}).get("ttmbench", "{}"))
@@ -161,7 +161,7 @@ def _plain_numbers(path: Path, name: str, array: np.ndarray, kinds: str = NUMBER
         raise DataError(f"{path}: array {name!r:.80} holds {array.dtype}, not numbers of at most 8 bytes")
     if array.dtype.kind in "iu":
         if array.size and (int(array.max()) > EXACT or int(array.min()) < -EXACT):
-            raise DataError(f"{path}: array {name!r:.80} holds whole numbers beyond 2^53, which no float tells apart")
+            raise DataError(f"{path}: array {name!r:.80} holds integers beyond 2^53, which are not exact as floats")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -178,5 +178,5 @@ def metadata_list(about: Mapping[str, object], key: str) -> list[str]:
     """A list of texts in metadata, stored as JSON, empty by default; ValueError for anything else."""
     value = parse_json(str(about.get(key, "[]")))
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError(f"its '{key}' is no list of texts")
+        raise ValueError(f"its '{key}' is not a list of texts")
     return value

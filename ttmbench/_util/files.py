@@ -141,7 +141,7 @@ def share_lock(path: Path) -> AbstractContextManager[object]:
 def to_json(document: Mapping[str, object]) -> str:
     """JSON as in results files; ValueError for a number that is not finite."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is no text that a file can hold
+    return text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair is not a text that a file can hold
 
 
 def safe_name(name: str) -> str:

@@ -58,7 +58,7 @@ def open_image(file: Path | io.BytesIO) -> Image:
                 image.seek(0)
                 image.load()
         except UnidentifiedImageError:
-            raise BadImage(f"it is no image of a known format ({', '.join(FORMATS)})") from None
+            raise BadImage(f"it is not an image of a known format ({', '.join(FORMATS)})") from None
         except Image.DecompressionBombError as error:
             raise BadImage(f"it is too large: {error}") from None
     image.info[_BITS] = _bits_of_samples(image, content)
@@ -90,7 +90,7 @@ def open_array(file: Path, colors: Colors) -> Image:
     try:
         pixels = read_pixels(_content(file))
     except ValueError as error:
-        raise BadImage(f"it is no array of an image ({error})") from None
+        raise BadImage(f"it is not an array of an image ({error})") from None
     check_size((pixels.shape[1], pixels.shape[0]))
     return Pillow.fromarray(pixels if colors == "rgb" else pixels[:, :, ::-1].copy())
 
@@ -155,7 +155,7 @@ def as_rgb(image: Image, turn: bool = True) -> Image:
     if is_deep:
         return Pillow.fromarray((np.asarray(upright) >> (bits - 8)).astype(np.uint8)).convert("RGB")
     if upright.mode in ("I", "F"):
-        raise BadImage(f"its pixels are 32-bit numbers (mode {upright.mode}), which are no colours")
+        raise BadImage(f"its pixels are 32-bit numbers (mode {upright.mode}), which are not colours")
     if upright.mode == "P" and "transparency" in upright.info:
         upright = upright.convert("RGBA")
     return upright.convert("RGB")

@@ -155,7 +155,7 @@ def redact(arguments: Sequence[str]) -> str:
         text = _URL_ARGUMENT.sub(lambda match: match[1] + url_without_secrets(match[2]), text)
     text = scrub(text)
     text = _OPTION.sub(rf"\1\2{GONE}", _NAMED.sub(rf"\1\2{GONE}", text))
-    return text.encode("utf-8", "replace").decode("utf-8")  # what was no text on the command line
+    return text.encode("utf-8", "replace").decode("utf-8")  # what was not a text on the command line
 
 
 def redact_values(settings: Mapping[str, object]) -> dict[str, Any]:

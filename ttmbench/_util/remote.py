@@ -223,7 +223,7 @@ def _reached(address: str, scheme: str, what: str, secrets: tuple[str, ...]) -> 
         install = f"pip install {package}" if package not in ("", "fsspec") else _clean(str(error), secrets)
         raise UsageError(f"{what}: {scheme}:// needs {hint}, which is not installed: {install}") from None
     except Exception as error:
-        why = f"{scheme}:// is no kind of address that fsspec knows" if not known else error_line(error)
+        why = f"{scheme}:// is not a kind of address that fsspec knows" if not known else error_line(error)
         raise UsageError(f"{what} cannot be reached: {_clean(why, secrets)}") from None
 
 

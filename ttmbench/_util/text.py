@@ -64,7 +64,7 @@ def _check_regular(path: Path, most: str) -> None:
     if stat.S_ISDIR(about.st_mode):
         raise Unreadable("cannot be read (Is a directory)")
     if not stat.S_ISREG(about.st_mode):
-        raise Unreadable("is no regular file")
+        raise Unreadable("is not a regular file")
     _check_size(about.st_size, most)
 
 
@@ -163,7 +163,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _finite(text: str) -> float:

@@ -45,7 +45,7 @@ def all_tasks(registry: Registry) -> dict[str, TaskFile]:
             plugin = registry.task_files[name][1]
             if plugin not in registry.plugins.installed:
                 raise
-            warn(f"task '{name}' of plugin '{plugin}' is left out: {error}")
+            warn(f"task '{name}' of plugin '{plugin}' is skipped: {error}")
     return tasks
 
 

@@ -175,7 +175,7 @@ class Origin(BaseModel):
     def _consistent(self) -> Origin:
         if self.listed:
             if self.model_fields_set != {"listed"}:
-                raise ValueError("'listed' stands alone: the addresses are in the rows")
+                raise ValueError("'listed' must be alone: the addresses are in the rows")
             return self
         if (self.url is None) == (self.page is None):
             raise ValueError("needs either 'url', which is downloaded, or 'page', which users visit")

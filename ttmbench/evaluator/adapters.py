@@ -109,7 +109,7 @@ def _instead_of(model: object) -> str | None:
             "simple_evaluate('open_clip', ..., model_args={'model': NAME, 'pretrained': TAG_OR_FILE})"
         )
     if library == "sentence_transformers":
-        return f"{name} is no adapter; docs/add-an-adapter.md shows how to wrap a model"
+        return f"{name} is not an adapter; docs/add-an-adapter.md shows how to wrap a model"
     return None
 
 

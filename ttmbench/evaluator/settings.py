@@ -34,7 +34,7 @@ class Chosen:
     tasks: Mapping[str, TaskFile]  # name -> task, in the order asked for
     settings: Mapping[str, TTMConfig]  # name of a task -> TTM's settings for it
     also: Mapping[str, TaskFile]  # other tasks on which each adapted model is measured
-    in_memory: Sequence[Task] = ()  # the tasks that are no files
+    in_memory: Sequence[Task] = ()  # the tasks that are not files
     plugins: Sequence[tuple[str, Any]] = ()  # those that were given as objects
     is_registered: bool = True  # whether the model is one that has a name here; else it was given as an object
 

@@ -167,11 +167,11 @@ def _cells(path: Path, row: Row) -> dict[tuple[int, int], str]:
 def _numbers(path: Path, block: object, group: str) -> list[list[float]]:
     rows = block if isinstance(block, list) and block and all(isinstance(row, list) for row in block) else None
     if rows is None or len({len(row) for row in rows}) > 1:
-        raise DataError(f"{path}: group {group} has scores that are no table [images][captions] of numbers")
+        raise DataError(f"{path}: group {group} has scores that are not a table [images][captions] of numbers")
     try:
         return [[float(cell) if not isinstance(cell, bool) else float("x") for cell in row] for row in rows]
     except (TypeError, ValueError, OverflowError):
-        raise DataError(f"{path}: group {group} has a score that is no number") from None
+        raise DataError(f"{path}: group {group} has a score that is not a number") from None
 
 
 def _questions(path: Path, rows: Sequence[Row], side: str, shape: GroupShape) -> np.ndarray | None:

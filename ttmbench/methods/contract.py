@@ -149,7 +149,7 @@ class Trial:
             may_refuse: whether the method may raise a UsageError; it has no scores then.
 
         Raises:
-            BrokenMethodError: the method fails, or what it returns are no scores of the task.
+            BrokenMethodError: the method fails, or what it returns are not scores of the task.
         """
         before = {name: tensor.clone() for name, tensor in self.adapter.state_dict().items()}
         trainable = [(parameter, parameter.requires_grad) for parameter in self.adapter.parameters()]

@@ -147,7 +147,7 @@ def build_registry(
     files: dict[str, tuple[Traversable, str]] = plugins.collect("ttmbench_register_task_dirs", _tasks_in)
     for include in include_paths:
         if not Path(include).is_dir():
-            raise UsageError(f"--include_path {include} is no folder")
+            raise UsageError(f"--include_path {include} is not a folder")
         for name, entry in _tasks_in(Path(include)):
             if name in files:
                 raise UsageError(f"task '{name}' is defined by both '{files[name][1]}' and '{include}'; rename one")

@@ -143,7 +143,7 @@ class TableSpec(_Strict):
         numbers: the CSV, a file of the same folder.
         decimals: digits after the point, as printed in percent.
         runs: how many runs are behind each standard deviation.
-        own: the numbers are of ttmbench itself, so they are no published ones.
+        own: the numbers are of ttmbench itself, so they are not published ones.
         ties: how the source counts equal scores: ``strict`` as the metrics here, as wrong; ``first``, the first of them
             is chosen; ``right``, the correct one is the first; ``by_name``, ordered by the names of files or documents.
         rules: what else the source does, a sentence by subject, for a reader of the comparison.
@@ -290,7 +290,7 @@ def _spec(path: Traversable, folder: Traversable) -> tuple[TableSpec, bool]:
 def _beside(path: Traversable, folder: Traversable, key: str, name: object) -> Traversable:
     """A file that a table names, which lies in its folder."""
     if not isinstance(name, str) or PurePosixPath(name).name != name or name in ("", ".", ".."):
-        raise UsageError(f"{path}: '{key}' is '{name}', which is no file of the same folder")
+        raise UsageError(f"{path}: '{key}' is '{name}', which is not a file of the same folder")
     return folder / name
 
 

@@ -305,11 +305,11 @@ class ResultsDocument(Part):
             counts = self.n_samples[task] if task in self.n_samples else Samples(original=0, effective=0)
             for whole in (version, counts.original, counts.effective):
                 if not 0 <= whole < 2**53:
-                    yield f"{whole!r:.40} of task '{task:.80}', which is no whole number from 0"
+                    yield f"{whole!r:.40} of task '{task:.80}', which is not a whole number from 0"
         try:
             datetime.fromtimestamp(self.date, UTC)
         except (ValueError, OverflowError, OSError):
-            yield f"'date' is {self.date!r:.40}, which is no time"
+            yield f"'date' is {self.date!r:.40}, which is not a time"
 
 
 _WHOLE = (

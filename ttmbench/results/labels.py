@@ -226,7 +226,7 @@ def wrong_number(key: str, value: object) -> str | None:
     """What is wrong with a number of results or samples, in words that follow it; None if nothing is.
 
     >>> wrong_number("group_match,none", 1.5)
-    'which is no fraction'
+    'which is not a fraction'
     """
     if value is None:
         return None
@@ -234,7 +234,7 @@ def wrong_number(key: str, value: object) -> str | None:
         return "which is not a finite number"
     metric = key.partition(",")[0]
     if (base_metric(metric) in FRACTIONS or _RANKED.fullmatch(base_metric(metric))) and not 0 <= value <= 1:
-        return "which is no fraction"
+        return "which is not a fraction"
     return "which is a negative spread" if base_metric(metric) != metric and value < 0 else None
 
 

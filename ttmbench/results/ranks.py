@@ -34,7 +34,7 @@ AS_TOPK = "_as_topk"
 class Ranks:
     """Ranks of the best correct candidate of each query, in three counts of incorrect candidates; None: unknown."""
 
-    strict: Int[np.ndarray, " queries"]  # that score as high or higher: a tie is no success
+    strict: Int[np.ndarray, " queries"]  # that score as high or higher: a tie is not a success
     as_topk: Int[np.ndarray, " queries"] | None  # that come first in a stable sort, as in ``torch.topk``
     above: Int[np.ndarray, " queries"] | None  # that score higher
     true: Int[np.ndarray, " queries"]  # number of correct candidates of each query

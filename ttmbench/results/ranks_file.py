@@ -167,5 +167,5 @@ def _check_ranks(path: Path, values: np.ndarray, candidates: int) -> None:
     if wrong.any():
         query = int(np.argmax(wrong))
         raise DataError(
-            f"{path}: query {query} has rank {values[query]}, which is no whole number from 0 to {candidates}"
+            f"{path}: query {query} has rank {values[query]}, which is not a whole number from 0 to {candidates}"
         )

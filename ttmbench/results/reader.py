@@ -17,10 +17,10 @@ from ttmbench.results.records import Artifact
 from ttmbench.results.sample_logs import is_sample_log, read_sample_log
 
 _KINDS = {
-    **dict.fromkeys(("dict_type", "model_type"), "object"),
-    **{"list_type": "list", "string_type": "text", "int_type": "whole number", "bool_type": "true or false"},
+    **dict.fromkeys(("dict_type", "model_type"), "an object"),
+    **{"list_type": "a list", "string_type": "a text", "int_type": "a whole number", "bool_type": "true or false"},
 }
-NOT_A_DOCUMENT = "is no results document of ttmbench"  # how the reason begins for JSON of another kind
+NOT_A_DOCUMENT = "is not a results document of ttmbench"  # how the reason begins for JSON of another kind
 _PLACE = 120  # characters of the key that is named
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -90,9 +90,9 @@ def parse_document(content: object, migrations: Mapping[str, tuple[str, Migratio
             {**document, "schema_version": SCHEMA_VERSION}, extra=None if version == SCHEMA_VERSION else "allow"
         )
     except ValidationError as error:
-        _refuse(f"is no complete results document ({_words(error.errors()[0], document)})")
+        _refuse(f"is not a complete results document ({_words(error.errors()[0], document)})")
     except RecursionError:
-        _refuse("is no complete results document (it nests too deeply)")
+        _refuse("is not a complete results document (it nests too deeply)")
 
 
 def task_of_artifact(name: str, about: Artifact, tasks: Collection[str]) -> str | None:
@@ -126,7 +126,7 @@ def _check_version(version: str) -> None:
     known = SCHEMA_VERSION.split(".")[0]
     major, dot, minor = version.partition(".")
     if not (major.isdecimal() and dot and minor.isdecimal()):
-        _refuse(f"has schema {version!r:.40}, which is no version; this version of ttmbench reads {known}.x")
+        _refuse(f"has schema {version!r:.40}, which is not a version; this version of ttmbench reads {known}.x")
     if int(major) > int(known):
         _refuse(f"has schema {version}, which is newer than {known}.x; upgrade ttmbench to read it")
     if int(major) < int(known):
@@ -137,8 +137,8 @@ def _words(error: Any, document: object) -> str:
     """An error of pydantic as a sentence that names the key in the file."""
     kind, tag = error["type"], error["loc"][-1:]
     if kind in _KINDS:
-        # Of a number pydantic says first that it is no whole one.
-        message = "is no finite number" if tag == ("int",) else f"is no {_KINDS[kind]}"
+        # Of a number pydantic says first that it is not a whole one.
+        message = "is not a finite number" if tag == ("int",) else f"is not {_KINDS[kind]}"
     elif "error" in error.get("ctx", {}):
         message = str(error["ctx"]["error"])
     else:

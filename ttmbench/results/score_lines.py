@@ -179,7 +179,7 @@ def _samples(path: Path, lines: Lines, shape: GroupShape) -> StoredScores:
             raise DataError(f"{path}: line {number} has filter {name!r:.80} and seed_index {index!r:.80}")
         table = tables.setdefault((name, index), {})
         if group in table:
-            raise DataError(f"{path}: group {group} is there twice (line {number})")
+            raise DataError(f"{path}: group {group} is duplicated (line {number})")
         table[group] = block
         if isinstance(line.get("tags"), dict):
             tags_of[group] = {tag: value for tag, value in line["tags"].items() if isinstance(value, str)}
@@ -218,9 +218,9 @@ def _table(path: Path, value: object, where: str) -> np.ndarray:
 
 def _number(path: Path, value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{path}: {where} has score {value!r:.80}, which is no number")
+        raise DataError(f"{path}: {where} has score {value!r:.80}, which is not a number")
     if isinstance(value, int) and abs(value) > EXACT:
-        raise DataError(f"{path}: {where} has a whole number beyond 2^53, which no float tells apart from the next")
+        raise DataError(f"{path}: {where} has an integer beyond 2^53, which is not exact as a float")
     return float(value)
 
 

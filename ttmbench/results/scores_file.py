@@ -51,7 +51,7 @@ def is_packed(path: Path) -> bool:
     """Whether a file is npz, npy or safetensors by its content; DataError for one that only its name says is."""
     try:
         if path.exists() and not path.is_file():  # a pipe without a writer would be waited for
-            raise DataError(f"{path}: cannot be read (is no regular file)")
+            raise DataError(f"{path}: cannot be read (is not a regular file)")
         with path.open("rb") as file:
             head = file.read(16)
         refuse_pickle(path)
@@ -198,7 +198,7 @@ def _from_saved(
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
     if len(set(group_ids)) < len(group_ids):
-        raise DataError(f"{path}: a group id is there twice")
+        raise DataError(f"{path}: duplicate group id")
     subsets = _saved_subsets(path, about, len(group_ids))
     scores: dict[str, list[Scores]] = {}
     iterations: dict[str, list[list[Scores]]] = {}
@@ -240,7 +240,7 @@ def _saved_subsets(path: Path, about: Mapping[str, object], groups: int) -> dict
     for name, positions in subsets.items():
         whole = isinstance(positions, list) and all(type(index) is int and 0 <= index < groups for index in positions)
         if name == RAW or not whole or positions != sorted(set(positions)):
-            raise DataError(f"{path}: its 'subsets' of {name} are no increasing positions of its {groups} groups")
+            raise DataError(f"{path}: its 'subsets' of {name} are not increasing positions of its {groups} groups")
     return subsets
 
 
@@ -252,7 +252,7 @@ def _saved_clusters(path: Path, about: Mapping[str, object], groups: int, shape:
     for key, length in (("clusters", groups), ("image_clusters", groups * shape.images)):
         numbers = _saved(path, about, key, "[]")
         if not isinstance(numbers, list) or len(numbers) != length or any(type(value) is not int for value in numbers):
-            raise DataError(f"{path}: its '{key}' is no list of {length} whole numbers")
+            raise DataError(f"{path}: its '{key}' is not a list of {length} whole numbers")
         try:
             arrays.append(np.array(numbers, np.int64))
         except OverflowError:
@@ -268,7 +268,7 @@ def _check_pairs(path: Path, pairs: np.ndarray, groups: int, shape: GroupShape) 
     if not finite.all():
         raise DataError(f"{path}: group {int(np.argmin(finite)) // shape.images} has a score that is not finite")
     if too_large(pairs):
-        raise DataError(f"{path}: a score of all pairs is larger than {LARGEST:g}, which is no logit")
+        raise DataError(f"{path}: a score of all pairs is larger than {LARGEST:g}, which is not a logit")
 
 
 def _order(name: str) -> tuple[bool, str, list[int]]:

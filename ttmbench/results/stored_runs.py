@@ -130,7 +130,7 @@ def _groups(path: Path) -> TaskGroups:
     for number, line in sample_lines(path):
         group, name, metrics = line.get("group_id"), line.get("filter"), sample_value(line.get("metrics"))
         if not isinstance(group, str) or not isinstance(name, str) or metrics is None:
-            raise DataError(f"{path}: line {number} is no samples line of ttmbench, or one of its metrics no fraction")
+            raise DataError(f"{path}: line {number} is not a samples line, or a metric is not a fraction")
         again = (name, line.get("seed_index", 0), group)
         if str(again) in seen:
             raise DataError(f"{path}: line {number} has group {group} again, of the same filter and seed")
@@ -138,7 +138,7 @@ def _groups(path: Path) -> TaskGroups:
         lines.append({"group_id": group, "filter": name, "metrics": metrics})
         cluster = line.get("cluster")
         if not isinstance(cluster, str | None):
-            raise DataError(f"{path}: line {number} has a cluster that is no text")
+            raise DataError(f"{path}: line {number} has a cluster that is not a text")
         if cluster is not None:
             clusters[group] = cluster
         if isinstance(line.get("tags"), dict):

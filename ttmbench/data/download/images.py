@@ -125,7 +125,7 @@ class ListedImages(EachImage):
             web, tries=min(web.tries, 2), timeout=min(web.timeout, 10.0), most=limit("image_bytes"), shows=False
         )
         with self.writing(self.target):
-            write_record(self.data_dir, self.name, {"listed": True})  # from now on it is no folder of the user's own
+            write_record(self.data_dir, self.name, {"listed": True})  # from now on it is not a folder of the user's own
             sizes, lost = self._fetch_all(quick, self._wanted())
         why = f"; {lost} could not be fetched: see {self.lost_file.name}" if lost else ""
         return f"{len(sizes)} images, {amount(sum(sizes))}{why}"

@@ -141,7 +141,7 @@ def told_by_captions(group: Group) -> tuple[str, str, str]:
     first, second = ("-".join(name[1:] if name and name[0] in _ARTICLES else name) for name in objects)
     if len(relations) != 1 or not first or not second:
         raise DataError(
-            f"photograph {group.group_id}: the relation cannot be told from '{group.captions[0]}' and the others"
+            f"photograph {group.group_id}: the relation cannot be determined from '{group.captions[0]}' and the others"
         )
     return first, relations[0], second
 

@@ -52,7 +52,7 @@ def check_submission(
         What is wrong, what cannot be checked, and what was compared.
 
     Raises:
-        DataError: the file is no results document.
+        DataError: the file is not a results document.
     """
     document = read_document(path)
     findings = Findings(checkpoint=checkpoint_of(document.fingerprint))

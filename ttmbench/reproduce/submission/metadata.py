@@ -132,5 +132,5 @@ def check_metadata(path: Path, document: ResultsDocument, findings: Findings, is
     findings.same(f"{file.name}.trained_on", stated.trained_on, document.model_info.get("trained_on"), by)
     unknown = [name for name in stated.left_out if name not in document.artifacts]
     if unknown or (stated.left_out and stated.files is None):
-        what = f"{unknown[0]} is no file of the document" if unknown else "'files' must say where they are"
+        what = f"{unknown[0]} is not a file of the document" if unknown else "'files' must say where they are"
         findings.refuse(f"{file.name}.left_out", what)
