@@ -59,7 +59,7 @@ def package_step(config: PretrainedConfig, dtype: str, batch: int) -> dict[str, 
     rows = np.arange(2 * len(groups)).reshape(-1, 2)
     with stand_in_gpu() as gpu:
         parts = SimpleNamespace(tokenizer=tokenizer, image_processor=image_processor(config))
-        with mock.patch("ttmbench.model_adapters._shared.contrastive.tensors_digest", lambda _: ""):
+        with mock.patch("ttmbench.model_adapters.hf.digest_of_weights", lambda *_: "none"):
             adapter = hf.wrap(shape_of(config), parts, device="cuda", dtype=dtype, compile=False)
         captions = adapter.prepare_captions([caption for group in groups for caption in group.captions])
         pixels = torch.empty(2 * len(groups), 3, side, side, dtype=torch.uint8, device="meta").to("cuda")

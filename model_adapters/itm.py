@@ -132,7 +132,7 @@ class MatchingModel(TrainablePairModel, ABC):
         """Logits of the head [pairs, 2]."""
 
     def _states(self, prepared: torch.Tensor) -> torch.Tensor:
-        pixels = prepared.to(self.device, non_blocking=True)
+        pixels = on_device(prepared, self.device)
         if self._scale is not None:
             pixels = self._scale.apply(pixels)
         with self.arithmetic():

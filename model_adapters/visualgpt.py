@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image as Pillow
 
-from ttmbench.model_adapters._shared.contrastive import PIXELS
+from ttmbench.model_adapters._shared.contrastive import PIXELS, on_device
 from ttmbench.model_adapters._shared.image_text import (
     ImageTextModel,
     PreparedImage,
@@ -175,7 +175,7 @@ class _FixedImages(CaptionModel[torch.Tensor, torch.Tensor]):
         return self.image_processor(images=list(images), return_tensors="pt")[PIXELS]
 
     def _pixels(self, pixels: torch.Tensor) -> torch.Tensor:
-        return pixels.to(self.device, self.model.dtype, non_blocking=True)
+        return on_device(pixels, self.device).to(self.model.dtype)
 
     def _repeated(self, encoded: torch.Tensor, count: int) -> torch.Tensor:
         return encoded.expand(count, *encoded.shape[1:])

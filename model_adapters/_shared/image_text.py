@@ -19,6 +19,7 @@ import torch
 from ttmbench._util.images import frames_of
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.chat_prompts import PREFIXES, ChatPrompts, Prompts
+from ttmbench.model_adapters._shared.contrastive import on_device
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import pick_device, placement_of, settle, with_weights
@@ -192,11 +193,11 @@ class ImageTextModel(ChatPrompts, PromptedModel):
 
     def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
         inputs = {
-            name: torch.cat([image.features[name] for image in images]).to(
-                self.device, self.model.dtype if value.is_floating_point() else None, non_blocking=True
-            )
-            for name, value in images[0].features.items()
+            name: on_device(torch.cat([image.features[name] for image in images]), self.device)
+            for name in images[0].features
         }
+        dtype = self.model.dtype
+        inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
         taken = set(inspect.signature(self._core.get_image_features).parameters) & set(inputs)
         with with_weights(self._core):
             output = self._core.get_image_features(**{name: inputs[name] for name in taken}, return_dict=True)
@@ -276,7 +277,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         pad = self.tokenizer.pad_token_id or 0
         self.tokens_read += sum(len(row["input_ids"]) for row in rows)
         batch = padded(rows, lambda name: pad if name == "input_ids" else 0)
-        return {name: value.to(self.device, non_blocking=True) for name, value in batch.items()}
+        return on_device(batch, self.device)
 
     def _shown(self, seen: Sequence[EncodedImage]) -> dict[str, object]:
         """Inputs of the model for encoded images."""

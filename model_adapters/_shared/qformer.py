@@ -84,9 +84,8 @@ class QFormerModel(PromptedModel):
         return {**row, **{name: torch.cat([row[name], value]) for name, value in more.items()}}
 
     def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
-        pixels = torch.cat([image.features[PIXELS] for image in images])
-        sent = pixels.to(self.device, self.model.dtype, non_blocking=True)
-        states = self.model.vision_model(pixel_values=sent).last_hidden_state
+        pixels = on_device(torch.cat([image.features[PIXELS] for image in images]), self.device)
+        states = self.model.vision_model(pixel_values=pixels.to(self.model.dtype)).last_hidden_state
         return [EncodedImage(row[None], {}) for row in states]
 
     def last_logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], count: int) -> torch.Tensor:

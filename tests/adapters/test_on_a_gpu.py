@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from support.rounding import bound
-from support.stand_in_gpu import GPU, OnGpu, stand_in_gpu
+from support.stand_in_gpu import GPU, Gpu, OnGpu, stand_in_gpu
 
 import ttmbench
 from ttmbench import schedules
@@ -231,12 +231,16 @@ def test_too_little_memory_is_said_with_what_would_fit(monkeypatch, tiny_hf_clip
         _step(optimizer)
 
 
-def test_a_copy_of_the_weights_takes_no_memory_of_the_device(tiny_hf_clip):
+def test_a_copy_of_the_weights_takes_no_memory_of_the_device(tiny_hf_clip, monkeypatch):
     with stand_in_gpu() as gpu:
         adapter = hf.load(pretrained=str(tiny_hf_clip), device="cuda")
         gpu.reset()
         copied = snapshot(adapter)
         assert gpu.waits == 1 and all(map(gpu.is_pinned, copied.values()))
+        with monkeypatch.context() as full:
+            full.setattr(Gpu, "pin", lambda *_: (_ for _ in ()).throw(RuntimeError("CUDA error: out of memory")))
+            unpinned = snapshot(adapter)
+        assert all(torch.equal(unpinned[name], tensor) for name, tensor in copied.items())
         assert {tensor.device.type for tensor in copied.values()} == {"cpu"}
         before = {name: tensor.cpu() for name, tensor in adapter.state_dict().items()}
         with torch.no_grad():

@@ -35,15 +35,15 @@ MATCHING = [
     ("itm", "flava", {}, (170, 445), (315, 735)),
 ]
 ASKED = [
-    ("vqascore", "chat", {"kind": "llava"}, (580, 1300), (990, 1585), (3, 2)),
-    ("vqascore", "chat", {"kind": "qwen2_vl"}, (1170, 2600), (1610, 3060), (180, 4)),
-    ("vqascore", "chat", {"kind": "qwen3_vl"}, (1700, 3600), (2200, 4100), (220, 12)),
-    ("vqascore", "chat", {"kind": "llava_onevision"}, (410, 1080), (640, 1310), (57, 2)),
-    ("vqascore", "chat", {"kind": "internvl"}, (450, 1100), (700, 1400), (3, 2)),
-    ("vqascore", "chat", {"kind": "smolvlm"}, (550, 1200), (850, 1450), (38, 2)),
-    ("vqascore", "chat", {"kind": "paligemma"}, (415, 1500), (755, 1850), (2, 2)),
-    ("vqascore", "instructblip", {"language": "t5"}, (390, 1190), (630, 1510), (2, 2)),
-    ("vqascore", "blip2", {"captioner": True}, (350, 1250), (650, 1620), (2, 2)),
+    ("vqascore", "chat", {"kind": "llava"}, (280, 465), (390, 610), (3, 2)),
+    ("vqascore", "chat", {"kind": "qwen2_vl"}, (640, 1135), (765, 1315), (100, 16)),
+    ("vqascore", "chat", {"kind": "qwen3_vl"}, (660, 1150), (760, 1300), (105, 26)),
+    ("vqascore", "chat", {"kind": "llava_onevision"}, (235, 425), (305, 545), (50, 4)),
+    ("vqascore", "chat", {"kind": "internvl"}, (180, 345), (245, 440), (3, 2)),
+    ("vqascore", "chat", {"kind": "smolvlm"}, (210, 340), (260, 430), (8, 7)),
+    ("vqascore", "chat", {"kind": "paligemma"}, (180, 500), (250, 665), (2, 2)),
+    ("vqascore", "instructblip", {"language": "t5"}, (270, 730), (395, 995), (2, 2)),
+    ("vqascore", "blip2", {"captioner": True}, (140, 430), (265, 695), (1, 1)),
 ]
 
 

@@ -345,7 +345,11 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A copy on the CPU; of a GPU's it is complete once that was waited for."""
     if tensor.device.type != "cuda":
         return tensor.to("cpu", copy=True)
-    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+    try:
+        pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    except RuntimeError:  # the system pins no more
+        return tensor.to("cpu", copy=True)
+    return pinned.copy_(tensor, non_blocking=True)
 
 
 def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
