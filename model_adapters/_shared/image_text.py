@@ -7,6 +7,7 @@ are padded on the right and masked: no token attends to a later one, so position
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
+_FILTERS = threading.Lock()  # filters of warnings are of the whole process: one thread at a time changes them
 SEEN_TOGETHER = 16  # images of equal shape that the vision encoder gets at a time on an accelerator
 
 
@@ -187,9 +189,12 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         if instead is not None:
             processor = copy(processor)  # other threads prepare images by it
             processor.image_processor = instead
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # PaliGemma's processor copies tensors in an old way
-            return processor(text=[prompt], images=shown, return_tensors="pt", **self.special_tokens(prompt))
+        inputs = {"text": [prompt], "images": shown, "return_tensors": "pt", **self.special_tokens(prompt)}
+        if type(processor).__name__ != "PaliGemmaProcessor":
+            return processor(**inputs)
+        with _FILTERS, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # it copies tensors in an old way
+            return processor(**inputs)
 
     def _encoded(self, images: Sequence[PreparedImage]) -> list[EncodedImage]:
         inputs = {
