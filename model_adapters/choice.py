@@ -62,7 +62,7 @@ class ChatChooser(FrozenModel):
         """One text a question, without special tokens and the space around it.
 
         Raises:
-            UsageError: the template or the processor cannot show several images, or options cannot be told apart.
+            UsageError: the template or the processor cannot show several images, or options cannot be distinguished.
         """
         if not self.asked.batched:
             return [self._answers([self._inputs(one.prompt, list(one.images))], [one])[0] for one in questions]

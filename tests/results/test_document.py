@@ -115,7 +115,7 @@ def test_the_model_takes_nothing_that_its_schema_refuses():
         ({"t": {}}, {"versions": {"t": -1}}, "not a whole number from 0"),
         ({"t": {}}, {"n-samples": {"t": {"original": 2**53, "effective": 1}}}, "not a whole number from 0"),
         ({"t": {}}, {"date": 1e200}, "'date' is 1e\\+200, which is not a time"),
-        ({"t": {}}, {"baseline": None}, "is left out, not null"),
+        ({"t": {}}, {"baseline": None}, "is omitted, not null"),
     ],
 )
 def test_what_no_schema_can_say(results, changes, message):

@@ -17,7 +17,7 @@ def print_wrapped(text: str, indent: str = "") -> None:
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
-    """Name and text of each fact in two columns; facts without a text are left out."""
+    """Name and text of each fact in two columns; facts without a text are skipped."""
     told = {name: text for name, text in facts.items() if text not in (None, "", [], ())}
     width = max(map(len, told)) + 2
     for name, text in told.items():

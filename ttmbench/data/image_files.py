@@ -21,7 +21,7 @@ from ttmbench.data.video import Video
 from ttmbench.errors import DataError, OutOfReachError
 from ttmbench.types import Exif, Group, ImageRef, Loaded, SourceRequest
 
-_ABSENT = "absent"  # marks a missing image until its group is left out
+_ABSENT = "absent"  # marks a missing image until its group is skipped
 
 
 class RowFile(PathOrMapping):
@@ -114,7 +114,7 @@ def read_files(
 
     Args:
         base: folder that the paths of the options start from.
-        options: the paths, and how rows are read. If groups without images are left out, ``coverage`` lists them.
+        options: the paths, and how rows are read. If groups without images are skipped, ``coverage`` lists them.
         request: columns, shape and limit.
         roots: where links of image files may lead; the images folder by default.
         hint: name of a missing image -> remedy, as the end of a message.

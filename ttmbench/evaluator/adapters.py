@@ -127,7 +127,7 @@ def name_of_adapter(adapter: Model, written: bool) -> str:
     if written:
         raise UsageError(
             f"{kind} states no fingerprint, so its results would be taken for those of any other {kind}; give "
-            "simple_evaluate a model_name, or the adapter a fingerprint() that tells checkpoints apart"
+            "simple_evaluate a model_name, or the adapter a fingerprint() that distinguishes checkpoints"
         )
     return kind
 

@@ -95,7 +95,7 @@ class EvalResults(Mapping[str, object]):
     def group_values(self) -> dict[str, Values]:
         """Task -> filter -> metric -> group id -> value, a mean over seeds: what `ttmbench.compare` pairs.
 
-        Of results that were read from a file they are those of the samples beside it, tasks without samples left out.
+        Of results that were read from a file they are those of the samples beside it, tasks without samples skipped.
 
         Raises:
             DataError: samples are absent or damaged.

@@ -317,7 +317,7 @@ def _entries(result: TaskResult, trained_on: Sequence[str], finetuning: Record |
     notes += fits_note(finetuning, spec.task)
     if coverage is not None and coverage["missing"]:
         notes.append(
-            f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are left out, so "
+            f"the images of {coverage['here']} of {coverage['rows']} groups are here; the others are skipped, so "
             "numbers compare only with those of the same groups (datasets, coverage)"
         )
     notes += _notes_on_hardware((result.from_store or {}).get("hardware", ()))

@@ -38,7 +38,7 @@ def cliptta(
     batch: loss = (mean entropy of the rows of L + mean entropy of its columns) / 2 - beta_reg D, where D is the entropy
     of the mean answer of a group's images, averaged over groups. ``as_published_columns`` takes the rows twice, as the
     authors' code does. No memory. D is for groups with as many images as captions, whose mean answer is known to be
-    uniform; otherwise it is left out.
+    uniform; otherwise it is omitted.
 
     Groups that share an image are in one batch, unless ``clusters=scattered``. ``reset_every`` restores the model after
     so many batches: a control for long streams.

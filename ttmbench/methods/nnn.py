@@ -28,7 +28,7 @@ def nnn(
 
     def bias(cosines: torch.Tensor) -> torch.Tensor:
         nearest = cosines.topk(min(k, cosines.shape[-1])).values
-        finite = nearest.isfinite()  # references of the own group are left out
+        finite = nearest.isfinite()  # references of the own group are skipped
         return weight * nearest.masked_fill(~finite, 0).sum(dim=-1) / finite.sum(dim=-1)
 
     return subtract_biases(task, bias, direction, references)

@@ -43,7 +43,7 @@ def subtract_biases(
 
     Args:
         task: gives scores, features and temperature.
-        bias: cosines float64 [..., references], -inf for those to be left out -> biases [...], in units of cosines.
+        bias: cosines float64 [..., references], -inf for those to skip -> biases [...], in units of cosines.
         direction: which choices are corrected.
         references: which items biases are measured by.
 

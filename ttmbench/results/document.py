@@ -316,7 +316,7 @@ _WHOLE = (
     *("tracks", "ci", "chance", "ties", "configs", "versions", "n-samples", "higher_is_better", "task_hashes"),
     "datasets",
 )
-"""A task in ``results`` has to be in each of these, or its numbers cannot be told apart or explained."""
+"""A task in ``results`` has to be in each of these, or its numbers cannot be identified or explained."""
 
 
 def mapping(value: object) -> Mapping[str, Any]:

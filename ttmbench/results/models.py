@@ -260,7 +260,7 @@ def command_of(document: ResultsDocument) -> str:
 
 
 def command_line(words: Sequence[str], settings: Mapping[str, object]) -> str:
-    """A command and its options, quoted for a shell; what is false, empty or None is left out.
+    """A command and its options, quoted for a shell; what is false, empty or None is omitted.
 
     >>> command_line(["ttmbench"], {"tasks": ["a", "b"], "ttm": True, "ttm_args": {"lr": 0.5}, "include_path": ["x"]})
     'ttmbench --tasks a,b --ttm --ttm_args lr=0.5 --include_path x'

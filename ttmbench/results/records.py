@@ -20,7 +20,7 @@ _KEY = r"^[A-Za-z0-9_]+,[A-Za-z0-9_]+$"
 
 
 def _never(value: None) -> None:
-    raise ValueError("is left out, not null, where there is none")
+    raise ValueError("is omitted, not null, where there is none")
 
 
 def _yes(value: bool) -> bool:
@@ -54,7 +54,7 @@ Key = Annotated[str, Field(pattern=_KEY)]
 Yes = Annotated[bool, AfterValidator(_yes), WithJsonSchema({"const": True})]
 Zero = Annotated[int, Field(ge=0, le=0), WithJsonSchema({"const": 0})]
 Absent = Annotated[SkipJsonSchema[None], AfterValidator(_never)]
-"""Of a key that may be left out: its default, which no document states."""
+"""Of a key that may be omitted: its default, which no document states."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Samples(Part):
     effective: Recomputed[int] = Field(description="That were scored.")
     clusters: Recomputed[AtLeastOne | Absent] = Field(
         None,
-        description="Of groups that share an image: one observation in standard errors, intervals and tests. Left out "
+        description="Of groups that share an image: one observation in standard errors, intervals and tests. Omitted "
         "where the images are not known.",
     )
 
@@ -207,7 +207,7 @@ class Truncated(Part):
 
 
 class Efficiency(Part):
-    """How fast a task was scored, and what it took of the machine. A key is left out where that is not known."""
+    """How fast a task was scored, and what it took of the machine. A key is omitted where that is not known."""
 
     images_per_second: Recorded[Positive | Absent] = Field(
         None, description="Distinct images over the seconds of stage score; absent if scores came from the cache."
@@ -251,7 +251,7 @@ class StoreEntry(Part):
 
 
 class Coverage(Part):
-    """Of a task whose groups are left out where an image is not there: how many there are, and which are missing."""
+    """Of a task whose groups are omitted where an image is not there: how many there are, and which are missing."""
 
     rows: Recomputed[AtLeastOne] = Field(description="Groups of the release.")
     here: Recomputed[AtLeastOne] = Field(description="Groups whose images are all here, without a limit.")
@@ -269,7 +269,7 @@ class Dataset(Part):
     n_groups: Recomputed[AtLeastOne]
     shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
     true_captions: Recomputed[Annotated[int, Field(ge=2)] | Absent] = Field(
-        None, description="The first of each image; left out if 1."
+        None, description="The first of each image; omitted if 1."
     )
     coverage: Recomputed[Coverage | Absent] = Field(None, description="Where groups without their images are skipped.")
     license: Recomputed[str]

@@ -2,7 +2,7 @@
 
 A line of both has ``doc_id``, ``target`` and the values of metrics under their own names: numbers, or objects with a
 ``score``. lm-evaluation-harness lists the names in ``metrics``, has ``filter`` and the ``doc``; lmms-eval has
-``input_media``. Metrics whose values are not fractions, and those computed over all documents only, are left out.
+``input_media``. Metrics whose values are not fractions, and those computed over all documents only, are skipped.
 """
 
 from __future__ import annotations

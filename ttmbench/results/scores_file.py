@@ -1,4 +1,4 @@
-"""Stored scores: arrays and JSON lines, told apart by content, read into the arrays that metrics take.
+"""Stored scores: arrays and JSON lines, distinguished by content, read into the arrays that metrics take.
 
 - npz, npy or safetensors with one array [groups, images, captions], or a file that ``--save_scores`` wrote;
 - npz or safetensors with embeddings ``img`` [groups * images, d] and ``cap`` [groups * captions, d] of unit norm;

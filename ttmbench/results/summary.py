@@ -247,7 +247,7 @@ def differences(
 ) -> dict[str, dict[str, object]]:
     """Every metric after adaptation (one array a seed) minus before it, group by group.
 
-    Metric -> ``value``, ``ci`` over groups, ``by_seed`` and ``seed_ci``; undefined metrics are left out. The other
+    Metric -> ``value``, ``ci`` over groups, ``by_seed`` and ``seed_ci``; undefined metrics are omitted. The other
     arguments are as of `summarise`.
     """
     changes = {}

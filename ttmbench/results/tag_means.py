@@ -153,7 +153,7 @@ def breakdowns(
 
     Returns:
         tag -> value -> ``groups`` (how many) and ``metric,filter`` -> mean over groups and seeds; None where no group
-        of this value was scored. Tags with one value, or with more than 24, are left out, but for values that a named
+        of this value was scored. Tags with one value, or with more than 24, are omitted, but for values that a named
         mean goes by.
     """
     from ttmbench.results.summary import group_rows

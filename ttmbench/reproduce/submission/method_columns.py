@@ -101,7 +101,7 @@ def _is_undefined(
     can: Collection[str],
     notes: Collection[str],
 ) -> bool:
-    """Whether a method may be left out on this task; what a model's gradients and images allow, its notes say."""
+    """Whether a method may be omitted on this task; what a model's gradients and images allow, its notes say."""
     if refusal(spec, scored.spec, settings=arguments) is not None or (spec.takes_features and "DualEncoder" not in can):
         return True
     by_model = spec.trains or "views" in spec.needs

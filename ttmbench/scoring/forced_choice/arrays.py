@@ -38,7 +38,7 @@ class Choices:
 def choice_values(choices: Choices) -> dict[str, np.ndarray]:
     """``text_score``, ``image_score`` and ``group_score``, bool [groups]: all questions of a side, or of both, correct.
 
-    A metric whose questions were not asked is left out.
+    A metric whose questions were not asked is omitted.
 
     >>> both = Choices(np.array([[True, True], [True, False]]), np.array([[True, True], [True, True]]))
     >>> {name: value.tolist() for name, value in choice_values(both).items()}
