@@ -73,7 +73,7 @@ def test_a_method_whose_function_is_missing_is_one_line():
             [
                 "paper     https://arxiv.org/abs/2204.03162",
                 "size      400 groups of 2x2",
-                "50.00  matching",
+                "group_match (chance 50.00)",
                 "@inproceedings{thrush",
             ],
         ),

@@ -181,9 +181,9 @@ def test_json_that_is_refused(text, message):
 def test_only_regular_files_are_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(Unreadable, match="no regular file"):
+        with pytest.raises(Unreadable, match="not a regular file"):
             read_json(path)
-        with pytest.raises(DataError, match="no regular file"):
+        with pytest.raises(DataError, match="not a regular file"):
             read_arrays(path)
     with pytest.raises(Unreadable, match="Is a directory"):
         read_json(tmp_path)
@@ -253,13 +253,13 @@ def npz(path: Path, **members: bytes) -> Path:
     [
         (npy("(1000000000000,)"), "promises 1000000000000 numbers"),
         (npy("(-2, -2, 2)"), "promises"),
-        (npy("(2, 2, 2)", "'|O'"), "no numbers"),
-        (npy("(2, 2, 2)", "[('a', '<f4')]"), "no numbers"),
+        (npy("(2, 2, 2)", "'|O'"), "not numbers"),
+        (npy("(2, 2, 2)", "[('a', '<f4')]"), "not numbers"),
         (npy("(2, 2, 2)", "'<c8'", b"\0" * 64), "not numbers"),
         (npy("(2, 2, 2)", "'|b1'", b"\0" * 8), "not numbers"),
-        (npy("(2, 2, 2)", "__import__('os').system('true')"), "no readable npz"),
+        (npy("(2, 2, 2)", "__import__('os').system('true')"), "not a readable npz"),
         (npy("(2, 2, 2)") + b"more", "4 bytes|36 bytes"),
-        (b"no array at all", "no readable npz"),
+        (b"no array at all", "not a readable npz"),
         (npy("(2, 2, 2)", "'<i8'", struct.pack("<8q", *[2**60] * 8)), "beyond 2"),
     ],
 )
@@ -566,16 +566,16 @@ def test_escapes():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"results": {"mine": {"group_match,none": 1.5}}}, "no fraction"),
-        ({"results": {"mine": {"group_match,none": "0.5"}}}, "no finite number"),
-        ({"results": {"mine": {"group_match,none": True}}}, "no finite number"),
+        ({"results": {"mine": {"group_match,none": 1.5}}}, "not a fraction"),
+        ({"results": {"mine": {"group_match,none": "0.5"}}}, "not a finite number"),
+        ({"results": {"mine": {"group_match,none": True}}}, "not a finite number"),
         ({"results": {"mine": {"group_match_stderr,none": -0.5}}}, "fraction|negative"),
-        ({"results": []}, "no object"),
-        ({"results": {"mine": 3}}, "no object"),
+        ({"results": []}, "not an object"),
+        ({"results": {"mine": 3}}, "not an object"),
         ({"tracks": {"mine": {"group_match,none": "x}\n\\input{/etc/passwd}"}}}, "tracks"),
         ({"model_name": {"a": 1}}, "model_name"),
         ({"schema_version": "9" * 500}, "has schema"),
-        ({"artifacts": []}, "no object"),
+        ({"artifacts": []}, "not an object"),
     ],
 )
 def test_results_documents_that_are_refused(tmp_path, capsys, changes, message):

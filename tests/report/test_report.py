@@ -172,7 +172,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(copied, capsys):
     named = dict(re.findall(r"skipped: (\S+): (.*)", errors))
     parts = {
         "half.json": "is not JSON",
-        "results_list.json": "no results document",
+        "results_list.json": "not a results document",
         f"tiny-clip/{samples.name}": "its sha256 is not",
         f"tiny-clip/{samples.name.replace('color', 'replace')}": "cannot be read",
     }

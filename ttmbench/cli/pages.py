@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from ttmbench._util.console import console, echo, printable
 from ttmbench.types import ModelCard, Record
 
+SHOWN = 5  # lines of published numbers on a page, the heads among them
+
 
 def print_wrapped(text: str, indent: str = "") -> None:
     """A text in lines of the terminal's width, 120 columns at most; all but the first begin with ``indent``."""
@@ -38,6 +40,7 @@ def print_task(task: Record) -> None:
             "data": " ".join(str(place[key]) for key in ("kind", "path", "split") if place.get(key)),
             "commit": place.get("revision"),
             "licence": f"{task['license'] or 'not stated'}{' (gated)' if task['gated'] else ''}",
+            "metrics": ", ".join(_with_chance(name, row["chance"]) for name, row in task["metrics"].items()),
             "images": task["images_needed"],
             "labels": task["label_errors"].replace("`", ""),
             "defects": "; ".join(str(defect) for defect in group.get("known_defects") or []),
@@ -48,11 +51,6 @@ def print_task(task: Record) -> None:
             "TTM": f"the paper's settings for {', '.join(presets)} (--ttm_preset paper)" if presets else None,
         }
     )
-    from ttmbench.report.table import TableColumn, percent, print_table
-
-    echo()
-    columns = [TableColumn("metric", "key"), TableColumn("chance", "number"), TableColumn("track")]
-    print_table(columns, [[name, percent(row["chance"]), row["track"]] for name, row in task["metrics"].items()])
     _print_published(task["published"])
     echo()
     if task["citation"]:
@@ -95,6 +93,10 @@ def print_model(model: Record) -> None:
     _print_published(model["published"])
 
 
+def _with_chance(metric: str, chance: float | None) -> str:
+    return metric if chance is None else f"{metric} (chance {100 * chance:.2f})"
+
+
 def _size(task: Record) -> str:
     group = task["group"]
     shape = "x".join(map(str, group["shape"])) if group["shape"] else ""
@@ -115,5 +117,5 @@ def _print_published(published: Record) -> None:
     if published["numbers"]:
         echo()
         print_wrapped(f"Published: {published['about']} ({published['all']})")
-        for line in published["lines"]:
+        for line in published["lines"][:SHOWN]:
             echo(line)

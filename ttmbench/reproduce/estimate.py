@@ -64,7 +64,7 @@ def operations(tower: Tower) -> int:
     """Floating-point operations of one forward pass of one row: products of weights, and attention.
 
     >>> operations((768, 12, 196)), operations((768, 12, 64))
-    (34708912128, 11022630912)
+    (34710552576, 11022630912)
     """
     width, layers, tokens = tower
     return layers * (2 * tokens * 12 * width**2 + 4 * tokens**2 * width)
