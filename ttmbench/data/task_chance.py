@@ -15,8 +15,11 @@ def chance_of(metric: MetricSpec, spec: TaskSpec) -> float | None:
     None where it is unknown or depends on more than the task file. Where images have different numbers of captions,
     each is taken to have the mean number, rounded down.
     """
-    if metric.chance is None or metric.scope == "global":
+    if metric.chance is None:
         return None
+    if metric.scope == "global":
+        groups = spec.group.n_groups
+        return None if groups is None else metric.chance(groups * spec.shape.images, groups * spec.shape.captions)
     if spec.kind == "groups":
         shape = (spec.shape.images, spec.shape.captions)
         return metric.chance(*shape) if metric.defined(*shape) else None
