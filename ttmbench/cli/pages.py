@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ttmbench._util.console import console, echo, printable
 from ttmbench.types import ModelCard, Record
 
-SHOWN = 5  # lines of published numbers on a page, the heads among them
+SHOWN = 6  # lines of published numbers on the page of a task, the heads among them
 
 
 def print_wrapped(text: str, indent: str = "") -> None:
@@ -51,7 +51,7 @@ def print_task(task: Record) -> None:
             "TTM": f"the paper's settings for {', '.join(presets)} (--ttm_preset paper)" if presets else None,
         }
     )
-    _print_published(task["published"])
+    _print_published(task["published"], SHOWN)
     echo()
     if task["citation"]:
         print_wrapped(" ".join(str(task["citation"]).split()), "  ")
@@ -113,9 +113,9 @@ def _default(about: Record) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _print_published(published: Record) -> None:
+def _print_published(published: Record, most: int | None = None) -> None:
     if published["numbers"]:
         echo()
         print_wrapped(f"Published: {published['about']} ({published['all']})")
-        for line in published["lines"][:SHOWN]:
+        for line in published["lines"][:most]:
             echo(line)
