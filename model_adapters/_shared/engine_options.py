@@ -35,8 +35,8 @@ class VllmOptions(Choosing, YesNoOptions, HubFiles, InPrecision):
     def _check_together(self) -> Self:
         if self.device not in ("auto", "cuda", "cpu"):
             raise ValueError(
-                f"device {self.device}: vLLM takes the GPUs that CUDA_VISIBLE_DEVICES names, tensor_parallel_size of "
-                "them; leave --device out"
+                f"device {self.device}: must be auto, cuda or cpu; vLLM uses the first tensor_parallel_size GPUs of "
+                "CUDA_VISIBLE_DEVICES"
             )
         if self.dtype == "tf32":
             raise ValueError("vLLM has no tf32; use --dtype bf16, or weights_dtype=fp32 for full precision")

@@ -37,7 +37,7 @@ class BatchFiles:
     def write(self, requests: Iterable[tuple[str, Body]]) -> list[Path]:
         """Writes requests by key, each once a run, behind those of earlier tasks; returns all files of the run.
 
-        UsageError if a file is there already, or cannot be written.
+        UsageError if a file already exists or cannot be written.
         """
         assert self.requests is not None, "asked for"
         try:
@@ -52,7 +52,7 @@ class BatchFiles:
                 self._room = (self._room[0] - 1, self._room[1] - len(line))
                 self._written.add(key)
         except FileExistsError as error:
-            raise UsageError(f"batch_requests: {error.filename} is there already; remove it or name another") from None
+            raise UsageError(f"batch_requests: {error.filename} already exists; remove it or name another") from None
         except OSError as error:
             raise UsageError(f"batch_requests: {self.requests} cannot be written: {error.strerror}") from None
         return self._files

@@ -56,7 +56,7 @@ def test_a_batch_gives_the_scores_of_single_questions(chat_server, evaluate, tmp
     assert code == 0 and len(chat_server.requests) == asked == 8
     assert scores == evaluate(base_url=chat_server.url, cache="single")[1]
     assert evaluate(batch_answers=tmp_path / "nothing")[1] == scores, "answers are stored"
-    assert "is there already" in evaluate(cache="new", batch_requests=requests)[2]
+    assert "already exists" in evaluate(cache="new", batch_requests=requests)[2]
 
 
 def test_answers_of_another_task_model_or_setting_are_of_no_use(chat_server, evaluate, tmp_path):

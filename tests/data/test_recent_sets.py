@@ -331,7 +331,7 @@ def test_ccneg_is_prepared_and_read(tmp_path, capsys):
     assert [group.group_id for group in groups] == ["2", "3", "4"]
     assert groups[0].captions == ("a dog, 2 cats", "no dog 2 cats here") and groups[0].images[0].name == "000000002.jpg"
     assert "3 groups, all images decode" in run(capsys, "validate", path, "--data_dir", data)[1]
-    assert "is there already" in run(capsys, "prepare", path, "--data_dir", data)[1]
+    assert "already exists" in run(capsys, "prepare", path, "--data_dir", data)[1]
     assert run(capsys, "prepare", "winoground")[0] == 2
 
 

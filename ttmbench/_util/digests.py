@@ -328,7 +328,7 @@ def hardware() -> dict[str, object]:
 def peak_memory(restart: bool = False) -> dict[str, int | str]:
     """The most memory held so far: of tensors on all GPUs since the last ``restart``, else of this process.
 
-    Nothing where the system does not tell.
+    Empty where the system does not report it.
     """
     torch = sys.modules.get("torch")
     if torch and torch.cuda.is_available() and torch.cuda.is_initialized():

@@ -47,7 +47,7 @@ def prepare_rows(data_dir: Path, made: str, how: Preparation, origin: str = "") 
     """
     target, original = below(data_dir, made, "source.file"), below(data_dir, how.file, "source.prepare.file")
     if target.exists():
-        return f"{made} is there already; remove it to write it again"
+        return f"{made} already exists; remove it to write it again"
     if not original.is_file():
         where = f"; get it from {origin}" if origin else ""
         raise OutOfReachError(f"{how.file} is not in the data folder {data_dir}, and {made} is made of it{where}")

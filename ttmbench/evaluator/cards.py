@@ -1,4 +1,4 @@
-"""What GPUs compute in each precision by their makers' sheets, for advice and for estimates of time."""
+"""Peak speed of GPUs in each precision, from the manufacturer's data sheets, for advice and estimates of time."""
 
 from __future__ import annotations
 

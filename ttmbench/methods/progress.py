@@ -44,7 +44,7 @@ class MethodProgress:
 
     @classmethod
     def of(cls, kept: SeedProgress, shape: tuple[int, ...]) -> MethodProgress:
-        """What was kept; the beginning of a task of this shape, if nothing was."""
+        """The stored progress, or an empty one for a task of this shape."""
         scores = kept.final if kept.state is None else kept.state.scores
         if scores is None:
             return cls(torch.full(shape, torch.nan))
@@ -56,7 +56,7 @@ class MethodProgress:
         return sum(self.losses) / len(self.losses) if self.losses else None
 
     def add(self, step: MethodStep, task: TrainingTask, checkpoint: SeedCheckpoint) -> None:
-        """Takes in a turn, and keeps the state after it if the last that was kept is old enough."""
+        """Record a turn, and store the state after it if the last checkpoint is old enough."""
         self.scores[step.groups] = step.scores.float().cpu()
         self.trained = {name: parameter.numel() for name, parameter in task.trained.items()}
         self.turns += 1
@@ -67,13 +67,13 @@ class MethodProgress:
             checkpoint.keep(None, task.snapshot(Scores(self.scores.numpy())), self.about(task))
 
     def resume(self, task: TrainingTask, kept: SeedProgress) -> None:
-        """Sets up a task that goes on from what was kept, if anything was."""
+        """Restore a task from stored progress, if there is any."""
         if kept.state is not None:
             task.notes, task.cost = [*self.notes], self.cost
             set_random_state(kept.state.random, task.adapter)
 
     def about(self, task: TrainingTask) -> dict[str, Any]:
-        """What is kept beside scores and state."""
+        """What a checkpoint stores in addition to scores and state."""
         values = {name: getattr(self, name) for name in ("turns", "updates", "losses", "trained")}
         seconds = self.seconds + time.perf_counter() - self.began
         return {**values, "notes": task.notes, "cost": asdict(task.cost), "seconds": seconds}

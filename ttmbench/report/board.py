@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from ttmbench.report.html.site_rows import TaskFacts
 from ttmbench.report.leaderboard import COST_COLUMNS, Leaderboard, cost_text, legends
 from ttmbench.report.table import NOTHING, TableColumn, number_text, percent, print_line, print_table
-from ttmbench.report.terminal import headline
 from ttmbench.report.text_table import marks
 from ttmbench.results.labels import FROM_FILE, TRACK_TITLES
 from ttmbench.results.numbers import Number
@@ -29,18 +27,20 @@ def print_board(board: Leaderboard, cost: bool = False, width: int | None = None
     """
     costs = [column for column in COST_COLUMNS if cost and any(board.cost(row)[column[1]] for row in board.rows)]
     heads = [*_COLUMNS, *(TableColumn(name, "number", 2 if name == "seconds" else 0) for name, _, _ in costs)]
-    is_global = {
-        task: config.get("matching") == "global" for run in board.runs for task, config in run.document.configs.items()
+    configs = {task: config for run in board.runs for task, config in run.document.configs.items()}
+    tasks = {
+        task: [row for row in board.rows if row.task == task] for task in dict.fromkeys(r.task for r in board.rows)
     }
+    facts = {task: TaskFacts.of(rows, configs.get(task, {})) for task, rows in tasks.items()}
     for track, title in TRACK_TITLES.items():
         rows: list[list[str]] = []
-        of_track = [row for row in board.rows if row.track == track]
-        for task in dict.fromkeys(row.task for row in of_track):
-            of_task = [row for row in of_track if row.task == task]
-            metric = main_metric(of_task, is_global.get(task, False))
-            rows += [[], [f"{task}: {metric}"]]
-            for row in (row for row in of_task if row.metric == metric):
-                rows.append([*_cells(row), *(cost_text(board.cost(row)[key], unit) for _, key, unit in costs)])
+        for task, of_task in tasks.items():
+            of_track = [row for row in of_task if row.track == track]
+            metric = facts[task].first_metric(of_track) if of_track else ""
+            shown = [row for row in of_track if row.metric == metric]
+            rows += [[], [f"{task}: {metric}"]] if shown else []
+            for row, cost_of_row in ((row, board.cost(row)) for row in shown):
+                rows.append([*_cells(row), *(cost_text(cost_of_row[key], unit) for _, key, unit in costs)])
         if rows:
             used = [at for at in range(len(heads)) if at != _SOURCE or any(row[at] for row in rows if len(row) > 1)]
             cells = [row if len(row) < 2 else [row[at] for at in used] for row in rows[1:]]
@@ -51,14 +51,6 @@ def print_board(board: Leaderboard, cost: bool = False, width: int | None = None
         print_line("± is the standard deviation over seeds.", width)
     for line in legends(board.rows):
         print_line(line, width)
-
-
-def main_metric(rows: Sequence[Number], is_global: bool) -> str:
-    """The metric that ranks the rows of one task and track: of group scores and matches where it has them."""
-    metrics = list(dict.fromkeys(row.metric for row in rows))
-    raw, match = headline(metrics, is_global)
-    preferred = (raw, match) if rows[0].track == "zero_shot" else (match, raw)
-    return next((metric for metric in preferred if metric in metrics), metrics[0])
 
 
 def _cells(row: Number) -> list[str]:

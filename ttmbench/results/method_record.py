@@ -68,7 +68,7 @@ class TrainingRecord(Part):
     trained: Recorded[TrainedParameters | Absent] = Field(None, description="As of other methods; likewise.")
     positions: Recomputed[list[Fraction] | Absent] = Field(
         None,
-        description="As of other methods: share of rows whose best caption stands at each position of the shuffled "
+        description="As of other methods: fraction of rows whose best caption is at each position of the shuffled "
         "group; absent for global tasks, and likewise.",
     )
 
@@ -280,7 +280,7 @@ class MethodRecord(Part):
         description="How its chance levels were found; null if they are those of the metrics."
     )
     positions: Recomputed[list[Fraction]] = Field(
-        description="Share of rows whose best caption stands at each position of the shuffled group; equal shares "
+        description="Fraction of rows whose best caption is at each position of the shuffled group; equal "
         "unless a method prefers a position."
     )
     notes: Free[list[str]] = Field([], description="What should be known of its numbers.")
