@@ -129,7 +129,7 @@ def page(benchmark: Benchmark) -> str:
     if own[0].source["kind"] == "rendered":
         parts = [*parts[:2], f"{benchmark.about} [How they are made](../builtin.md)."]
     parts += ["", *commands(benchmark, own), *facts(own), "## Tasks", "", *task_table(own)]
-    parts += ["## Chance", "", "Chance level of each metric in percent; [metrics](../metrics.md) defines them.", ""]
+    parts += ["## Chance", "", "Expected value of each [metric](../metrics.md) for random scores, in percent.", ""]
     parts += chance_table(own)
     if benchmark.notes:
         parts += ["## Notes", "", *(f"- {note}" for note in benchmark.notes), ""]
@@ -160,8 +160,14 @@ def facts(own: Sequence[TaskSpec]) -> list[str]:
     if own[0].gated:
         rows.append(("Access", "gated: accept the terms on its page and set `HF_TOKEN` ([how](../tasks.md#the-hub))"))
     rows += [("Images", images[0])] if len(images) == 1 else []
-    rows += [(FACTS[fact].capitalize(), ", or ".join(unique(how))) for fact, how in evidence.items()]
+    rows += [(FACTS[fact].capitalize(), either(how)) for fact, how in evidence.items()]
     return table(("Fact", "Value"), rows)
+
+
+def either(how: Sequence[str]) -> str:
+    """How a fact is known, if tasks differ in it for each of them."""
+    *others, last = unique(how)
+    return f"{', '.join(others)} or {last}, depending on the task" if others else last
 
 
 def task_table(own: Sequence[TaskSpec]) -> list[str]:
@@ -229,8 +235,8 @@ def data(own: Sequence[TaskSpec]) -> list[str]:
     for path, others in also.items():
         names = [f"as `{other}`" for other in unique(others) if other != "."]
         names += ["directly in the data folder"] if "." in others else []
-        how = ", written by `save_to_disk`," if path in saved else ""
-        lines.append(f"- Copies of `{path}`{how} are also found {', '.join(names)}.")
+        how = " written by `save_to_disk`" if path in saved else ""
+        lines.append(f"- A copy of `{path}`{how} is also found {', or '.join(names)}.")
     return [*lines, ""]
 
 
@@ -260,7 +266,7 @@ def numbers(benchmark: Benchmark) -> list[str]:
     lines = [
         "## Published numbers",
         "",
-        "Percent. Sources, with their tables of [`ttmbench reproduce`](../reproduce.md):",
+        "In percent. Raised numbers refer to these sources and their [`ttmbench reproduce`](../reproduce.md) tables:",
         "",
     ]
     lines += [f"{at}. {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items()] + [""]
