@@ -65,8 +65,7 @@ class TTMConfig(BaseModel):
             batch would otherwise be small (`batch_units`).
         keep_optimizer_state: carry AdamW's state from one iteration to the next.
         schedule: name of a threshold schedule.
-        tau_start: tau_1; None or ``auto`` uses the margin that selects the fraction ``coverage`` of the groups before
-            any adaptation.
+        tau_start: tau_1; None or ``auto`` uses the margin that selects a fraction ``coverage`` of the groups.
         tau_end: tau_T.
         coverage: fraction of groups that an automatic tau_1 selects.
         threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` selects

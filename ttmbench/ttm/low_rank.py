@@ -126,8 +126,7 @@ def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
     remove_low_rank(adapter)
     parameters: dict[str, nn.Parameter] = {}
     for name, layer in layers_for(adapter, rank).items():
-        # type: ignore[arg-type]
-        parameters |= (FusedUpdate if isinstance(layer, FusedWeight) else LowRankUpdate)(name, layer, rank).parameters
+        parameters |= (FusedUpdate if isinstance(layer, FusedWeight) else LowRankUpdate)(name, layer, rank).parameters  # type: ignore[arg-type]
     return parameters
 
 
