@@ -24,6 +24,7 @@ GUIDES = {
     **dict.fromkeys(("leaderboard", "submit"), "leaderboard.md"),
     **{"run": "running.md", "sweep": "sweep.md", "report": "report.md"},
     **{"export": "exports.md", "reproduce": "reproduce.md", "cache": "cache.md", "new": "add-a-task.md"},
+    "score": "stored-scores.md",
 }
 _CELLS = re.compile(r"^\|[^|]*\|", flags=re.MULTILINE)
 
