@@ -24,7 +24,7 @@ _NEXT = {
     "plugin": "a package with a task, a metric, a schedule and a hook. They are in {0}/{2}. Then:",
 }
 _PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_FILES = {  # what is new -> path in the package -> template
+_FILES = {  # kind -> path in the package -> template
     "adapter": {
         "${module}/plugin.py": "adapter_plugin.py",
         "${module}/adapter.py": "adapter_adapter.py",
@@ -118,7 +118,7 @@ def _write_task(name: str, folder: Path) -> None:
 
 
 def _new_package(what: str, name: str, folder: Path) -> list[str]:
-    """Writes a folder with an ``adapter``, ``method`` or ``plugin``, and returns the commands to go on with.
+    """Writes a folder with an ``adapter``, ``method`` or ``plugin``, and returns the next commands to run.
 
     UsageError if the name is not a valid package name or is taken, or the folder is not empty or cannot be written.
     """
