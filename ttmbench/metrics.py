@@ -1,16 +1,17 @@
 """Metrics of a score array. Caption i is true for image i; every comparison is strict, so a tie is never correct.
 
-The one exception says so in its name: `text_score_ties_right` is a published rule, to be stated beside the strict one.
-Equation and section numbers of TTM are those of arXiv:2510.07632.
+`text_score_ties_right` alone counts a tie as correct: a published rule, to be reported with the strict text score.
+Equation and section numbers of TTM refer to arXiv:2510.07632.
 
-All functions take ``scores``, finite logits [groups, images, captions], and ``true_captions``, how many captions t are
-true for each image (`ttmbench.types.GroupShape`): with t > 1, the own captions of image i are columns i t to
-(i + 1) t - 1, and each of them has to be better than every other caption. They return one value per group, bool unless
-stated; a wrong shape or a score that is not finite is a ValueError. ``*_ties`` are the groups in which a comparison
-that the metric makes is an equality.
+All functions take ``scores``, finite logits [groups, images, captions], and ``true_captions``, the number t of captions
+that are true for each image (`ttmbench.types.GroupShape`). With t > 1, columns i t to (i + 1) t - 1 are the captions
+of image i, and each of them has to score higher than every other caption. Functions return one value per group, bool
+unless the docstring says otherwise, and raise a ValueError for a wrong shape or a score that is not finite. A
+``*_ties`` function returns the groups in which a comparison of the metric is an equality.
 
-With more images than captions some images have no caption: what asks an image for its own is undefined (a ValueError),
-and captions choose among images: the image score, the group score and the group match, all with t = 1.
+With more images than captions, some images have no caption. Metrics in which an image selects a caption are then
+undefined (a ValueError); defined are the image score, the group score and the group match, where each caption selects
+an image (t = 1).
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ def text_score_ties(
 def text_score_ties_right(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """As text_score, but an equality counts as correct: s[i,i] >= max of s[i,j] over j != i, for all i.
+    """Like text_score, but an equality counts as correct: s[i,i] >= max of s[i,j] over j != i, for all i.
 
-    This is what an argmax gives that takes the first of equals where the true caption is the first, as the published
-    numbers of ARO's order tasks do. By it a constant scorer is always correct: report it beside the text score only.
+    ARO's published order tasks follow this rule: the correct caption is the first, and an argmax returns the first of
+    equal scores. A constant scorer is then always correct, so report this metric together with the text score only.
 
     >>> text_score_ties_right(np.array([[[2., 1.]], [[1., 1.]], [[1., 2.]]])).tolist()
     [True, True, False]
@@ -78,7 +79,7 @@ def image_score(
 ) -> Bool[np.ndarray, " groups"]:
     """Every caption scores its own image highest: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2).
 
-    One image per group is a ValueError: there is nothing to prefer.
+    Raises a ValueError for groups of one image, which leave nothing to choose from.
 
     >>> image_score(np.array([[[2., 1.], [3., 4.]], [[3., 1.], [2., 4.]]])).tolist()
     [False, True]
@@ -100,7 +101,7 @@ def group_score(
 ) -> Bool[np.ndarray, " groups"]:
     """Square groups: text and image score both hold (TTM, Eq. 1). Others: rows only (TTM, section A.2).
 
-    With more images than captions columns only, as the section has it with the two exchanged.
+    With more images than captions: columns only (section A.2 with images and captions exchanged).
 
     >>> group_score(np.array([[[3., 1.], [2., 4.]], [[2., 1.], [3., 4.]]])).tolist()
     [True, False]
@@ -163,7 +164,8 @@ def image_accuracy(
 ) -> Float[np.ndarray, " groups"]:
     """Fraction of a group's captions whose own image is the strict maximum of their column (arXiv:2312.00081).
 
-    Captions that are true for no image have none. Returns fractions, float [groups]; ValueError for one image.
+    Distractors are not counted. Returns fractions, float [groups]; ValueError for groups of
+    one image.
 
     >>> image_accuracy(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
@@ -177,14 +179,14 @@ def global_assignment_accuracy(
     truth: Int[np.ndarray, "images ..."] | None = None,
     true_captions: int = 1,
 ) -> Bool[np.ndarray, " images"]:
-    """Images to which the best assignment over all images and captions gives their captions (TTM, Eq. 2).
+    """Whether the best assignment over all images and captions gives an image its captions (TTM, Eq. 2).
 
     An image counts only if every assignment with the best total agrees on its captions.
 
     Args:
         scores: logits [images, captions], images <= captions.
         truth: index of each image's own caption, or captions; by default caption i for image i.
-        true_captions: that are true for each image, and given to it.
+        true_captions: how many captions are true for each image, and assigned to it.
 
     Returns:
         bool [images]; the metric is its mean.

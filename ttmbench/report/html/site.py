@@ -13,8 +13,7 @@ from ttmbench._version import __version__
 from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod
 from ttmbench.report.group_values import GroupValues
 from ttmbench.report.html.render import render
-from ttmbench.report.html.scatter import short
-from ttmbench.report.html.site_plots import method_plots, size_plot
+from ttmbench.report.html.site_plots import method_plots, short, size_plot
 from ttmbench.report.html.site_rows import (
     CHANCE,
     FAMILIES,
@@ -32,11 +31,7 @@ from ttmbench.report.html.site_rows import (
     references,
     size_range,
 )
-from ttmbench.report.leaderboard import (
-    Leaderboard,
-    MergedRun,
-    legends,
-)
+from ttmbench.report.leaderboard import Leaderboard, MergedRun, legends
 from ttmbench.report.published import Published
 from ttmbench.report.text_table import transfer_table
 from ttmbench.results.document import ResultsDocument
