@@ -85,13 +85,13 @@ def models() -> str:
                 rows.append([family, f"`{model}`", *cells])
     used = {name for (model, *place), same in numbers.items() if tuple(place) in COLUMNS.values() for name in same}
     letters = "; ".join(f"{letter}: {title}" for name, (letter, title) in SOURCES.items() if name in used)
-    count = f"in bold, {len(ours)} computed with ttmbench" if ours else "none was computed with ttmbench"
-    return f"{letters}; {count}.\n\n{table(head, rows)}"
+    count = f"Bold: {len(ours)} computed" if ours else "No value was computed"
+    return f"Letters name the sources: {letters}. {count} with ttmbench.\n\n{table(head, rows)}"
 
 
 PAGE = """# Models by benchmark
 
-Published numbers of raw models in percent, a row for each model. Several values in a cell come from several sources;
+Published numbers of models without adaptation, in percent. Several values in a cell come from several sources;
 `-` means that no table has the number. [Published results](published.md) explains why sources differ.
 
 {models}
