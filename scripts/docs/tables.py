@@ -115,8 +115,8 @@ def page() -> str:
     """The site's page of all named models."""
     return f"""# Named models
 
-This page lists every model that `--model` accepts by name, with repository, commit, file and licence; [Models](models.md)
-explains how they are loaded. *Tried* states what the tests run on a small copy of the repository with random weights:
+This page lists every model that `--model` accepts by name, with repository, commit, file and licence.
+[Models](models.md) explains how they are loaded. *Tried* states what the tests run on a small copy of the repository with random weights:
 raw scores, one iteration of TTM if the model can be trained, and both offline. `newest` means that no commit is known;
 results record the commit that was read.
 
