@@ -1,8 +1,8 @@
-"""ttmbench: how well does a vision-language model compose, and what does it gain from test-time matching?
+"""ttmbench: evaluates vision-language models on compositional image-text matching, with Test-Time Matching (TTM).
 
-Importing this package loads nothing heavy; names below are imported when first used. They are what programs and
-plugins import, with the public modules (``types``, ``protocols``, ``errors``, ``config``, ``hookspecs``, ``metrics``,
-``matching``, ``chance``, ``schedules``, ``stats``, ``testing``); other modules may change at any time.
+The public API is the names below and the modules ``types``, ``protocols``, ``errors``, ``config``, ``hookspecs``,
+``metrics``, ``matching``, ``chance``, ``schedules``, ``stats`` and ``testing``; other modules may change at any time.
+Each name is imported when it is first used, so that importing the package loads no large library.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import builtin_study
+from page_parts import table
 
 from ttmbench.data.benchmarks import Benchmark, benchmarks
 from ttmbench.data.catalog import all_tasks
@@ -51,17 +52,6 @@ captions compete, so most pseudo-labels are correct.
 """
 ORDER = list(dict.fromkeys(STATUS.values()))
 MANY_TASKS = 3
-
-
-def line(cells: Sequence[object]) -> str:
-    """A row of a Markdown table."""
-    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> list[str]:
-    """A Markdown table; its last columns hold numbers."""
-    marks = ["---"] * (len(head) - numbers) + ["---:"] * numbers
-    return [line(head), "|" + "|".join(marks) + "|", *map(line, rows), ""]
 
 
 def unique(values: Sequence[str]) -> list[str]:
@@ -161,7 +151,7 @@ def facts(own: Sequence[TaskSpec]) -> list[str]:
         rows.append(("Access", "gated: accept the terms on its page and set `HF_TOKEN` ([how](../tasks.md#the-hub))"))
     rows += [("Images", images[0])] if len(images) == 1 else []
     rows += [(FACTS[fact].capitalize(), either(how)) for fact, how in evidence.items()]
-    return table(("Fact", "Value"), rows)
+    return [table(("Fact", "Value"), rows), ""]
 
 
 def either(how: Sequence[str]) -> str:
@@ -180,7 +170,7 @@ def task_table(own: Sequence[TaskSpec]) -> list[str]:
         rows.append(
             (f"`{spec.task}`", shape(spec), spec.description, *([spec.images_needed] if differ else []), groups)
         )
-    return table(head, rows, 1)
+    return [table(head, rows, 1), ""]
 
 
 def chance_table(own: Sequence[TaskSpec]) -> list[str]:
@@ -190,7 +180,7 @@ def chance_table(own: Sequence[TaskSpec]) -> list[str]:
         columns.setdefault(shape(spec), {}).update(chances(spec))
     metrics = unique([name for column in columns.values() for name in column])
     rows = [(f"`{name}`", *(column.get(name, "-") for column in columns.values())) for name in metrics]
-    return table(("Metric", *columns), rows, len(columns))
+    return [table(("Metric", *columns), rows, len(columns)), ""]
 
 
 def problems(own: Sequence[TaskSpec]) -> list[str]:
@@ -228,9 +218,8 @@ def data(own: Sequence[TaskSpec]) -> list[str]:
     order = "The [data folder](../tasks.md#the-data-folder) is tried first, then the Hub."
     only = "Files lie in the [data folder](../tasks.md#the-data-folder); `ttmbench download` puts them there."
     lines = ["## Data", "", order if hub and files else only if files else "The data are on the Hugging Face Hub.", ""]
-    lines += (
-        table(("Data folder", "Origin"), [(f"`{path}`", origin) for path, origin in files.items()]) if files else []
-    )
+    if files:
+        lines += [table(("Data folder", "Origin"), [(f"`{path}`", origin) for path, origin in files.items()]), ""]
     lines += [f"- Hub: {one}" for one in unique(hub)]
     for path, others in also.items():
         names = [f"as `{other}`" for other in unique(others) if other != "."]
@@ -300,7 +289,7 @@ def number_table(rows: Sequence[PublishedRow], column: str, marks: Mapping[str, 
             for name in columns
         ]
         body.append((f"`{model}`", *("<br>".join(unique(texts)) or "-" for texts in shown)))
-    return table(("Model", *(name.replace("_", " ") for name in columns)), body, len(columns))
+    return [table(("Model", *(name.replace("_", " ") for name in columns)), body, len(columns)), ""]
 
 
 def value(row: PublishedRow) -> str:
@@ -350,7 +339,7 @@ def overview() -> str:
                 max(known, key=ORDER.index) if known else "rendered",
             )
         )
-    return "\n".join(table(("benchmark", "tests", "shape", "groups", "chance", "licence", "status"), rows))[:-1]
+    return table(("benchmark", "tests", "shape", "groups", "chance", "licence", "status"), rows)
 
 
 def main_chance(spec: TaskSpec) -> str | None:

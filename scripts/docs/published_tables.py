@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from page_parts import table
+
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.reproduce.lookup import PublishedRow, model_of_config, published_rows
 from ttmbench.reproduce.tables import load_table
@@ -69,7 +71,7 @@ def models() -> str:
     ours = dict(_ours(registry))
     known = {model for model, *_ in numbers}
     head = ["family", "model", *COLUMNS]
-    lines = [_line(head), "|" + "---|" * len(head)]
+    rows = []
     for family, of_family in _by_family(known).items():
         for model in of_family:
             cells = []
@@ -80,11 +82,11 @@ def models() -> str:
                     shown.append(f"**{100 * ours[model, *place]:.2f}** ttmbench")
                 cells.append("<br>".join(shown) or "-")
             if set(cells) != {"-"}:
-                lines.append(_line([family, f"`{model}`", *cells]))
+                rows.append([family, f"`{model}`", *cells])
     used = {name for (model, *place), same in numbers.items() if tuple(place) in COLUMNS.values() for name in same}
     letters = "; ".join(f"{letter}: {title}" for name, (letter, title) in SOURCES.items() if name in used)
     count = f"in bold, {len(ours)} computed with ttmbench" if ours else "none was computed with ttmbench"
-    return "\n".join([f"{letters}; {count}.", "", *lines])
+    return f"{letters}; {count}.\n\n{table(head, rows)}"
 
 
 PAGE = """# Models by benchmark
@@ -134,11 +136,11 @@ def spread() -> str:
             found.setdefault(place, {})[row.metric] = row.number.measured.value
     metrics = ("text_score", "image_score", "group_score")
     values = [(f"{file} (`{table}`)", *(same.get(name) for name in metrics)) for (file, table), same in found.items()]
-    lines = [_line(["source", "text score", "image score", "group score", "correct groups"]), "|---|---|---|---|---|"]
+    lines = []
     for name, *three in sorted(values, key=lambda line: (line[3], line[0])):
         correct = str(round(400 * three[2]))
-        lines.append(_line([name, *("-" if value is None else f"{100 * value:.2f}" for value in three), correct]))
-    return "\n".join(lines)
+        lines.append([name, *("-" if value is None else f"{100 * value:.2f}" for value in three), correct])
+    return table(("source", "text score", "image score", "group score", "correct groups"), lines)
 
 
 def differences() -> str:
@@ -150,13 +152,13 @@ def differences() -> str:
     tables |= dict.fromkeys(("flickr30k_retrieval", "coco_retrieval"), "mteb_retrieval")
     places = [("winoground", metric) for metric in ("text_score", "image_score", "group_score")]
     places += [COLUMNS[name] for name in COLUMNS if name.startswith(("Sugar", "ARO COCO", "ARO Fl", "Flickr", "COCO"))]
-    lines = [_line(["task", "metric", "differences in points", "allowed in `reproduce`"]), "|---|---|---|---|"]
+    lines = []
     for task, metric in places:
         both = [(numbers[name, task, metric]["mteb"][0], numbers[name, task, metric][OTHER][0]) for name in names]
         allowed = load_table(tables[task if task in tables else task.partition("_")[0]]).spec.tolerance.points
         points = ", ".join(f"{100 * (ours - theirs):+.2f}" for ours, theirs in both)
-        lines.append(_line([f"`{task}`", metric.replace("_", " "), points, f"{allowed:.1f}"]))
-    return "\n".join(lines)
+        lines.append([f"`{task}`", metric.replace("_", " "), points, f"{allowed:.1f}"])
+    return table(("task", "metric", "differences in points", "allowed in `reproduce`"), lines)
 
 
 def _cells(rows: Sequence[PublishedRow]) -> dict[tuple[str, str, str], dict[str, list[float]]]:
@@ -197,7 +199,3 @@ def _by_family(models: set[str]) -> dict[str, list[str]]:
         if family:
             families[family].append(model)
     return families
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

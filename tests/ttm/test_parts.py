@@ -154,7 +154,7 @@ def test_soft_labels_are_refused_for_global_tasks(registry):
         (MethodPart("loss", "a", "m.f"), "target should be 'module:callable'"),
         (MethodPart("loss", "a", "m:f", 3), "summary should be a text"),
         (MethodPart("loss", "a", "m:f"), None),
-        (ScheduleSpec("a", len), "ScheduleSpec is nothing to register here; it takes MethodSpecs and MethodParts"),
+        (ScheduleSpec("a", len), "ScheduleSpec cannot be registered here; expected MethodSpecs and MethodParts"),
     ],
 )
 def test_what_a_plugin_registers_is_checked(part, problem):

@@ -1,4 +1,4 @@
-"""The built-in plugin: what ships with the package, through the hooks that third parties use."""
+"""The built-in plugin: registers the package's models, tasks, metrics and methods through the public hooks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ttmbench_register_task_dirs() -> Iterable[Traversable]:
 
 @hookimpl
 def ttmbench_register_sources() -> Iterable[SourceSpec]:
-    """The readers of `ttmbench.data.sources`, which stands above the plugins: named as plugins name theirs."""
+    """The readers of `ttmbench.data.sources`, by import path, because that package is a higher layer."""
     package = "ttmbench.data.sources"
     return [
         SourceSpec(kind, f"{package}.{module}:read_{kind}", summary, needs=f"{package}.{module}:locate_{kind}")

@@ -1,4 +1,4 @@
-"""Writes a new package to start from: a working adapter, test-time method or plugin, and its test."""
+"""``ttmbench new``: writes a package with a working adapter, test-time method or plugin, and its test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ttmbench._util.files import new_folder
 from ttmbench.errors import UsageError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-_FILES = {  # what is new -> path in the package -> template
+_FILES = {  # kind -> path in the package -> template
     "adapter": {
         "${module}/plugin.py": "adapter_plugin.py",
         "${module}/adapter.py": "adapter_adapter.py",
@@ -34,7 +34,7 @@ _FILES = {  # what is new -> path in the package -> template
 
 
 def new_package(what: str, name: str, folder: Path) -> list[str]:
-    """Writes a folder with an ``adapter``, ``method`` or ``plugin``, and returns the commands to go on with.
+    """Writes a folder with an ``adapter``, ``method`` or ``plugin``, and returns the next commands to run.
 
     UsageError if the name is not a valid package name or is taken, or the folder is not empty or cannot be written.
     """
