@@ -126,7 +126,7 @@ class LoadedModel:
 
 def digest_of_weights(loaded: LoadedModel, asked: HubFiles) -> str:
     """Digest of a model's weights; of those that files alone make, also as an earlier start has found it."""
-    if loaded.files is None or applied_to(loaded.model).declared or asked.peft is not None or asked.trust_remote_code:
+    if loaded.files is None or hasattr(loaded.model, KEPT) or asked.peft is not None or asked.trust_remote_code:
         return weights_digest(loaded.model)
     files = [loaded.files.folder / name for name in loaded.files.weights]
     how = [type(loaded.model).__name__, str(loaded.model.dtype), str(len(weights_of(loaded.model))), repr(asked)]

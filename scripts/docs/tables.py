@@ -42,10 +42,8 @@ MODEL_FAMILIES = (
 )
 # Kinds of models that the test-time stage can train.
 TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
-METHOD_HEAD = (
-    *("method", "paper", "uses", "one answer depends on", "restored", "order of groups", "scored"),
-    "fair baseline of group score",
-)
+METHOD_HEAD = ("method", "what it does", "paper")
+
 FAMILY_HEAD = (
     *("benchmark", "`--tasks`", "what it tests", "shape", "groups", "chance: group score", "chance: group match"),
 )
@@ -200,13 +198,8 @@ def methods() -> str:
     for name, (spec, _) in build_registry().methods.items():
         cells = (
             f"`{name}`",
+            spec.summary.replace("'", "`") if "ttmbench" in spec.summary else spec.summary,
             _paper(spec.reference),
-            ", ".join(need.replace("_", " ") for need in spec.needs),
-            spec.scope,
-            {"group": "before each group", "batch": "before each batch", "never": "never", None: "-"}[spec.reset],
-            "matters" if spec.order_dependent else "no effect",
-            "-" if not spec.trains else "before the update" if spec.scores_before_update else "after the update",
-            "SimpleMatch" if spec.uses_matching else "raw",
         )
         rows.append(cells)
     return table(METHOD_HEAD, rows)

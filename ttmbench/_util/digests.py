@@ -202,7 +202,7 @@ def known_digest(files: Sequence[Path], loaded_as: Sequence[str], compute: Calla
     if folder is None or not stats or None in code.values():
         return compute()
     states = [(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in stats]
-    about = [states, list(loaded_as), {name: _version(name) for name in _LOADERS}, code]
+    about = [states, list(loaded_as), {name: installed_version(name) for name in _LOADERS}, code]
     known = folder / hashlib.sha256(json.dumps(about).encode()).hexdigest()
     with suppress(OSError, ValueError):
         digest = known.read_text(encoding="ascii")
@@ -287,12 +287,13 @@ PACKAGES = "ttmbench torch torchvision transformers numpy scipy datasets open_cl
 def packages() -> dict[str, str]:
     """Versions of the installed packages that affect numbers."""
     interpreter = {"python": platform.python_version()}
-    versions = ((name, __version__ if name == "ttmbench" else _version(name)) for name in PACKAGES)
+    versions = ((name, __version__ if name == "ttmbench" else installed_version(name)) for name in PACKAGES)
     return interpreter | {name: number for name, number in versions if number is not None}
 
 
 @functools.cache  # what is imported stays what it is; reading metadata takes longer than scoring a few groups
-def _version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """The version of an installed package; None if it is absent."""
     try:
         return version(name)
     except PackageNotFoundError:

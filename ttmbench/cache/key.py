@@ -7,14 +7,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import torch
 
-from ttmbench._util.digests import OWN, digests_of_object, matmul_precision, tensors_digest
+from ttmbench._util.digests import OWN, digests_of_object, installed_version, matmul_precision, tensors_digest
 from ttmbench._util.redact import redact_values
 from ttmbench._version import __version__
 from ttmbench.cache.entry import SCORING_VERSION, Header
@@ -134,13 +132,9 @@ def minor_versions() -> dict[str, str | None]:
     return {name: _minor_version(name) for name in PACKAGES}
 
 
-@cache  # what is imported stays what it is; reading metadata takes longer than looking scores up
 def _minor_version(name: str) -> str | None:
-    try:
-        installed = version(name)
-    except PackageNotFoundError:
-        return None
-    match = re.match(r"\d+(?:\.\d+)?", installed)
+    installed = installed_version(name)
+    match = re.match(r"\d+(?:\.\d+)?", installed or "")
     return match.group() if match else installed
 
 

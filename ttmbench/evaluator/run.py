@@ -65,7 +65,8 @@ def run(
 
     ``chosen`` is what the names of the configuration were resolved to, ``memory`` keeps a task scored between runs.
     """
-    with each_note_once(), arithmetic_of(config):
+    switches = config.deterministic or config.arithmetic == "tf32"
+    with each_note_once(), arithmetic_of(config) if switches else nullcontext():
         if chosen is None:  # a wrong name is an error before anything is written
             chosen = choose(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
         baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), chosen.tasks)

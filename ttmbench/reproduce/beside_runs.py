@@ -18,8 +18,7 @@ from ttmbench.errors import DataError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.leaderboard import Leaderboard
 from ttmbench.report.published import Published, PublishedSource
-from ttmbench.reproduce.identity import model_identity
-from ttmbench.reproduce.lookup import PublishedRow, chance_level, published_rows
+from ttmbench.reproduce.lookup import PublishedRow, chance_level, model_identity, published_rows
 from ttmbench.reproduce.published_numbers import CELL, TRACKS, PublishedNumber, read_published
 from ttmbench.reproduce.tables import ModelEntry, TableSpec, TaskEntry, published_tables
 from ttmbench.results.coverage import Extent
