@@ -116,9 +116,9 @@ def page() -> str:
     return f"""# Named models
 
 This page lists every model that `--model` accepts by name, with repository, commit, file and licence.
-[Models](models.md) explains how they are loaded. *Tried* states what the tests run on a small copy of the repository with random weights:
-raw scores, one iteration of TTM if the model can be trained, and both offline. `newest` means that no commit is known;
-results record the commit that was read.
+[Models](models.md) explains how they are loaded. *Tried* states what the tests run on a small copy of the repository
+with random weights: raw scores, one iteration of TTM if the model can be trained, and both offline. `newest` means that
+no commit is known; results record the commit that was read.
 
 {models()}
 
