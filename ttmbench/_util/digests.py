@@ -150,6 +150,11 @@ def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[st
                 yield f"{name.replace('.', '/')}/{(below / file).as_posix()}", Path(parent) / file
 
 
+def json_digest(value: object, **options: Any) -> str:
+    """sha256 of a value as JSON, whatever the order of its keys; ``options`` are of ``json.dumps``."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, **options).encode()).hexdigest()
+
+
 def tensors_digest(state: Mapping[str, object]) -> str:
     """sha256 over names, types, shapes and bytes of tensors by name; of other values over their ``repr``.
 

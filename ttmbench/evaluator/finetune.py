@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -195,7 +193,7 @@ def _key(run: str, settings: FinetuneConfig, model: Capabilities, data: str) -> 
     """Digest of what makes two finetunings the same: settings, code, weights and data."""
     fingerprint = model_info(model)["fingerprint"]
     content = {"run": run, "settings": settings.model_dump(mode="json"), "model": fingerprint, "data": data}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+    return digests.json_digest(content, default=str)
 
 
 def _record(

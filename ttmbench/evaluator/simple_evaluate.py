@@ -9,9 +9,8 @@ from ttmbench._util.option_values import split_names
 from ttmbench.config import RunConfig, TTMConfig, make_run_config
 from ttmbench.data.memory import Task
 from ttmbench.errors import carry
-from ttmbench.evaluator.adapters import check_scores, name_of_adapter
+from ttmbench.evaluator.adapters import as_adapter, check_scores, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.library_models import as_adapter
 from ttmbench.evaluator.run import run
 from ttmbench.results.assertions import check_assertions
 from ttmbench.scoring.capabilities import Model
