@@ -11,14 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util.digests import (
-    OWN,
-    digests_of_object,
-    installed_version,
-    json_digest,
-    matmul_precision,
-    tensors_digest,
-)
+from ttmbench._util.digests import OWN, digests_of_object, json_digest, tensors_digest
+from ttmbench._util.machine import installed_version, matmul_precision
 from ttmbench._util.redact import redact_values
 from ttmbench._version import __version__
 from ttmbench.cache.entry import SCORING_VERSION, Header

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ttmbench._util.digests import hardware, json_digest
+from ttmbench._util.digests import json_digest
+from ttmbench._util.machine import hardware
 from ttmbench.cache.entry import ENDING, SCORES, Arrays, DamagedError, Header, Store, prepared_limit
 from ttmbench.cache.images import PixelDigestCache, PreparedImageCache
 from ttmbench.cache.key import Identity, model_description, prepared_key, score_identity, why_not_kept

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import filelock
 
-from ttmbench._util import digests
+from ttmbench._util import digests, machine
 from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import take_lock
@@ -227,9 +227,9 @@ def _record(
         "config": redact_values(config.model_dump(mode="json")),
         "deterministic": config.deterministic,
         "ttmbench": __version__,
-        "git_hash": digests.git_hash(),
-        "packages": digests.packages(),
-        "hardware": digests.hardware(),
+        "git_hash": machine.git_hash(),
+        "packages": machine.packages(),
+        "hardware": machine.hardware(),
     }
 
 

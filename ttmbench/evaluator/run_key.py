@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object, json_digest
 from ttmbench._util.redact import GONE
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
@@ -52,7 +52,7 @@ class RunKey:
             from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
 
             bits["deterministic"] = conditions(config.batch_size)
-        content = _content(config, tasks, settings, also, digests.packages(), bits, code)
+        content = _content(config, tasks, settings, also, machine.packages(), bits, code)
         if config.samples is not None:
             content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
         return cls(content, json_digest(content))
