@@ -26,7 +26,7 @@ _OPTIONS = {
     "open_clip": "open_clip_options:OpenClipOptions",
     "embeddings": "options:EmbeddingsOptions",
     "openai": "served_options:ServedOptions",
-    "vllm": "engine_options:VllmOptions",
+    "vllm": "served_options:VllmOptions",
 }
 _APACHE, _BSD, _MIT = "Apache-2.0", "BSD-3-Clause", "MIT"
 _SAFETENSORS, _PICKLE, _PICKLED = "model.safetensors", "pytorch_model.bin", "open_clip_pytorch_model"

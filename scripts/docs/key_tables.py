@@ -33,8 +33,8 @@ This page lists every key of a results document. [Results format](../../../docs/
 files, samples and scores.
 
 The column *checked* says how `ttmbench validate` treats a key of a
-[submission](../../../docs/leaderboard.md#what-is-checked): `recomputed` from command, data and scores, `recorded` (checked
-for type, range and consistency) or `free`. Keys with * have the same name in lm-evaluation-harness.
+[submission](../../../docs/leaderboard.md#what-is-checked): `recomputed` from command, data and scores, `recorded`
+(checked for type, range and consistency) or `free`. Keys with * have the same name in lm-evaluation-harness.
 """
 
 

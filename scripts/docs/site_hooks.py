@@ -89,12 +89,10 @@ def pages() -> dict[str, str]:
 
 def parity(text: str) -> str:
     """The page of comparisons with reference implementations, from its YAML file."""
-    lines = [
-        "# Parity",
-        "",
-        "This page compares each scorer, data loader and method with its [reference implementation]",
-    ]
-    lines[-1] += "(../../docs/evidence.md#reference-implementations)."
+    lines = ["# Comparison with reference implementations", ""]
+    lines.append("Every scorer, data loader and test-time method is tested against a reference implementation;")
+    lines.append("[Evidence](../../docs/evidence.md#reference-implementations) explains how. The last column lists")
+    lines.append("deliberate differences from the reference.")
     for section, rows in yaml.safe_load(text).items():
         cells = [(row["what"], row["reference"], row["difference"], row.get("deliberate", "-")) for row in rows]
         head = ("what", "reference", "largest difference", "deliberate differences")

@@ -115,10 +115,10 @@ def page() -> str:
     """The site's page of all named models."""
     return f"""# Named models
 
-Every model that a name of `--model` loads, with its repository, commit, file and licence; [models](models.md) explains
-how they are loaded. *Tried* says what the tests run, on small copies of the repositories with random weights: raw
-scores, one iteration of TTM where the model trains, then the same offline. `newest`: no commit is known; what was read
-is in the results.
+This page lists every model that `--model` accepts by name, with repository, commit, file and licence.
+[Models](models.md) explains how they are loaded. *Tried* states what the tests run on a small copy of the repository
+with random weights: raw scores, one iteration of TTM if the model can be trained, and both offline. `newest` means that
+no commit is known; results record the commit that was read.
 
 {models()}
 

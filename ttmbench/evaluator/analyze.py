@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench._util.console import warn
 from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
@@ -140,7 +140,7 @@ def _document(
         **content,
         "date": started.timestamp(),
         "deterministic": config.deterministic,
-        "packages": digests.packages() if packages is None else packages,
+        "packages": machine.packages() if packages is None else packages,
         "command": redact(command),
     }
     scrubbed: Record = scrub_values(document, secrets_of(config.model_args))
