@@ -78,9 +78,9 @@ ADDITIONS: dict[str, dict[str, tuple[str | None, str]]] = {
         "ttmbench/plugins/builtin.py": ('    ("folder", ', '    ("squares", "squares", "plain squares"),\n'),
     },
     "a named model": {
-        "model_adapters/catalog.py": (
-            "    # The models of the TTM paper",
-            '    _spec("tiny-too", "tiny_clip", "another name", {"training_seed": 0}),\n',
+        "model_adapters/named_models.json": (
+            '{"name": "siglip-b16", ',
+            '{"name": "tiny-too", "kind": "tiny_clip", "summary": "another", "model_args": {"training_seed": 0}},\n',
         )
     },
     "an export format": {
