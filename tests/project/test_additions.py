@@ -161,7 +161,7 @@ def test_one_of_each_is_added_where_the_table_says(copy):
     assert done.returncode == 0, done.stderr[-2000:]
     metrics, models, formats, table, exported = re.split(r"^\$ .*\n", done.stdout, flags=re.MULTILINE)[1:]
     assert re.search(r"^mean_margin .*own captions win on the whole", metrics, flags=re.MULTILINE)
-    assert re.search(r"^tiny-too .*another name", models, flags=re.MULTILINE)
+    assert re.search(r"^tiny-too .*another", models, flags=re.MULTILINE)
     assert "names" in formats.partition("--to")[2]
     assert re.search(r"squares .*\n?(.*\n)*.*mean_margin", table)
     assert exported == "model tiny-too\n"
