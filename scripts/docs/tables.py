@@ -131,7 +131,7 @@ no commit is known; results record the commit that was read.
 def models() -> str:
     """The Markdown table, one line a name that has weights."""
     rows = []
-    listed = {spec.name for spec in catalog.listed()}  # are in a table of their own
+    listed = {spec.name for spec in catalog.named("finetuned")}  # are in a table of their own
     specs = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
     specs = {name: spec for name, spec in specs.items() if name not in listed}
     for name, spec in sorted(specs.items()):
@@ -157,9 +157,9 @@ def models() -> str:
 
 
 def finetuned() -> str:
-    """The Markdown table, one line a name of ``named_models.json``."""
+    """The Markdown table, one line a finetuned model of ``named_models.json``."""
     rows = []
-    for spec in sorted(catalog.listed(), key=lambda spec: spec.name):
+    for spec in sorted(catalog.named("finetuned"), key=lambda spec: spec.name):
         card, arguments = spec.card, spec.model_args
         kind, commit = spec.target.partition(":")[0].rpartition(".")[2], str(arguments.get("revision", ""))
         cells = (

@@ -28,59 +28,44 @@ _PROMPTS = {
     "steps": "1 in the paper",
 }
 
-_of_ttm = partial(MethodSpec, scope="task", reset="never")
+_of_ttm = partial(
+    MethodSpec,
+    target="ttmbench.ttm.algorithm:adapt",
+    reference=_TTM,
+    needs=("gradients",),
+    scope="task",
+    reset="never",
+    assumes_matching=True,
+)
+_control = partial(_of_ttm, reference="", needs=("gradients", "random_labels"))
 
 METHODS: tuple[MethodSpec, ...] = (
-    _of_ttm(
-        "ttm",
-        "ttmbench.ttm.algorithm:adapt",
-        summary="Test-Time Matching: trains on the most confident matchings, iteratively",
-        reference=_TTM,
-        needs=("gradients",),
-        assumes_matching=True,
-    ),
+    _of_ttm("ttm", summary="Test-Time Matching: trains on the most confident matchings, iteratively"),
     _of_ttm(
         "simple_match",
-        "ttmbench.ttm.algorithm:overfit",
+        target="ttmbench.ttm.algorithm:overfit",
         summary="SimpleMatch's overfitting step: trains on the raw model's matchings of all groups",
-        reference=_TTM,
-        needs=("gradients",),
-        assumes_matching=True,
     ),
     _of_ttm(
         "oracle",
-        "ttmbench.ttm.algorithm:adapt",
         summary="upper bound: TTM with correct pseudo-labels only (uses labels)",
-        reference=_TTM,
         needs=("gradients", "labels"),
-        assumes_matching=True,
     ),
-    _of_ttm(
-        "placebo",
-        "ttmbench.ttm.algorithm:adapt",
-        summary="control: TTM with random matchings of the selected groups",
-        needs=("gradients", "random_labels"),
-        assumes_matching=True,
-    ),
-    _of_ttm(
-        "shuffle",
-        "ttmbench.ttm.algorithm:adapt",
-        summary="control: TTM with pseudo-labels swapped between selected groups",
-        needs=("gradients", "random_labels"),
-        assumes_matching=True,
-    ),
-    _of_ttm(
+    _control("placebo", summary="control: TTM with random matchings of the selected groups"),
+    _control("shuffle", summary="control: TTM with pseudo-labels swapped between selected groups"),
+    MethodSpec(
         "finetuned",
         "ttmbench.ttm.supervised:train",
         summary="a model finetuned on labelled groups with 'ttmbench finetune'",
         needs=("gradients", "labels"),
         scope="row",
+        reset="never",
     ),
-    _of_ttm(
+    _control(
         "selftrain",
-        "ttmbench.ttm.algorithm:adapt",
         summary="control: TTM with each image's best caption as pseudo-label, without matching",
         needs=("gradients",),
+        assumes_matching=False,
         settings={"pseudo_labels": "argmax"},
     ),
     MethodSpec(
