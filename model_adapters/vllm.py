@@ -67,7 +67,7 @@ def load(asked: VllmOptions) -> EngineModel:
     except ImportError as error:
         raise UsageError(f"vLLM cannot be imported ({error_line(error)}); pip install 'ttmbench[vllm]'") from None
     if asked.device == "cpu" and torch.cuda.is_available():
-        raise UsageError("vLLM computes where its build does, here on a GPU; leave --device out, or hide the GPUs")
+        raise UsageError("vLLM computes where its build does, here on a GPU; omit --device, or hide the GPUs")
     pretrained = find(asked)
     config, processor = load_config(pretrained), load_part(AutoProcessor, pretrained)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):

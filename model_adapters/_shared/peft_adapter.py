@@ -1,7 +1,7 @@
 """PEFT adapters (LoRA and others) on a model of transformers: found, applied, merged or kept apart.
 
 An adapter is a folder or a Hub repository with ``adapter_config.json`` and ``adapter_model.safetensors`` (or ``.bin``,
-read as tensors alone). It has to fit its base exactly: no tensor of it may be left over, and none may be missing.
+read as tensors alone). It has to match its base exactly: no tensor may be unused or missing.
 """
 
 from __future__ import annotations

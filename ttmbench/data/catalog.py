@@ -55,7 +55,7 @@ def is_named(registry: Registry, word: str) -> bool:
 def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskFile]:
     """Tasks by name, tag, glob or file as ``--tasks`` lists them: name -> task, each once, in the given order.
 
-    UsageError for a pattern that fits nothing, with near names, or a wrong file.
+    UsageError for a pattern that fits nothing, with similar names, or an invalid file.
     """
     chosen: dict[str, TaskFile] = {}
     for pattern in patterns:

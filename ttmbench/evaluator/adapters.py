@@ -247,11 +247,11 @@ def check_model(config: RunConfig, model: Capabilities, adapts: bool) -> None:
     """UsageError for a model that cannot be adapted as it was loaded, or not be measured on a second task."""
     reason = getattr(model.adapter, "untrainable", None)
     if adapts and isinstance(reason, str):
-        raise UsageError(f"model {config.model} cannot be adapted: {reason}; leave the test-time stage out")
+        raise UsageError(f"model {config.model} cannot be adapted: {reason}; omit the test-time stage")
     if config.ttm_also and model.stored_features is not None:
         raise UsageError(
             f"model {config.model} reads stored features of one task, so it cannot be measured on another; "
-            "leave --ttm_also out"
+            "omit --ttm_also"
         )
 
 
@@ -267,7 +267,7 @@ def as_adapter(model: object, processor: object, settings: dict[str, str | bool]
     Args:
         model: as a program gives it to `simple_evaluate`.
         processor: tokenizer and image processor of a model of transformers, or None.
-        settings: ``device`` (``auto`` is where the model is), ``dtype`` and ``compile``.
+        settings: ``device`` (``auto``: the model's device), ``dtype`` and ``compile``.
 
     Raises:
         UsageError: objects that do not belong together, or weights that are not float32.
@@ -296,7 +296,7 @@ def _of_open_clip(objects: list[object], processor: object, settings: dict[str, 
     if len(objects) != 3 or library_of(objects[0]) != "open_clip":
         raise UsageError(f"{how}, got ({', '.join(map(_kind, objects))})")
     if processor is not None:
-        raise UsageError(f"{how}, so leave processor out")
+        raise UsageError(f"{how}, so omit processor")
     model, preprocess, tokenizer = objects
     if library_of(tokenizer) != "open_clip":
         raise UsageError(f"{how}: the third must be open_clip.get_tokenizer(NAME), got {_kind(tokenizer)}")

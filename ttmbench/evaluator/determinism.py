@@ -76,7 +76,7 @@ def naming_what_cannot() -> Iterator[None]:
         if lacking:
             raise TtmbenchError(
                 f"torch has no deterministic version of {lacking['operation']} on this device, so this cannot be "
-                "computed with --deterministic; use --device cpu, or leave it out"
+                "computed with --deterministic; use --device cpu, or omit it"
             ) from error
         if WORKSPACE in detail and "deterministic" in detail.lower():
             raise TtmbenchError(

@@ -41,7 +41,7 @@ def check_methods(
         if key.partition(".")[0] not in config.methods:
             raise UsageError(
                 f"--method_args {key}: must be METHOD.KEY with a method of the run ({', '.join(config.methods)}); add "
-                "the method to --methods, or leave the setting out"
+                "the method to --methods, or omit the setting"
             )
     for name in config.methods:
         if registry.method(name).is_finetuning:

@@ -60,7 +60,7 @@ def rank_task(run: Run, task: TaskFile) -> Ranked:
             "which ranks by them"
         )
     if config.rerank and can.dual_encoder is not None:
-        raise UsageError(f"model {config.model} ranks all candidates itself; leave --rerank out")
+        raise UsageError(f"model {config.model} ranks all candidates itself; omit --rerank")
     if can.stored_features is not None:
         result = _from_features(run, spec)
     else:

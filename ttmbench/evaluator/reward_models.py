@@ -104,5 +104,5 @@ def _note(reward: str, is_student: bool, scored: Scored, raw: Scores) -> str:
     shown = ", ".join(
         f"{name.replace('_', ' ')} {100 * mean:.1f} %" for name, mean in means.items() if mean is not None
     )
-    whose = "the reward model is the model itself as it came" if is_student else "compare with the reward model itself"
+    whose = "the reward model is the original model itself" if is_student else "compare with the reward model itself"
     return f"reward={reward}: {whose}, which has {shown}"

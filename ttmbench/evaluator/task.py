@@ -271,7 +271,7 @@ class Methods:
         finetuning = finetuned(run.adapter)
         if savable is None:
             raise UsageError(
-                f"model {run.config.model} cannot be saved (it has no save_pretrained); leave --save_adapted out"
+                f"model {run.config.model} cannot be saved (it has no save_pretrained); omit --save_adapted"
             )
 
         root, is_method = Path(run.config.save_adapted or ""), name not in (TTM, SIMPLE_MATCH)

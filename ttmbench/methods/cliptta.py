@@ -34,7 +34,7 @@ def cliptta(
 ) -> Iterator[MethodStep]:
     """Soft contrastive adaptation (arXiv:2507.14312): several steps on each batch, scored after the last one.
 
-    With c_i the pseudo-caption of image i, chosen anew at each step, and L_ij = T v_i . t_{c_j} over the images of the
+    With c_i the pseudo-caption of image i, updated at each step, and L_ij = T v_i . t_{c_j} over the images of the
     batch: loss = (mean entropy of the rows of L + mean entropy of its columns) / 2 - beta_reg D, where D is the entropy
     of the mean answer of a group's images, averaged over groups. ``as_published_columns`` takes the rows twice, as the
     authors' code does. No memory. D is for groups with as many images as captions, whose mean answer is known to be

@@ -73,7 +73,7 @@ class FeatureTask(ScoreTask):
 
     Attributes:
         all_images, all_captions: of each distinct image and caption once, [distinct, d].
-        image_rows, caption_rows: which of them is where, int64 [groups, images] and [groups, captions].
+        image_rows, caption_rows: row of each among these, int64 [groups, images] and [groups, captions].
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
 WEIGHT = 2.5  # weight of the cosine in CLIPScore (arXiv:2104.08718)
 EPSILON = 1e-6  # of AdamW, as published
-SELF = "reward=self: the reward model is the model itself as it came; compare with its raw scores"
+SELF = "reward=self: the reward model is the original model itself; compare with its raw scores"
 
 Reward = Annotated[str, Field(min_length=1, description="self, or a model: NAME or NAME:KEY=VALUE|KEY=VALUE")]
 

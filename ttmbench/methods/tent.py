@@ -53,7 +53,7 @@ def tent(
             "all groups are in one batch, which is scored before the only update: the scores are the model's"
         )
     elif reset_every == 1:
-        task.notes.append("reset_every=1: each batch is scored by the model as it came, so the scores are the model's")
+        task.notes.append("reset_every=1: each batch is scored by the original model, so the scores are the model's")
     sgd = filter == "sar"
     optimizer = torch.optim.SGD(parameters, lr * images / 64, momentum=0.9) if sgd else torch.optim.Adam(parameters, lr)
     task.optimizer(optimizer)

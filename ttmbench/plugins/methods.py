@@ -1,4 +1,4 @@
-"""The test-time methods that ship, by name; each target is one file of `ttmbench.methods`."""
+"""The built-in test-time methods, by name; each target is one module of `ttmbench.methods`."""
 
 from __future__ import annotations
 

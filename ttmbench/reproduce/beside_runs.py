@@ -41,9 +41,9 @@ def published_numbers(names: Sequence[str]) -> list[Number]:
 
 
 def published_beside_runs(names: Sequence[str], registry: Registry | None = None) -> Published:
-    """What ``--published`` names (shipped tables, ``all``, a CSV of one's own), marked as published.
+    """The rows that ``--published`` names (built-in tables, ``all``, or your own CSV), marked as published.
 
-    Those of shipped tables have our names of tasks, metrics and registered models, the chance level, the number of
+    Rows of built-in tables have our names of tasks, metrics and registered models, the chance level, the number of
     groups, and a Wilson interval from value and number of groups. DataError naming file and line if a CSV is wrong.
     """
     if not names:

@@ -1,4 +1,4 @@
-"""Names of models and settings, by which every table tells runs apart.
+"""Names of models and settings, which distinguish runs in every table.
 
 A model is its fingerprint (weights, preprocessing, prompts, precision), whatever its folder and machine. A sweep's cell
 has the setting that its plan names; other runs are named by the arguments in which they differ.

@@ -123,7 +123,7 @@ def train(
 ) -> Iterator[tuple[EpochRecord, TrainingState]]:
     """Finetunes a model in place and yields every epoch with the state after it; the tensors change with the next one.
 
-    Caption i of a group is true for image i. The seed orders the pairs anew in every epoch, and seeds torch's own
+    Caption i of a group is true for image i. The seed shuffles the pairs in every epoch, and seeds torch's own
     draws. With ``resume``, the state of an earlier run with the same arguments, its epochs are not yielded again.
     DivergedError if the loss is NaN or infinite, TtmbenchError if memory is too small.
     """
