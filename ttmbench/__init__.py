@@ -1,8 +1,8 @@
-"""ttmbench: how well does a vision-language model compose, and what does it gain from test-time matching?
+"""ttmbench: evaluates vision-language models on compositional image-text matching, with Test-Time Matching (TTM).
 
-Importing this package loads nothing heavy; names below are imported when first used. They are what programs and
-plugins import, with the public modules (``types``, ``protocols``, ``errors``, ``config``, ``hookspecs``, ``metrics``,
-``matching``, ``chance``, ``schedules``, ``stats``, ``testing``); other modules may change at any time.
+The public API is the names below and the modules ``types``, ``protocols``, ``errors``, ``config``, ``hookspecs``,
+``metrics``, ``matching``, ``chance``, ``schedules``, ``stats`` and ``testing``; other modules may change at any time.
+Each name is imported when it is first used, so that importing the package loads no large library.
 """
 
 from __future__ import annotations
@@ -100,12 +100,7 @@ _HOME = {
     "data.availability": ("DataLocation", "DataNeed"),
     "data.memory": ("Task",),
     "errors": (
-        "AssertionNotMet",
-        "DataError",
-        "DivergedError",
-        "NotRestoredError",
-        "OutOfReachError",
-        "TtmbenchError",
+        *("AssertionNotMet", "DataError", "DivergedError", "NotRestoredError", "OutOfReachError", "TtmbenchError"),
         "UsageError",
     ),
     "evaluator.public_api": ("compare", "list_models", "list_tasks", "read_results", "score"),
@@ -115,28 +110,11 @@ _HOME = {
     "methods.features": ("FeatureTask", "ScoreTask"),
     "methods.task": ("MethodStep", "TrainingTask"),
     "protocols": (
-        *(
-            "Adapter",
-            "Augmentable",
-            "BeforeNormalization",
-            "Blind",
-            "Bounding",
-            "CaptionEmbeddings",
-            "ChoiceQuestion",
-            "ChoiceScorer",
-        ),
-        *("ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce", "MayRefuse"),
-        *("NoisePrior", "PairScorer", "PairTrainable"),
-        *(
-            "PreparedPairScorer",
-            "PreparesInThreads",
-            "Preparing",
-            "Reporting",
-            "Savable",
-            "ShowsFrames",
-            "StoredFeatures",
-        ),
-        *("Trainable", "TrainableInParts", "Truncating"),
+        *("Adapter", "Augmentable", "BeforeNormalization", "Blind", "Bounding", "CaptionEmbeddings", "ChoiceQuestion"),
+        *("ChoiceScorer", "ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce"),
+        *("MayRefuse", "NoisePrior", "PairScorer", "PairTrainable", "PreparedPairScorer", "PreparesInThreads"),
+        *("Preparing", "Reporting", "Savable", "ShowsFrames", "StoredFeatures", "Trainable", "TrainableInParts"),
+        "Truncating",
     ),
     "ttm.finetune": ("LabelledBatch",),
     "ttm.parts": ("Round",),

@@ -1,8 +1,8 @@
-"""Names in annotations of what would be slow to import: they stand for it, and import it when someone asks what it is.
+"""Lazy names for annotations whose modules are slow to import.
 
-Annotations are texts until `typing.get_type_hints` reads them. Then ``torch``, ``Image`` and ``Batch`` are the real
-ones. Arrays with axes are jaxtyping's where a program has imported it, else the arrays': to import it takes a fifth of
-the time in which a misspelt name is answered. Who has it check calls imported it before this package.
+Annotations are strings until `typing.get_type_hints` evaluates them; only then are torch and Pillow imported for
+``torch``, ``Image`` and ``Batch``. ``Float[np.ndarray, ...]`` is jaxtyping's type if the program has already imported
+jaxtyping, as test suites that check shapes do, else the plain array type: the import would slow down every command.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     """Prepared inputs: a tensor, tensors by name, or a list of anything, with one row per image or caption."""
 
     ImageLike: TypeAlias = Image | np.ndarray | str | os.PathLike[str]
-    """An image: of Pillow, uint8 [height, width, 3], or the path of a file."""
+    """An image: a Pillow image, an array uint8 [height, width, 3], or the path of a file."""
 else:
 
     class _Later:
-        """A module that is imported when something of it is asked for."""
+        """A module that is imported at its first attribute access."""
 
         def __init__(self, name: str) -> None:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):  # whoever looks at the names of a module asks for these
+            if name.startswith("__"):  # inspection of module globals reads these and must not trigger the import
                 raise AttributeError(name)
             return getattr(import_module(self._name), name)
 

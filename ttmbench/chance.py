@@ -2,9 +2,10 @@
 
 Proposition numbers are those of arXiv:2510.07632.
 
-Arguments are the numbers of images (m) and captions (k) of a group, and of captions that are true for each image (t, 1
-by default); results are fractions. An argument outside 1 <= m * t <= k is a ValueError, but for what is defined with
-more images than captions (t = 1): there it is the number of the group with the two exchanged.
+Arguments are the number of images (m) and captions (k) of a group, and the number of captions that are true for each
+image (t, 1 by default). Functions return a fraction, or None where the metric is undefined. They raise a ValueError
+unless 1 <= m * t <= k, except for metrics that are defined with more images than captions (t = 1): these return the
+chance level of the group with images and captions exchanged.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def image_accuracy(images: int, captions: int, true_captions: int = 1) -> float 
 
 
 def original_accuracy(images: int, captions: int, true_captions: int = 1) -> float:
-    """The first true caption of each image against the k - t captions that are not true for it: 1 / (k - t + 1)^m.
+    """The first of each image's true captions against the k - t captions that are not true for it: 1 / (k - t + 1)^m.
 
     >>> original_accuracy(1, 3, true_captions=2)
     0.5
@@ -130,17 +131,17 @@ def global_assignment_accuracy(images: int, captions: int, true_captions: int = 
 
 
 def _square_group_score(images: int, true_captions: int) -> Fraction:
-    """That text and image score both hold where all k = m t captions are true for some image.
+    """Chance that the text score and the image score both hold, where all k = m t captions are true for some image.
 
-    Any other pair (image j, caption c of image i) has to be below the score of c with its own image and below all
-    scores of j with its own captions. Given the true pairs in rising order, the others are independent, and each has
-    to be below the first of (c, all captions of j). With a_p of them below the p-th true pair, the n = m t true pairs
-    in this order have the chance
+    Any other pair (image j, caption c of image i) has to score below c with its own image and below j with each of its
+    own captions. Given the true pairs in rising order, the other pairs are independent, and each has to be below the
+    lowest of these true pairs. If a_p other pairs have the p-th true pair as their lowest, the chance of this order of
+    the n = m t true pairs is
 
         1/n! * E[prod_p U_(p)^a_p] = prod_p 1 / (p + a_1 + ... + a_p),
 
-    U_(p) being the order statistics of n uniform numbers. Orders are added up by what decides a_p: how many images
-    have none of their pairs among those before (``fresh``), and how many others are below by then (``below``).
+    where U_(p) are the order statistics of n uniform numbers. The sum over orders needs two counts, which determine
+    a_p: images with none of their pairs so far (``fresh``), and other pairs below so far (``below``).
     """
     pairs = images * true_captions
     ways = {(images, 0): Fraction(1)}

@@ -1,4 +1,4 @@
-"""Settings, checked once where they are made: of a run (command line, ``--config``, `simple_evaluate`), and of TTM."""
+"""Settings of a run (command line, ``--config``, `simple_evaluate`) and of TTM, validated on creation."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from ttmbench._util.option_values import (
     split_names,
     with_own_options,
 )
-from ttmbench._util.third_party_errors import describe as _describe  # its annotations are of pydantic
+from ttmbench._util.third_party_errors import describe as _describe  # pydantic evaluates these annotations
 from ttmbench.errors import UsageError
 from ttmbench.method_spec import PartKind
 
 DEFAULT_LEARNING_RATE = 1e-5
-AUTHORS_LEARNING_RATE = 4e-5  # what the authors' published code takes where nothing is said
+AUTHORS_LEARNING_RATE = 4e-5  # default of the authors' published code
 _WITHOUT_A_SOURCE = (
     f"{DEFAULT_LEARNING_RATE:g} is this package's default, {AUTHORS_LEARNING_RATE:g} that of the authors' code"
 )
@@ -44,31 +44,31 @@ NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"no available copy of the paper states its value legibly; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
 PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
-_UNSAID = ("train", "part_args", *PART_KINDS)  # in records, where they are the defaults
+_UNSAID = ("train", "part_args", *PART_KINDS)  # omitted from records while they have their default
 Settings = Mapping[str, Any]
 Arguments = dict[str, Any]
 """Option or argument -> value."""
 
 
 class TTMConfig(BaseModel):
-    """Hyperparameters of TTM; defaults are the paper's (section B.1 of arXiv:2510.07632) if it states them.
+    """Hyperparameters of TTM; defaults follow the paper (section B.1 of arXiv:2510.07632) where it gives them.
 
     Attributes:
-        iterations: T.
+        iterations: number of iterations, T.
         epochs: epochs in each iteration.
-        lr: learning rate at the start of the first iteration; None takes the model's default or 1e-5.
+        lr: learning rate at the start of the first iteration; None uses the model's default or 1e-5.
         lr_restart: factor on ``lr`` from one iteration to the next.
         lr_floor: end of the cosine inside an iteration, as a fraction of its start.
         weight_decay: of AdamW.
         betas: of AdamW.
-        batch_groups: groups in a batch; None takes 50, or 100 for groups with one image, and slightly more if a small
-            rest is left (`batch_units`).
+        batch_groups: groups in a batch; None means 50, or 100 for groups with one image, and slightly more if the last
+            batch would otherwise be small (`batch_units`).
         keep_optimizer_state: carry AdamW's state from one iteration to the next.
         schedule: name of a threshold schedule.
-        tau_start: tau_1; None or ``auto`` takes the margin that keeps ``coverage`` of the groups before any adaptation.
+        tau_start: tau_1; None or ``auto`` uses the margin that selects a fraction ``coverage`` of the groups.
         tau_end: tau_T.
-        coverage: fraction of groups that an automatic tau_1 keeps.
-        threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` keeps
+        coverage: fraction of groups that an automatic tau_1 selects.
+        threshold: ``absolute`` compares margins (global variant: pair scores) with tau_t in logits; ``share`` selects
             the top 1 - tau_t, with tau_1 and tau_T in [0, 1]; ``auto`` is absolute for groups, share for the global
             variant.
         ties: ``exclude`` never selects a tied pair of a global task, ``include`` may, as the authors' code does.
@@ -76,9 +76,9 @@ class TTMConfig(BaseModel):
         augment_scale: their enlargement in each direction.
         lr_note: source of ``lr``; printed with the results.
         train: which parameters are trained, as `ttmbench.ttm.parameters.select` names them.
-        part_args: kind of a part -> its own settings, each given as ``KIND.KEY``.
+        part_args: kind of a part -> settings of that part, each given as ``KIND.KEY``.
 
-    The others name its replaceable parts (`ttmbench.ttm.parts`).
+    The other attributes name TTM's replaceable parts (`ttmbench.ttm.parts`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,7 +118,7 @@ class TTMConfig(BaseModel):
 
     @property
     def other_parts(self) -> list[PartKind]:
-        """Kinds of parts that are not the defaults, or are given settings of their own."""
+        """Kinds of parts that differ from the default or have settings."""
         default = {kind: TTMConfig.model_fields[kind].default for kind in PART_KINDS}
         return [kind for kind in PART_KINDS if kind in self.part_args or getattr(self, kind) != default[kind]]
 
@@ -129,7 +129,7 @@ class TTMConfig(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> Arguments:
-        """Parts and ``train`` appear where they are not the defaults, with settings as they are given."""
+        """Omits parts and ``train`` that have their default; settings of parts appear as given."""
         fields = TTMConfig.model_fields
         dumped = {key: value for key, value in dump(self).items() if key not in _UNSAID or value != fields[key].default}
         of_parts = dumped.pop("part_args", {})
@@ -157,7 +157,7 @@ class TTMConfig(BaseModel):
         return self
 
     def by_share(self, is_global: bool) -> bool:
-        """Whether tau_t is a fraction to keep; UsageError if so and ``tau_start`` or ``tau_end`` is not in [0, 1]."""
+        """Whether tau_t is a fraction; UsageError if it is and ``tau_start`` or ``tau_end`` is outside [0, 1]."""
         shares = self.threshold == "share" or (self.threshold == "auto" and is_global)
         if shares:
             try:
@@ -191,17 +191,17 @@ class TTMConfig(BaseModel):
 
 
 def with_rate_note(preset: Settings) -> Arguments:
-    """A preset of a task file, with an ``lr_note`` if its learning rate is unknown (``lr: null``)."""
+    """Settings of a task file's preset, with an ``lr_note`` if its learning rate is unknown (``lr: null``)."""
     return {"lr_note": UNKNOWN_LEARNING_RATE, **preset} if preset.get("lr", 0) is None else dict(preset)
 
 
 class RunConfig(BaseModel):
-    """Settings of a run; names are those of the command line's options.
+    """Settings of a run, named like the options of the command line.
 
     Attributes:
         model: name of a registered model.
         model_args: its arguments.
-        model_name: in results; by default from the model arguments, else ``model``.
+        model_name: the model's name in results; by default from the model arguments, else ``model``.
         tasks: names, tags, globs or files.
         task_args: changes to the tasks' ``source`` (the data seed of rendered tasks: ``seed=3``).
         include_path: folders of further task files.
@@ -218,35 +218,35 @@ class RunConfig(BaseModel):
         ttm_also: other tasks on which each adapted model is evaluated too, compared with the original model.
         audit_labels: run TTM again with the captions of every group permuted, and fail if any selection differs.
         save_adapted: a new folder for adapted models.
-        rerank: in retrieval, for models that score pairs: ``model`` ranks all candidates, and the best ``k`` of each
-            query are ranked again; all else are that model's arguments.
+        rerank: for models that score pairs, in retrieval tasks: the model named by ``model`` ranks all candidates, and
+            the best ``k`` of each query are ranked again; all other keys are arguments of that model.
         seeds: of TTM and SimpleMatch; None is one seed, or four for ``paper``.
         limit: use the first groups only: a number, or below 1 a fraction of the task's groups, rounded up.
         samples: a JSON file listing the group ids to use.
         batch_size: images, captions or pairs scored at a time, reduced if memory runs out; changes no score. ``auto``
             (or ``auto:4``) starts large on an accelerator.
-        device: ``auto`` or torch's name; several, separated by commas, share the seeds and the pairs of a run.
-        dtype: compute dtype; weights and scores are fp32. ``tf32`` rounds the inputs of products on an NVIDIA GPU.
-            torch's names are accepted too.
+        device: ``auto`` or a torch device; seeds and pairs of a run are distributed over several, separated by commas.
+        dtype: compute dtype; weights and scores are fp32. ``tf32`` rounds the inputs of matrix products on an NVIDIA
+            GPU. torch's names are accepted too.
         compile: run the model through ``torch.compile``.
-        deterministic: the same bits every time on one machine: deterministic algorithms only, one thread, no TF32.
+        deterministic: bit-identical results on the same machine: deterministic algorithms only, one thread, no TF32.
         output_path: a folder, or a ``.json`` file.
         log_samples: also write one line per group.
         save_scores: also write the score arrays.
         use_cache: folder of cached raw scores, or ``off``; default: TTMBENCH_CACHE, else in the user's cache folder.
         offline: use local files only.
         data_dir: folder of data files; default: TTMBENCH_DATA, else in the user's cache folder.
-        overwrite: with an earlier run of the same command, ``failed`` runs what failed or is missing, ``missing`` skips
-            failures, ``always`` runs everything again, ``never`` refuses.
+        overwrite: if there is an earlier run of the same command, ``failed`` runs its failed and missing tasks,
+            ``missing`` only its missing tasks, ``always`` all tasks again, and ``never`` stops with an error.
         on_error: stop at the first failed task, or continue with the next.
         assertions: conditions on results, such as ``shapes_color.group_match,ttm>=0.8``.
         baseline: a results document of another run to compare with.
         track: experiment trackers.
-        track_args: their settings; ``wandb.mode`` is for one of them, ``project`` for all that have it.
-        energy: measure energy, and CO2 in this country (``FRA``; ``auto``: of the environment), with codecarbon.
+        track_args: settings of the trackers; ``wandb.mode`` applies to one tracker, ``project`` to all that accept it.
+        energy: measure energy with codecarbon, and CO2 for this country (``FRA``; ``auto``: from the environment).
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: Wilson's score interval, or a bootstrap over groups.
-        seed: of everything except TTM and SimpleMatch, and the first of ``seeds`` by default.
+        seed: random seed of everything except TTM and SimpleMatch; also the first of ``seeds`` by default.
         trust_remote_code: run code from a Hub repository.
     """
 
@@ -304,7 +304,7 @@ class RunConfig(BaseModel):
 
     @model_serializer(mode="wrap")
     def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without methods and energy, as configurations were before there were any: with the same digest."""
+        """Omits unused options that later versions added, so that the digest equals that of earlier versions."""
         later = ("methods", "method_args", "energy")
         return {key: value for key, value in dump(self).items() if value or key not in later}
 
@@ -330,7 +330,7 @@ class RunConfig(BaseModel):
 
     @property
     def own_columns(self) -> list[str]:
-        """Methods with options of their own (TTM and its variants) by the filters of their numbers, in their order."""
+        """Methods that have command-line options (TTM and its variants), by the filter of their numbers."""
         columns: dict[str, bool] = {"simple_match": self.simple_match, "ttm": self.ttm}
         for name in self.ttm_controls:
             columns[name] = True
@@ -339,7 +339,7 @@ class RunConfig(BaseModel):
 
     @property
     def arithmetic(self) -> object:
-        """The dtype of the model's arithmetic, which may be an argument of the model."""
+        """The compute dtype, which may be given as a model argument."""
         return self.model_args.get("dtype", self.dtype)
 
     @property
@@ -386,7 +386,7 @@ def make_run_config(settings: Settings, origin: str = "the run's settings") -> R
 
 
 def parse_pairs(text: str) -> Arguments:
-    """``k=v,k2=v2`` with numbers, true, false and none read as such.
+    """Parses ``k=v,k2=v2``, with numbers, true, false and none converted to Python values.
 
     >>> parse_pairs("lr=1e-4,epochs=5,keep_optimizer_state=true,schedule=cosine")
     {'lr': 0.0001, 'epochs': 5, 'keep_optimizer_state': True, 'schedule': 'cosine'}

@@ -1,4 +1,4 @@
-"""Everything a plugin can do. Built-ins enter by the same hooks; each has a test and a line in docs/hooks.md."""
+"""The hooks of a plugin; built-in models, tasks and methods use the same hooks (described in docs/hooks.md)."""
 
 from __future__ import annotations
 
@@ -27,57 +27,57 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def ttmbench_register_adapters() -> Iterable[AdapterSpec]:
-    """Model adapters, by name."""
+    """Returns model adapters: `AdapterSpec`s."""
     return ()
 
 
 @hookspec
 def ttmbench_register_task_dirs() -> Iterable[Traversable]:
-    """Folders of task YAMLs."""
+    """Returns folders of task files (YAML)."""
     return ()
 
 
 @hookspec
 def ttmbench_register_sources() -> Iterable[SourceSpec]:
-    """Readers of raw data into groups, by the ``kind`` that task files name."""
+    """Returns readers of raw data: `SourceSpec`s; ``kind`` is the key that task files use."""
     return ()
 
 
 @hookspec
 def ttmbench_register_metrics() -> Iterable[MetricSpec]:
-    """Metrics, by the name that task files list."""
+    """Returns metrics: `MetricSpec`s, which task files list by name."""
     return ()
 
 
 @hookspec
 def ttmbench_register_schedules() -> Iterable[ScheduleSpec]:
-    """Threshold schedules of TTM."""
+    """Returns threshold schedules of TTM: `ScheduleSpec`s."""
     return ()
 
 
 @hookspec
 def ttmbench_register_methods() -> Iterable[MethodSpec | MethodPart]:
-    """Test-time methods, by name, and parts of TTM, by kind and name."""
+    """Returns test-time methods (`MethodSpec`) and parts of TTM (`MethodPart`)."""
     return ()
 
 
 @hookspec
 def ttmbench_run_started(config: Mapping[str, Any]) -> None:
-    """A run begins; ``config`` is its configuration as the results file has it."""
+    """Called when a run begins; ``config`` is the run's configuration as in the results file."""
 
 
 @hookspec
 def ttmbench_task_scored(
     task: str, filter: str, results: Mapping[str, float | None], tracks: Mapping[str, Track]
 ) -> None:
-    """A task has metrics for a filter (``none``, ``simple_match``, ``ttm``); ``tracks`` says what each belongs to."""
+    """Called when a task has metrics for a filter (``none``, ``simple_match``, ``ttm``), each with its track."""
 
 
 @hookspec
 def ttmbench_iteration_finished(task: str, record: IterationRecord) -> None:
-    """TTM finished an iteration on a task."""
+    """Called after every iteration of TTM on a task."""
 
 
 @hookspec
 def ttmbench_run_finished(result: Mapping[str, Any], run_dir: Path | None) -> None:
-    """A run ended, well or not; ``result`` is the results document, ``run_dir`` where it was written, if it was."""
+    """Called when a run ends, also after errors, with the results document and its folder (None if not written)."""

@@ -1,10 +1,10 @@
-"""Which caption goes to which image: inside a group, and over a whole dataset.
+"""Best matchings of images and captions, inside a group or over a whole dataset, and their margins.
 
-Scores are logits; rows are images, columns are captions. A matching is injective: no caption is given twice. In groups
-with more images than captions each caption is given an image, none twice, and some images go without.
-Inside a group, ties are decided by the exact sums of the given numbers: rounding neither makes nor breaks one, and
-relabelling images or captions changes nothing. The global assignment, which sums hundreds of numbers, calls totals
-equal within 1e-12 of the scores' spread times the number of captions.
+Scores are logits; rows are images, columns are captions. A matching is injective: each image gets a different caption.
+With more images than captions, each caption gets a different image, and the remaining images get none.
+Inside a group, ties are found with exact sums: rounding neither creates nor removes a tie, and relabelling images or
+captions does not change the result. The global assignment sums hundreds of scores; totals that differ by less than
+1e-12 times the range of the scores times the number of captions count as tied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ttmbench._arrays.scores import as_floats, check_scores, count_matchings, fe
 from ttmbench.types import GlobalMatching, Matching
 
 MAX_INJECTIONS = 1_000_000
-_CHUNK = 4_000_000  # totals held at once, to bound memory for large groups
+_CHUNK = 4_000_000  # totals in memory at a time
 _LATEST: dict[bytes, GlobalMatching] = {}  # digest of scores -> their assignment, of the last scores alone
 _LATEST_LARGE: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}  # the same for large groups: best matchings, margins
 _MANY = 100_000  # matchings of a large group: 9 images and captions
@@ -60,7 +60,7 @@ def injections(images: int, captions: int, true_captions: int = 1) -> Int[np.nda
 
 
 def _sets(images: int, captions: Sequence[int], each: int) -> Iterator[tuple[int, ...]]:
-    """Every way to give ``each`` captions to each image."""
+    """All ways to give ``each`` captions to each image."""
     if images == 0:
         yield ()
         return
@@ -70,7 +70,7 @@ def _sets(images: int, captions: Sequence[int], each: int) -> Iterator[tuple[int
 
 
 def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1) -> Matching:
-    """Gives the images of every group the captions with the largest total score, and the margin of that choice.
+    """Finds the matching with the largest total score in every group, and its margin.
 
     The margin is the best total minus the second-best total over all injective matchings (Algorithm 1, line 5 of
     arXiv:2510.07632); it needs no label.
@@ -80,8 +80,9 @@ def match_groups(scores: Real[np.ndarray, "groups images captions"], true_captio
         true_captions: how many captions are true for each image, and given to it; 1 with more images than captions.
 
     Returns:
-        Matching with captions [groups, images] (with several true captions [groups, images, true], in rising order;
-        -1 for an image that is given none), margin [groups] in logits, tie [groups].
+        Matching: captions [groups, images] (with several true captions [groups, images, true], in rising order; -1 for
+            an
+        image without a caption), margin [groups] in logits, tie [groups].
 
     Raises:
         ValueError: wrong shape, or a score that is not finite (the group is named).
@@ -119,7 +120,7 @@ def _best_of(
 def _best_of_large(
     scores: Float[np.ndarray, "groups images captions"], true_captions: int
 ) -> tuple[Int[np.ndarray, " groups"], Float[np.ndarray, " groups"]]:
-    """As `_best_of`, for the last scores from memory: a metric, its ties and the samples need the same of them.
+    """Like `_best_of`, but caches the last results: a metric, its ties and the sample log need the same matchings.
 
     500 groups of 9x9 have 181 million matchings, which take some ten seconds, so a raw run of them takes a third.
     """
@@ -139,7 +140,7 @@ def oracle_margin(
 ) -> Float[np.ndarray, " groups"]:
     """Total of the true matching minus the best other total: positive exactly where the group match is correct.
 
-    It reads the labels (caption i is true for image i), so it serves diagnostics only.
+    It uses labels (caption i is true for image i), so it is for diagnostics only.
 
     Arguments and errors are those of `match_groups`; returns logits, float [groups].
 
@@ -158,8 +159,8 @@ def oracle_margin(
 def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int = 1) -> GlobalMatching:
     """Assigns a caption to every image so that the total score of all pairs is largest (Eq. 2).
 
-    An image is tied where another assignment with the same total gives it another caption: exactly where its edge lies
-    on a cycle of edges with zero reduced cost, found from the potentials of the optimum.
+    An image is tied if another assignment with the same total gives it another caption. These are the images whose edge
+    lies on a cycle of edges with zero reduced cost, computed from the potentials of the optimum.
 
     The last result is cached by the content of the scores, since a metric and its ties need the same one.
 
@@ -168,8 +169,9 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
         true_captions: how many captions each image is given.
 
     Returns:
-        GlobalMatching with captions, scores and tie, each [images], not to be written to; with several true captions
-        the first two are [images, true], captions in rising order.
+        GlobalMatching: captions, scores (logits) and tie, each [images], read-only; with several true captions the
+            first
+        two are [images, true], captions in rising order.
 
     Raises:
         ValueError: wrong shape, or a score that is not finite.
@@ -192,7 +194,7 @@ def match_global(scores: Real[np.ndarray, "images captions"], true_captions: int
     key = content.digest()
     matching = _LATEST.get(key)
     if matching is None:
-        from ttmbench._arrays.assignment import assign  # loads half of scipy, which groups do without
+        from ttmbench._arrays.assignment import assign  # slow to import, and not needed inside groups
 
         matching = assign(scores, true_captions)
         _LATEST.clear()
@@ -232,7 +234,7 @@ def _best_and_margin(
 def _exact_best_and_margin(
     scores: Float[np.ndarray, "images captions"], table: Int[np.ndarray, "injections images_true"]
 ) -> tuple[int, Fraction]:
-    """The first of the matchings with the largest exact total, and its lead over the best of the others.
+    """The first of the matchings with the largest exact total, and its lead over the best other matching.
 
     Floats, as multiples of a power of two, are cut into limbs of 32 bits, so that int64 totals are exact.
     """

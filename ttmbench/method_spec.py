@@ -1,4 +1,4 @@
-"""What a plugin registers of a test-time method, and of a part of TTM; `ttmbench.types` has these names too."""
+"""Specifications of test-time methods and of parts of TTM, for plugins; import them from `ttmbench.types`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ only built-ins may."""
 
 
 def scores_use_matching(assumes_matching: bool, needs: Collection[str]) -> bool:
-    """Whether a method's scores of single pairs hold what a matching knows: it assumes one, and trains nothing.
+    """Whether a method's scores use the matching assumption without training.
 
-    Then SimpleMatch is its fair baseline in every metric; for other methods it is the same metric of the model as it
-    is. A trained model scores pairs one by one, whatever it was trained on.
+    SimpleMatch is then the fair baseline in every metric; for other methods the baseline is the same metric of the raw
+    model. A trained model scores each pair separately, so training on matchings does not count.
 
     >>> scores_use_matching(True, ("scores",)), scores_use_matching(True, ("gradients",))
     (True, False)
@@ -40,25 +40,25 @@ class MethodSpec:
     """A test-time method by name.
 
     Attributes:
-        name: as ``--methods`` takes it, and the filter of its numbers (``group_match,NAME``); letters, digits, ``_``.
+        name: value of ``--methods``, and the filter of its numbers (``group_match,NAME``); letters, digits, ``_``.
         target: ``"module:callable"``, imported when the method is used. Called with the task, and its settings as
             keywords; their annotations say which values are allowed, their defaults are the method's. With
             ``gradients`` among its needs it is a generator of `ttmbench.methods.task.MethodStep`; otherwise it returns
             the new scores, a tensor [groups, images, captions].
         summary: one line for ``ttmbench ls methods``.
-        reference: of the paper, such as ``arXiv:2006.10726``.
-        needs: what it uses; decides what it gets: a `ScoreTask`, a `FeatureTask`, or with gradients a `TrainingTask`.
-            ``labels`` and ``random_labels`` are for built-in methods only.
-        scope: what an answer depends on: the ``row`` of one image, its ``group``, a ``batch`` of groups, the ``stream``
-            of groups so far, or the whole ``task``.
+        reference: the paper, such as ``arXiv:2006.10726``.
+        needs: inputs that it uses. They determine the type of its task: `ScoreTask`, `FeatureTask`, or with gradients
+            `TrainingTask`. ``labels`` and ``random_labels`` are for built-in methods only.
+        scope: what the scores of an image depend on: the ``row`` of one image, its ``group``, a ``batch`` of groups,
+            the ``stream`` of groups so far, or the whole ``task``.
         reset: when the model is restored: before each ``group``, each ``batch``, or ``never``; None if nothing is
             trained.
-        settings: arguments in place of the target's defaults; ``--method_args NAME.KEY=VALUE`` overrides them.
-        sources: argument -> where its value is from.
+        settings: values that replace the target's defaults; ``--method_args NAME.KEY=VALUE`` overrides them.
+        sources: setting -> source of its value (paper or code).
         order_dependent: whether the order of the groups changes its scores.
-        assumes_matching: whether it uses that each caption belongs to one image of its group.
+        assumes_matching: whether it assumes that each caption belongs to one image of its group.
         scores_before_update: whether a group is scored before it is trained on.
-        gives_logits: whether its scores are logits, so that their calibration means something.
+        gives_logits: whether its scores are logits, so that calibration metrics apply.
     """
 
     name: str
@@ -77,7 +77,7 @@ class MethodSpec:
 
     @property
     def declared(self) -> dict[str, Any]:
-        """What its record in results has of this registration."""
+        """The fields of this specification that its record in results contains."""
         return {
             "reference": self.reference,
             "needs": list(self.needs),
@@ -90,12 +90,12 @@ class MethodSpec:
 
     @property
     def is_ttm(self) -> bool:
-        """Whether it is TTM, with settings of its own."""
+        """Whether it runs TTM, possibly with other settings."""
         return self.target.startswith("ttmbench.ttm.algorithm:")
 
     @property
     def is_finetuning(self) -> bool:
-        """Whether it trains on labels before a test: by a command of its own, whose weights are then a model."""
+        """Whether it is supervised finetuning before the test, run by ``ttmbench finetune``."""
         return "labels" in self.needs and not self.is_ttm
 
     @property
@@ -105,22 +105,22 @@ class MethodSpec:
 
     @property
     def leaves_model(self) -> bool:
-        """Whether a trained model is left, which can be saved, and measured on other tasks."""
+        """Whether it ends with a trained model, which can be saved and evaluated on other tasks."""
         return self.trains and self.reset == "never"
 
     @property
     def is_random(self) -> bool:
-        """Whether seeds give different scores."""
+        """Whether its scores depend on the seed."""
         return self.trains or "views" in self.needs
 
     @property
     def uses_matching(self) -> bool:
-        """As `scores_use_matching`."""
+        """See `scores_use_matching`."""
         return scores_use_matching(self.assumes_matching, self.needs)
 
     @property
     def track(self) -> Literal["matching", "test_time", "supervised", "oracle"] | None:
-        """The track of its numbers: ``matching`` if captions compete and nothing is trained; None of controls."""
+        """Leaderboard track of its numbers: ``matching`` if it uses a matching without training; None for controls."""
         if "random_labels" in self.needs:
             return None
         if "labels" in self.needs:
@@ -129,12 +129,12 @@ class MethodSpec:
 
     @property
     def takes_features(self) -> bool:
-        """Whether it needs a dual encoder's features, and not scores alone."""
+        """Whether it needs the features of a dual encoder, not only scores."""
         return any(need not in ("scores", "labels", "random_labels") for need in self.needs)
 
 
 PartKind = Literal["selection", "pseudo_labels", "loss", "optimizer", "lr_schedule", "stopping", "teacher"]
-"""The parts of TTM that can be replaced, each by the setting of this name."""
+"""Names of the settings that replace a part of TTM."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ class MethodPart:
     """A part of TTM by name.
 
     Attributes:
-        kind: which part it replaces; says what the target is called with (`ttmbench.ttm.parts`).
-        name: as ``--ttm_args KIND=NAME`` takes it.
-        target: ``"module:callable"``, imported when the part is used. Its arguments by name are settings, which
-            ``--ttm_args KIND.KEY=VALUE`` gives; their annotations say which values are allowed.
+        kind: part that it replaces; defines the arguments of the target (`ttmbench.ttm.parts`).
+        name: value of ``--ttm_args KIND=NAME``.
+        target: ``"module:callable"``, imported when the part is used. Its keyword arguments are settings
+            (``--ttm_args KIND.KEY=VALUE``), and their annotations give the allowed values.
         summary: one line for lists.
     """
 

@@ -1,16 +1,17 @@
 """Metrics of a score array. Caption i is true for image i; every comparison is strict, so a tie is never correct.
 
-The one exception says so in its name: `text_score_ties_right` is a published rule, to be stated beside the strict one.
-Equation and section numbers are those of arXiv:2510.07632.
+`text_score_ties_right` alone counts a tie as correct: a published rule, to be reported with the strict text score.
+Equation and section numbers of TTM refer to arXiv:2510.07632.
 
-All functions take ``scores``, finite logits [groups, images, captions], and ``true_captions``, how many captions t are
-true for each image (`ttmbench.types.GroupShape`): with t > 1, the own captions of image i are columns i t to
-(i + 1) t - 1, and each of them has to be better than every other caption. They return one value per group, bool unless
-stated; a wrong shape or a score that is not finite is a ValueError. ``*_ties`` are the groups in which a comparison
-that the metric makes is an equality.
+All functions take ``scores``, finite logits [groups, images, captions], and ``true_captions``, the number t of captions
+that are true for each image (`ttmbench.types.GroupShape`). With t > 1, columns i t to (i + 1) t - 1 are the captions
+of image i, and each of them has to score higher than every other caption. Functions return one value per group, bool
+unless the docstring says otherwise, and raise a ValueError for a wrong shape or a score that is not finite. A
+``*_ties`` function returns the groups in which a comparison of the metric is an equality.
 
-With more images than captions some images have no caption: what asks an image for its own is undefined (a ValueError),
-and captions choose among images: the image score, the group score and the group match, all with t = 1.
+With more images than captions, some images have no caption. Metrics in which an image selects a caption are then
+undefined (a ValueError); defined are the image score, the group score and the group match, where each caption selects
+an image (t = 1).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ttmbench.types import MetricSpec
 def text_score(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """Every image prefers its own caption: s[i,i] > max of s[i,j] over j != i, for all i (Winoground, Eq. 1 there).
+    """Every image scores its own caption highest: s[i,i] > max of s[i,j] over j != i, for all i (Winoground, Eq. 1).
 
     >>> text_score(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]]])).tolist()
     [True, False]
@@ -61,10 +62,10 @@ def text_score_ties(
 def text_score_ties_right(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """As `text_score`, but an equality counts as correct: s[i,i] >= max of s[i,j] over j != i, for all i.
+    """Like text_score, but an equality counts as correct: s[i,i] >= max of s[i,j] over j != i, for all i.
 
-    This is what an argmax gives that takes the first of equals where the true caption is the first, as the published
-    numbers of ARO's order tasks do. By it a constant scorer is always correct: report it beside the text score only.
+    ARO's published order tasks follow this rule: the correct caption is the first, and an argmax returns the first of
+    equal scores. A constant scorer is then always correct, so report this metric together with the text score only.
 
     >>> text_score_ties_right(np.array([[[2., 1.]], [[1., 1.]], [[1., 2.]]])).tolist()
     [True, True, False]
@@ -76,9 +77,9 @@ def text_score_ties_right(
 def image_score(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """Every caption prefers its own image: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2 there).
+    """Every caption scores its own image highest: s[i,i] > max of s[j,i] over j != i, for all i (Winoground, Eq. 2).
 
-    One image per group is a ValueError: there is nothing to prefer.
+    Raises a ValueError for groups of one image, which leave nothing to choose from.
 
     >>> image_score(np.array([[[2., 1.], [3., 4.]], [[3., 1.], [2., 4.]]])).tolist()
     [False, True]
@@ -98,9 +99,9 @@ def image_score_ties(
 def group_score(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """Square groups: text score and image score both hold (Eq. 1). Rectangular groups: rows only (section A.2).
+    """Square groups: text and image score both hold (TTM, Eq. 1). Others: rows only (TTM, section A.2).
 
-    With more images than captions columns only, as the section has it with the two exchanged.
+    With more images than captions: columns only (section A.2 with images and captions exchanged).
 
     >>> group_score(np.array([[[3., 1.], [2., 4.]], [[2., 1.], [3., 4.]]])).tolist()
     [True, False]
@@ -126,7 +127,7 @@ def group_score_ties(
 def group_match(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """The true matching beats every other one in total score, strictly (section 3.1; injective matchings: A.2).
+    """The sum of s[i,i] is larger than that of every other injective matching (TTM, sections 3.1 and A.2).
 
     >>> group_match(np.array([[[2., 1.], [3., 4.]], [[1., 1.], [1., 1.]], [[1., 9.], [9., 1.]]])).tolist()
     [True, False, False]
@@ -147,7 +148,7 @@ def group_match_ties(
 def individual_match(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Float[np.ndarray, " groups"]:
-    """Fraction of a group's images whose own caption is the strict maximum of their row (Fig. 4 left).
+    """Fraction of a group's images whose own caption is the strict maximum of their row (TTM, Fig. 4 left).
 
     Returns fractions, float [groups].
 
@@ -161,9 +162,10 @@ def individual_match(
 def image_accuracy(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Float[np.ndarray, " groups"]:
-    """Fraction of a group's captions whose own image is the strict maximum of their column: single queries (SPEC).
+    """Fraction of a group's captions whose own image is the strict maximum of their column (arXiv:2312.00081).
 
-    Captions that are true for no image have none. Returns fractions, float [groups]; ValueError for one image.
+    Distractors are not counted. Returns fractions, float [groups]; ValueError for groups of
+    one image.
 
     >>> image_accuracy(np.array([[[2., 1.], [4., 3.]]])).tolist()
     [0.5]
@@ -177,14 +179,14 @@ def global_assignment_accuracy(
     truth: Int[np.ndarray, "images ..."] | None = None,
     true_captions: int = 1,
 ) -> Bool[np.ndarray, " images"]:
-    """Images that the best single assignment over all images and captions gives their own captions (Eq. 2).
+    """Whether the best assignment over all images and captions gives an image its captions (TTM, Eq. 2).
 
     An image counts only if every assignment with the best total agrees on its captions.
 
     Args:
         scores: logits [images, captions], images <= captions.
         truth: index of each image's own caption, or captions; by default caption i for image i.
-        true_captions: that are true for each image, and given to it.
+        true_captions: how many captions are true for each image, and assigned to it.
 
     Returns:
         bool [images]; the metric is its mean.
@@ -217,18 +219,18 @@ def _always(images: int, captions: int, true_captions: int = 1) -> bool:
 _metric = partial(MetricSpec, several_true="defined")
 _metric_of_several = partial(MetricSpec, several_true="only")
 METRICS = (
-    _metric("text_score", text_score, "every image prefers its own caption", text_score_ties, chance.text_score),
+    _metric("text_score", text_score, "every image scores its own caption highest", text_score_ties, chance.text_score),
     _metric(
         "text_score_ties_right",
         text_score_ties_right,
-        "as the text score, but ties count as correct: the published rule of ARO's order tasks and others",
+        "text_score with ties counted as correct: the published rule of ARO's order tasks and others",
         text_score_ties,
         chance.text_score,
     ),
     _metric(
         "image_score",
         image_score,
-        "every caption prefers its own image",
+        "every caption scores its own image highest",
         image_score_ties,
         chance.image_score,
         defined=lambda images, captions, true_captions=1: images > 1,
@@ -236,7 +238,7 @@ METRICS = (
     _metric(
         "group_score",
         group_score,
-        "text and image score both hold (rectangular groups: what the fewer side prefers)",
+        "text_score and image_score both hold; if not square, that of the side with fewer items",
         group_score_ties,
         chance.group_score,
         defined=_always,
@@ -244,7 +246,7 @@ METRICS = (
     _metric(
         "group_match",
         group_match,
-        "the true matching has the largest total score (SimpleMatch)",
+        "the correct matching has the highest total score (SimpleMatch)",
         group_match_ties,
         chance.group_match,
         track="matching",
@@ -253,21 +255,21 @@ METRICS = (
     _metric(
         "individual_match",
         individual_match,
-        "fraction of images whose own caption is their best",
+        "fraction of images that score their own caption highest",
         text_score_ties,
         chance.individual_match,
     ),
     _metric(
         "text_accuracy",
         individual_match,
-        "fraction of images whose own caption is their best: the individual match by its name for single queries",
+        "individual_match by its name for single queries",
         text_score_ties,
         chance.individual_match,
     ),
     _metric(
         "image_accuracy",
         image_accuracy,
-        "fraction of captions whose own image is their best",
+        "fraction of captions that score their own image highest",
         image_score_ties,
         chance.image_accuracy,
         defined=lambda images, captions, true_captions=1: images > 1,
@@ -275,7 +277,7 @@ METRICS = (
     _metric(
         "global_assignment_accuracy",
         global_assignment_accuracy,
-        "fraction of images that one assignment over all pairs gives their own caption",
+        "fraction of images that the best assignment over the whole task gives their own caption",
         global_assignment_ties,
         chance.global_assignment_accuracy,
         scope="global",
@@ -284,21 +286,21 @@ METRICS = (
     _metric_of_several(
         "original_accuracy",
         original_accuracy,
-        "the first of several true captions beats every wrong one",
+        "the first of several correct captions scores above every incorrect one",
         original_accuracy_ties,
         chance.original_accuracy,
     ),
     _metric_of_several(
         "augmented_accuracy",
         text_score,
-        "all of several true captions beat every wrong one: the text score by its name in hard positives",
+        "all correct captions score above every incorrect one (text_score, as Hard Positives names it)",
         text_score_ties,
         chance.text_score,
     ),
     _metric_of_several(
         "brittleness",
         brittleness,
-        "fraction of images with a wrong caption between two true ones; lower is better",
+        "fraction of images with an incorrect caption between two correct ones; lower is better",
         brittleness_ties,
         chance.brittleness,
         higher_is_better=False,
@@ -306,7 +308,7 @@ METRICS = (
     _metric_of_several(
         "text_only_score",
         text_only_score,
-        "true captions are more alike than any is to a wrong one; no image is looked at (SugarCrepe++'s TOT)",
+        "correct captions are closer to each other than to an incorrect one; text only (TOT of SugarCrepe++)",
         text_only_ties,
         chance.text_only_score,
         defined=lambda images, captions, true_captions=1: images == 1,

@@ -1,8 +1,9 @@
-"""The interfaces of a model adapter, each found by its methods. An adapter knows its model, never a task.
+"""The interfaces of a model adapter; ttmbench finds out which ones an adapter implements from its methods.
 
 Implement `PairScorer` (one method) or `DualEncoder`. TTM can adapt a `DualEncoder` that is `Trainable`, and a
 `PreparedPairScorer` that is `PairTrainable`. `ChoiceScorer` is for models that answer in words and give no score;
-`ManyAtOnce`, `MayRefuse`, `Bounding` and `Reporting` are for models behind a server. The others are optional.
+`ManyAtOnce`, `MayRefuse`, `Bounding` and `Reporting` are for models behind a server. The others are optional. An
+adapter contains nothing that is specific to a task.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ttmbench._annotations import Image, torch
 
 @runtime_checkable
 class Adapter(Protocol):
-    """An adapter that states which model it is."""
+    """A model adapter: everything that has a fingerprint."""
 
     def fingerprint(self) -> Mapping[str, Any] | str:
         """Everything that changes a score: weights digest or API model id, preprocessing, dtype, prompt."""
 
 
 class Preparing(Protocol):
-    """A model whose inputs are prepared once each."""
+    """A model that prepares each image and caption once."""
 
     def prepare_images(self, images: Sequence[Image]) -> Batch:
         """Preprocesses upright RGB images, once each. Returns one row per image, on the CPU."""
@@ -43,7 +44,7 @@ class Learning(Protocol):
         """The parameters that adaptation trains."""
 
     def state_dict(self) -> Mapping[str, torch.Tensor]:
-        """Everything that training changes."""
+        """All tensors that training changes, by name."""
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> Any:
         """Restores a state that ``state_dict`` returned."""
@@ -59,13 +60,13 @@ class PairScorer(Protocol):
 
 @runtime_checkable
 class PreparedPairScorer(Preparing, PairScorer, Protocol):
-    """A pair scorer whose images are preprocessed and encoded once each, for any number of captions."""
+    """A pair scorer that preprocesses and encodes each image once, for any number of captions."""
 
     def encode_images(self, prepared: Batch) -> Batch:
         """Encodes prepared images for scoring, once per image and pass. Returns one row per image."""
 
     def score_prepared(self, images: Batch, captions: Batch) -> np.ndarray:
-        """Scores encoded image i with prepared caption i; float32 [pairs] as ``score_pairs`` gives them."""
+        """Scores encoded image i with prepared caption i: float32 [pairs], in the same unit as ``score_pairs``."""
 
 
 @runtime_checkable
@@ -92,7 +93,7 @@ class Trainable(Learning, Protocol):
 
 @runtime_checkable
 class TrainableInParts(Trainable, Protocol):
-    """A `Trainable` with its loss as a function of features, so that a batch need not be in memory at once.
+    """A `Trainable` whose loss is a function of features, so that a batch can be processed in parts.
 
     ``matching_loss(images, captions)`` equals ``loss_of(train_images(images), train_captions(captions))``.
     """
@@ -130,17 +131,17 @@ class PairTrainable(Learning, Protocol):
 
 @runtime_checkable
 class BeforeNormalization(Protocol):
-    """A dual encoder whose image features can be had before they are normalised, to pool those of a video's frames."""
+    """A dual encoder that also returns image features before normalisation, to pool the frames of a video."""
 
     def features_before_normalization(self, prepared: Batch, training: bool) -> torch.Tensor:
-        """Features [images, d] whose directions ``encode_images`` or, with ``training``, ``train_images`` returns."""
+        """Features [images, d]; normalised, they equal ``encode_images`` or, with ``training``, ``train_images``."""
 
 
 @runtime_checkable
 class ShowsFrames(Protocol):
-    """A pair scorer that can be shown the frames of a video as the images of one turn.
+    """A pair scorer that accepts the frames of a video as several images of one turn.
 
-    It is given a video as one image, which `ttmbench._util.images.frames_of` divides into ``frames``; 1 for images.
+    It receives a video as one image, which `ttmbench._util.images.frames_of` divides into ``frames``; 1 for images.
     """
 
     frames: int
@@ -164,12 +165,12 @@ class Debiasable(Protocol):
 
 @runtime_checkable
 class NoisePrior(Debiasable, Protocol):
-    """A `Debiasable` whose P(t) is a mean over so many noise images; None takes the task's number."""
+    """A `Debiasable` whose P(t) is a mean over this many noise images; None uses the task's number."""
 
     noise_images: int | None
 
     def log_priors(self, captions: Sequence[str], noise_images: int | None = None) -> np.ndarray:
-        """As in `Debiasable`, from this many noise images."""
+        """Log P(t) of captions, float32 [captions], estimated from this many noise images."""
 
 
 @runtime_checkable
@@ -181,7 +182,7 @@ class Blind(Protocol):
 
 @runtime_checkable
 class Truncating(Protocol):
-    """A model that truncates captions to a bounded number of tokens."""
+    """A model that truncates captions to a maximum number of tokens."""
 
     def truncated(self, captions: Sequence[str]) -> Sequence[bool]:
         """Whether each of these captions is truncated; called once for every distinct caption of a task."""
@@ -189,10 +190,10 @@ class Truncating(Protocol):
 
 @runtime_checkable
 class LimitedVocabulary(Protocol):
-    """A model whose tokenizer may not know a word."""
+    """A model whose tokenizer has a limited vocabulary."""
 
     def has_unknown_words(self, captions: Sequence[str]) -> Sequence[bool]:
-        """Whether each of these captions has a word that is replaced by the token for unknown words."""
+        """Whether each of these captions has a word that the tokenizer replaces by its unknown-word token."""
 
 
 @runtime_checkable
@@ -201,21 +202,21 @@ class CaptionEmbeddings(Protocol):
 
     @property
     def caption_width(self) -> int | None:
-        """Dimension of a token's embedding; None if this model's cannot be shifted."""
+        """Dimension of a token's embedding; None if the token embeddings of this model cannot be shifted."""
 
     def encode_shifted_captions(self, prepared: Batch, shift: torch.Tensor) -> torch.Tensor:
-        """As ``encode_captions``, with ``shift`` [k, width] added to the embeddings of each caption's first k tokens.
+        """Like ``encode_captions``, with ``shift`` [k, width] added to the embeddings of each caption's first k tokens.
 
-        What the tokenizer puts before and after a caption is not counted, so shorter captions use less of it. It has a
-        gradient where gradients are enabled. A shift of zeros changes no bit.
+        Special tokens before and after a caption are not counted; captions shorter than k tokens use the first rows of
+        the shift only. Gradients flow to the shift where they are enabled. A shift of zeros does not change a bit.
         """
 
 
 @runtime_checkable
 class PreparesInThreads(Protocol):
-    """A model whose class says whether ``prepare_images`` may run in several threads at once, beside the model.
+    """A model whose class declares whether ``prepare_images`` may run in several threads while the model computes.
 
-    Otherwise one thread calls the adapter, and others decode.
+    Otherwise one thread calls the adapter, and other threads only decode images.
     """
 
     prepares_in_threads: bool
@@ -223,10 +224,10 @@ class PreparesInThreads(Protocol):
 
 @runtime_checkable
 class Augmentable(Protocol):
-    """A model that can train on random crops of enlarged images (section B.1)."""
+    """A model that can train on random crops of enlarged images (section B.1 of arXiv:2510.07632)."""
 
     def prepare_enlarged(self, images: Sequence[Image], scale: float) -> Batch:
-        """As ``prepare_images``, ``scale`` times as large in each direction and uncropped; uint8 saves memory.
+        """Like ``prepare_images``, but ``scale`` times as large in each direction and uncropped; uint8 saves memory.
 
         Returns one row per image, on the CPU; rows of different sizes as a list.
         """
@@ -254,7 +255,7 @@ class Savable(Protocol):
 
 @runtime_checkable
 class StoredFeatures(Protocol):
-    """A dual encoder on precomputed embeddings: it needs no images and no captions."""
+    """A dual encoder on precomputed embeddings, which reads neither images nor captions."""
 
     def stored_images(self) -> Batch:
         """One row per image, group by group."""
@@ -269,8 +270,9 @@ class ChoiceQuestion:
 
     Attributes:
         prompt: the whole text, options included.
-        images: in the order in which the prompt counts them.
-        options: a short answer for each, in the prompt's order, for models that write nothing else.
+        images: the images, in the order in which the prompt refers to them.
+        options: a short answer for each option, in the prompt's order, for models that are constrained to these
+            answers.
     """
 
     prompt: str
@@ -283,7 +285,7 @@ class ChoiceStyle:
     """The form of a model's questions; see `ttmbench.scoring.forced_choice.ask`.
 
     Attributes:
-        order: of the options: random, or both orders, where both answers must be correct.
+        order: order of the options: random, or both orders, in which case both answers must be correct.
         side_by_side: join the two images of a question into one, for models that take one.
     """
 
@@ -293,19 +295,19 @@ class ChoiceStyle:
 
 @runtime_checkable
 class ChoiceScorer(Protocol):
-    """A model that answers forced choices in words: it has no scores, so it gets no matching metrics."""
+    """A model that answers forced choices in words; it has no scores, so matching metrics are undefined for it."""
 
     choice_style: ChoiceStyle
 
     def answer(self, questions: Sequence[ChoiceQuestion]) -> Sequence[str | None]:
-        """Answers each question independently: one text each, as the model wrote it; None if it refused."""
+        """Answers each question independently: the model's text for each, or None if it refused."""
 
 
 @runtime_checkable
 class ManyAtOnce(Protocol):
-    """A model behind a server that is given this many pairs or questions at a time.
+    """A model behind a server, which receives this many pairs or questions at a time.
 
-    Images are then opened when they are taken from the sequence, one after the other, and are not cached.
+    Images are then opened one after the other, when they are taken from the sequence, and are not cached.
     """
 
     pairs_at_once: int
@@ -326,15 +328,15 @@ class Bounding(Protocol):
     """A pair scorer behind a server that reports few log-probabilities, so that a score may be a bound."""
 
     def take_undecided(self) -> tuple[int, int]:
-        """Number of pairs since the last call whose score is a bound or missing, and of all pairs since then."""
+        """Returns (pairs whose score is a bound or missing, all pairs) since the last call."""
 
 
 @runtime_checkable
 class Reporting(Protocol):
-    """A model that costs money, or whose answers need notes."""
+    """A model that reports its usage (requests, tokens, money) and notes on its answers."""
 
     def usage(self) -> Mapping[str, Any]:
         """Requests, tokens and money used so far, as JSON values for ``model_info.usage``."""
 
     def take_notes(self) -> list[str]:
-        """Notes on the answers since the last call, for the task."""
+        """Returns notes on the answers since the last call, to report with the task."""

@@ -58,10 +58,10 @@ def ascending(tau_start: float, tau_end: float, iterations: int) -> Float[np.nda
 
 
 def threshold_for_coverage(margins: Float[np.ndarray, " units"], coverage: float) -> float:
-    """The largest threshold, one of the ``margins`` in logits, that keeps at least a fraction ``coverage`` of units.
+    """The largest threshold, one of the ``margins`` in logits, that selects at least a fraction ``coverage`` of units.
 
-    Units with ``margin >= threshold`` are kept. The paper's rule of thumb for tau_1 is a coverage of 0.15 to 0.30
-    (section 3.2). ValueError without margins, or for a fraction outside (0, 1].
+    Units with ``margin >= threshold`` are selected. The paper's rule of thumb for tau_1 is a coverage of 0.15 to 0.30
+    (section 3.2). Raises a ValueError if there are no margins, or for a fraction outside (0, 1].
 
     >>> threshold_for_coverage(np.array([4., 1., 3., 2.]), 0.25)
     4.0
@@ -71,7 +71,7 @@ def threshold_for_coverage(margins: Float[np.ndarray, " units"], coverage: float
     if not 0 < coverage <= 1:
         raise ValueError(f"coverage must be in (0, 1], got {coverage}")
     if len(margins) == 0:
-        raise ValueError("there are no margins to take a threshold from")
+        raise ValueError("cannot choose a threshold: there are no margins")
     keep = math.ceil(coverage * len(margins) - 1e-9)
     return float(np.sort(margins)[::-1][keep - 1])
 

@@ -1,10 +1,10 @@
-"""Statistics over groups and over seeds, kept apart; and the three ways to state a gain. Pure functions.
+"""Statistics over groups and over seeds: means, standard errors, intervals, tests, and measures of a gain.
 
-``values`` are one number per group, usually a fraction. Groups that share an image are not independent: ``clusters``
-numbers them, equal for those that belong together, and a cluster is resampled, exchanged and counted as a whole. If
-every group is its own cluster the numbers are those without clusters, to the last bit. Intervals need two values (or
-clusters) and at least one of ``iterations`` resamples, drawn by ``seed``; otherwise they are None. ``level`` is the
-confidence level. Ends and differences have the unit of the values.
+Pure functions. ``values`` has one number per group, usually a fraction. Groups that share an image are not independent:
+``clusters`` has one number per group, equal for groups that belong together, and a cluster is resampled, exchanged and
+counted as a whole. If every group is a cluster by itself, the result equals the one without clusters, to the last bit.
+Intervals need two values (or clusters) and at least one of ``iterations`` resamples, drawn with ``seed``; otherwise
+they are None. ``level`` is the confidence level. Interval ends and differences have the unit of the values.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ttmbench._annotations import Bool, Float, Int
 
 IntervalMethod = Literal["wilson", "percentile", "bca"]
 ClusterIds = Int[np.ndarray, " n"]
-# How much of a 0 and of a 1 is added to the variance of a score interval: chosen by coverage, docs/adr/0017.
+# Weight of the 0 and of the 1 added to the variance of a score interval; chosen by its coverage (docs/adr/0017).
 PSEUDO_WEIGHT = 0.2
 
 
 def mean(values: Float[np.ndarray, " n"]) -> float | None:
-    """Mean, None of nothing; exact for fractions of a whole count.
+    """Mean, or None for no values; exact for fractions of a whole count.
 
     >>> mean(np.array([1., 0., 1., 1.])), mean(np.array([]))
     (0.75, None)
@@ -48,7 +48,7 @@ def standard_error(values: Float[np.ndarray, " n"], clusters: ClusterIds | None 
 
 
 def _codes(clusters: ClusterIds | None) -> ClusterIds | None:
-    """Clusters counted from 0; None where each value is one of its own."""
+    """Clusters numbered from 0; None if each value is a cluster by itself."""
     if clusters is None or len(clusters) == 0:
         return None
     _, codes = np.unique(clusters, return_inverse=True)
@@ -95,7 +95,7 @@ def bootstrap_interval(
         return float(values[0]), float(values[0])
     if codes is not None:
         sums, sizes = np.bincount(codes, weights=values), np.bincount(codes)
-        if np.ptp(sums / sizes) == 0:  # BCa has no correction for what does not vary
+        if np.ptp(sums / sizes) == 0:  # BCa is undefined for constant values
             method = "percentile"
     from scipy.stats import bootstrap  # loads all of scipy.stats, and intervals are seldom bootstrapped
 
@@ -113,18 +113,18 @@ def bootstrap_interval(
 
 
 def _ratio(sums: np.ndarray, sizes: np.ndarray, axis: int = -1) -> np.ndarray | np.float64:
-    """The mean over all groups of clusters."""
+    """Mean over all groups of the resampled clusters."""
     return np.sum(sums, axis=axis) / np.sum(sizes, axis=axis)
 
 
 def score_interval(
     values: Float[np.ndarray, " n"], level: float = 0.95, clusters: ClusterIds | None = None
 ) -> tuple[float, float] | None:
-    """Score interval of a mean of values between 0 and 1: never a point, even if all values are the same.
+    """Score interval of a mean of values between 0 and 1; never a single point, even if all values are equal.
 
-    For values of 0 and 1 it is that of a proportion (Wilson 1927). For fractions of images and means over seeds, whose
-    variance is smaller, n becomes the effective number of such values, p (1 - p) / variance; a small weight of a 0 and
-    of a 1 is added to that variance, so that a few equal values do not count as certainty.
+    For values of 0 and 1 it is Wilson's interval of a proportion (1927). For fractions of images and means over seeds,
+    whose variance is smaller, n becomes the effective number of such values, p (1 - p) / variance; a small weight of a
+    0 and of a 1 is added to that variance, so that a few equal values do not count as certainty.
 
     With clusters n is divided by the design effect, and the quantile is Student's with one degree of freedom less than
     there are clusters (Korn and Graubard 1998; Dean and Pagano 2015).
@@ -149,7 +149,7 @@ def score_interval(
 
 
 def proportion_interval(p: float | int, n: float | int, level: float = 0.95) -> tuple[float, float]:
-    """Score interval (Wilson 1927) of a proportion of which only the value and the number of groups are known.
+    """Score interval (Wilson 1927) of a proportion, from its value and the number of groups alone.
 
     >>> [round(end, 4) for end in proportion_interval(0.0, 100)]
     [0.0, 0.037]
@@ -160,14 +160,14 @@ def proportion_interval(p: float | int, n: float | int, level: float = 0.95) -> 
 def _score_ends(p: float, worth: float, z2: float) -> tuple[float, float]:
     center = (p + z2 / (2 * worth)) / (1 + z2 / worth)
     half = math.sqrt(z2 * (p * (1 - p) / worth + z2 / (4 * worth**2))) / (1 + z2 / worth)
-    # Not the rounding of the formula, but the ends themselves where no or every value is 1.
+    # Exactly 0 or 1 where no value or every value is 1, in place of the rounded formula.
     return 0.0 if p <= 0 else max(0.0, center - half), 1.0 if p >= 1 else min(1.0, center + half)
 
 
 def design_effect(values: Float[np.ndarray, " n"], clusters: ClusterIds) -> float:
     """Variance of a mean relative to that of as many independent groups, at least 1.
 
-    A prior of small weight says that the groups of a cluster are alike, which few groups cannot show.
+    A prior of small weight assumes equal groups within a cluster, which few groups cannot show.
 
     >>> design_effect(np.array([0., 1., 0., 1.]), np.arange(4))
     1.0
@@ -184,7 +184,7 @@ def _design_effect(values: Float[np.ndarray, " n"], codes: ClusterIds, spread: f
     residuals = values - np.mean(values)
     between = float(np.sum(np.square(np.bincount(codes, weights=residuals)))) * len(sizes) / (len(sizes) - 1)
     within = float(np.sum(np.square(residuals))) * len(values) / (len(values) - 1)
-    alike = float(np.sum(np.square(sizes))) / len(values)  # the effect if those of a cluster were all the same
+    alike = float(np.sum(np.square(sizes))) / len(values)  # the effect if all groups of a cluster were equal
     weight = 2 * PSEUDO_WEIGHT * spread
     return max(1.0, (between + weight * alike) / (within + weight))
 
@@ -215,8 +215,8 @@ def interval(
 def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"], clusters: ClusterIds | None = None) -> float:
     """P-value of the exact two-sided McNemar test; 1 if no group flipped.
 
-    ``before`` and ``after`` say whether the same groups were correct. Clusters are exchanged as a whole, and every
-    outcome of all exchanges is counted.
+    ``before`` and ``after`` are bool [groups]: whether each group was correct. Clusters are exchanged as a whole, and
+    the distribution over all exchanges is computed exactly.
 
     >>> mcnemar(np.array([False] * 6), np.array([True] * 6))
     0.03125
@@ -235,7 +235,7 @@ def mcnemar(before: Bool[np.ndarray, " n"], after: Bool[np.ndarray, " n"], clust
 
 
 def _exchanged(net: Int[np.ndarray, " clusters"]) -> float:
-    """The exact probability of a sum at least as far from 0 as this one if the sign of each cluster is random."""
+    """Exact probability, with random signs of the clusters, of a sum at least as far from 0 as the observed one."""
     steps = np.abs(net[net != 0])
     total = int(steps.sum())
     chance = np.zeros(2 * total + 1)  # of each sum, from -total to total
@@ -274,10 +274,10 @@ def sign_flip(
     seed: int,
     clusters: ClusterIds | None = None,
 ) -> float:
-    """P-value of the two-sided paired permutation test, at least ``1 / (iterations + 1)``; 1 if the two are the same.
+    """P-value of the two-sided paired permutation test, at least ``1 / (iterations + 1)``; 1 if no value differs.
 
-    ``iterations`` times the two values of each group are exchanged at random. For values other than yes or no (means
-    over seeds, fractions of images), where McNemar's test does not apply.
+    The two values of each group are exchanged at random, ``iterations`` times. For values other than 0 and 1 (means
+    over seeds, fractions of images), for which McNemar's test does not apply.
 
     >>> sign_flip(np.zeros(20), np.ones(20), 999, seed=0)
     0.001
@@ -297,7 +297,7 @@ def sign_flip(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values adjusted for several tests (Holm 1979), in their order: the family-wise error rate stays at the level.
+    """P-values adjusted for several tests (Holm 1979), in the given order; controls the family-wise error rate.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -312,9 +312,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_difference(groups: int, level: float = 0.95, clusters: int | None = None) -> float | None:
-    """The smallest difference, a fraction, that McNemar's test can call significant if every flip is a gain.
+    """Smallest difference, a fraction, that McNemar's test can find significant if every flip is a gain.
 
-    With flips both ways the test needs more. None if ``groups``, or the number of ``clusters``, are too few for any.
+    With flips in both directions the test needs more. None if no difference can be significant with so few ``groups``
+    or ``clusters``.
 
     >>> smallest_difference(400), smallest_difference(5)
     (0.015, None)

@@ -30,15 +30,15 @@ CAPTIONS = ("a red circle", "a blue square and a green circle on the left", "two
 
 
 class ContractError(AssertionError):
-    """An adapter or a method breaks its contract; the message names the check and the difference."""
+    """An adapter or a method violates its contract; the message names the check and the difference."""
 
 
 def check_adapter(adapter: Model, *, image_size: tuple[int, int] = (64, 48)) -> list[str]:
-    """Checks that an adapter keeps its contract, with images of a width and height; returns the names of the checks.
+    """Checks that an adapter satisfies its contract, on images of a given size; returns the names of the checks.
 
-    Shapes and fp32 of scores; batch size and order of inputs change no score beyond 1e-4, nor does preparing images
-    once; the fingerprint is stable; for trainable ones, the loss is finite, training changes the scores, and the state
-    can be restored. ContractError for the first check that fails.
+    Scores have the right shape and are fp32. Neither batch size, nor order of inputs, nor preparing images once changes
+    a score by more than 1e-4. The fingerprint is stable. For trainable adapters, the loss is finite, training changes
+    the scores, and the state can be restored. Raises a ContractError for the first check that fails.
     """
     made: list[str] = []
 
@@ -78,18 +78,18 @@ def check_method(
     settings: Mapping[str, object] | None = None,
     adapter: TrainableDualEncoder | None = None,
 ) -> list[str]:
-    """Checks that a test-time method keeps its contract, on small tasks of random images; returns the checks' names.
+    """Checks that a test-time method satisfies its contract, on small random tasks; returns the names of the checks.
 
     Its settings can be read. Scores have the task's shape, are finite, and are the same for the same seed. No label is
-    used: captions in another order give the scores in that order, and a constant scorer has no image right. Nothing but
-    the parameters of ``task.train`` is changed. A run that is stopped after a turn and resumed ends with the scores of
-    an uninterrupted one. Episodic methods give a group the same bits alone and after others; of what is declared
-    independent of the order of groups, the order changes nothing. Groups of other shapes are scored, or refused in one
-    line. A part of TTM is checked in three iterations: its seed, the order of captions, and a resumed run.
+    used: permuted captions give permuted scores, and no image is correct for a constant scorer. Only the parameters of
+    ``task.train`` change. A run that is stopped after a turn and resumed ends with the scores of an uninterrupted run.
+    Episodic methods score a group alone bit-identically to the same group after others; methods declared independent of
+    the order of groups give the same scores in any order. Groups of other shapes are scored, or rejected with a
+    one-line error. A part of TTM is checked over three iterations: same seed, permuted captions, resumed run.
 
     Args:
         method: its specification, a registered name, or a part of TTM.
-        settings: arguments of the method; few views or steps make the check faster.
+        settings: settings of the method; few views or steps make the check faster.
         adapter: a model that can be trained; the built-in one by default.
 
     Raises:
@@ -169,7 +169,7 @@ def _check_pair_trainable(adapter: TrainablePairScorer, prepared: _Prepared, che
     check("pairs: loss is a finite scalar", loss.ndim == 0 and bool(torch.isfinite(loss)), f"got {loss}")
     whole = np.array(float(loss.detach()))
     if float(adapter.pair_loss(take(prepared.images, n), take(prepared.captions, n), matched).detach()) == whole:
-        # Without dropout: a batch is trained on in parts, so the loss has to be a mean.
+        # Without dropout. The loss has to be a mean, because a batch may be trained on in parts.
         parts = [
             adapter.pair_loss(take(prepared.images, i), take(prepared.captions, i), matched[i]) for i in n[:, None]
         ]

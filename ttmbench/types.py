@@ -1,4 +1,4 @@
-"""The frozen types that flow through a run, one way: task -> scores -> matching -> pseudo-labels -> record.
+"""Frozen types of the public API: groups, scores, matchings, TTM's records, and what plugins register.
 
 Axis order everywhere: groups, images, captions. Scores, margins and thresholds are logits; rates are fractions in
 [0, 1]; None is undefined.
@@ -23,11 +23,11 @@ from ttmbench.method_spec import PartKind as PartKind
 Track = Literal["zero_shot", "forced_choice", "matching", "test_time", "supervised", "oracle"]
 
 Exif = Literal["apply", "ignore"]
-"""Whether an image is turned upright by its EXIF orientation, or left as its pixels are stored."""
+"""Whether an image is rotated by its EXIF orientation, or used as its pixels are stored."""
 
 
 Record = dict[str, Any]
-"""A JSON object: a part of results, of a configuration, or of what a file says of itself."""
+"""A JSON object: a part of results, of a configuration, or of a file's metadata."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class GroupShape:
 
     @property
     def more_images(self) -> bool:
-        """Whether there are more images than captions, so that captions choose among images."""
+        """Whether there are more images than captions, so that each caption selects an image."""
         return self.images > self.captions
 
     def __str__(self) -> str:
         return f"{self.images}x{self.captions}" + (f" ({self.true_captions} true)" if self.true_captions > 1 else "")
 
     def truth(self, groups: int) -> Int[np.ndarray, "all_images true"]:
-        """Columns, among the captions of all groups, of each image's true captions.
+        """Columns of each image's true captions among the captions of all groups, int [images, t].
 
         >>> GroupShape(1, 3, true_captions=2).truth(2).tolist()
         [[0, 1], [3, 4]]
@@ -76,17 +76,17 @@ class GroupShape:
 
 @dataclass(frozen=True)
 class ImageRef:
-    """An image by name, opened when needed: equal names within a task mean the same image.
+    """An image, opened when needed; equal names within a task mean the same image.
 
     Attributes:
-        name: of the image in records.
-        open: reads and decodes it.
+        name: the image's name in results.
+        open: function that reads and decodes it.
         file: its path, if it is a separate file.
-        read: returns its encoded bytes, if it has any; cheaper than opening it.
+        read: function that returns its encoded bytes, if it has any; cheaper than ``open``.
         exif: whether its EXIF orientation is applied.
-        variant: other settings of its reading that change its pixels (a crop, a colour order); empty for none.
-        reader: digest of the source of the plugin that opens it, set by ttmbench; empty for readers of ttmbench. None
-            if that source cannot be read, so that nothing is cached.
+        variant: other reading options that change its pixels (a crop, a colour order); empty for none.
+        reader: digest of the code of the plugin that opens it, set by ttmbench; empty for built-in readers, None if the
+            code cannot be read (nothing is cached then).
     """
 
     name: str
@@ -114,9 +114,9 @@ class Scores:
 
     Attributes:
         groups: float32 [groups, images, captions].
-        all_pairs: float32 [groups * images, groups * captions], every image against every caption in the order of
-            the groups; only where a metric or the global variant needs it.
-        caption_pairs: similarity of captions [groups, captions, captions]; only where a metric needs it.
+        all_pairs: float32 [groups * images, groups * captions], every image with every caption in the order of the
+            groups; only if a metric or the global variant needs it.
+        caption_pairs: similarity of captions [groups, captions, captions]; only if a metric needs it.
     """
 
     groups: Float[np.ndarray, "groups images captions"]
@@ -139,8 +139,8 @@ class Matching:
     """The caption given to each image of each group, and the margin of that matching.
 
     Attributes:
-        captions: index of the caption given to each image, -1 for none; one more axis if several captions are true for
-            an image. Where ``tie`` is set, one of several equal choices.
+        captions: index of the caption given to each image, int [groups, images], -1 for none; with several true
+            captions [groups, images, t]. If ``tie`` is set, one of several equally good choices.
         margin: best total minus second-best total, in logits, never negative.
         tie: whether several matchings share the best total.
     """
@@ -155,7 +155,7 @@ class GlobalMatching:
     """The assignment of captions to all images with the largest total (Eq. 2); axes and ties as in `Matching`.
 
     Attributes:
-        scores: of the assigned pairs, in logits.
+        scores: scores of the assigned pairs, in logits.
     """
 
     captions: Int[np.ndarray, "images ..."]
@@ -165,17 +165,17 @@ class GlobalMatching:
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """One iteration of TTM, as reported. Diagnostics read labels and influence nothing.
+    """One iteration of TTM, as reported. Diagnostics use labels and do not influence the run.
 
     Attributes:
-        iteration: of the run of ``seed``; 1 for the first.
+        iteration: number of the iteration in the run of ``seed``, from 1.
         threshold: tau_t; logits, or a fraction for the global share rule.
-        selected: number of pseudo-labelled units (groups; pairs in the global variant) of the ``candidates``; their
-            ratio is ``coverage``.
-        tied: number of units that cannot be selected because their matching ties.
-        pseudo_label_accuracy: fraction of the selected that is correct (diagnostic); None if none was selected.
+        selected: number of pseudo-labelled units (groups; pairs in the global variant) among the ``candidates``;
+            ``coverage`` is their ratio.
+        tied: number of units that cannot be selected because their matching is tied.
+        pseudo_label_accuracy: fraction of the selected units that is correct (diagnostic); None if none was selected.
         loss: mean training loss of each epoch; empty if nothing was selected.
-        learning_rate: at the start of the iteration.
+        learning_rate: learning rate at the start of the iteration.
         metrics: metric name -> value after this iteration's finetuning (diagnostic).
     """
 
@@ -198,14 +198,14 @@ class ModelCard:
     """Facts about a named model, known before it is downloaded.
 
     Attributes:
-        weights: name of the file that is read, of so many ``bytes``, if known.
-        license: of the weights, as their page declares it; None if it declares none.
+        weights: name of the weights file, with its size in ``bytes`` if known.
+        license: license of the weights, as their page declares it; None if it declares none.
         gated: whether terms have to be accepted on the Hub first.
-        trained_on: image collections that it was trained on, as its authors state them (``coco``, ...); None if they
-            state nothing.
+        trained_on: image collections that it was trained on, as reported by its authors (``coco``, ...); None if they
+            report none.
         quick_gelu: whether a CLIP uses QuickGELU (else GELU); None for other models or if unknown.
-        page: where users download the file of weights, which ``pretrained=FILE`` names; None if it is fetched.
-        note: what is uncertain or unusual. ``refused``: why it cannot be loaded, and what to do instead.
+        page: where users download the weights file for ``pretrained=FILE``; None if ttmbench downloads it.
+        note: anything uncertain or unusual. ``refused``: why it cannot be loaded, and what to do instead.
     """
 
     weights: str
@@ -236,7 +236,7 @@ class AdapterSpec:
     """A model adapter by name.
 
     Attributes:
-        name: as ``--model`` takes it.
+        name: value of ``--model``.
         target: ``"module:callable"``, imported when the model is used; called with the model arguments as keywords, and
             with ``device``, ``dtype`` and ``trust_remote_code`` if it accepts them.
         summary: one line for ``ttmbench ls models``.
@@ -264,9 +264,9 @@ class ModelFiles:
 
     Attributes:
         name: Hub id, folder or file, as given.
-        folder: that holds them on this machine.
+        folder: local folder of the files.
         weights: names below the folder.
-        commit: of the Hub repository; None for local files.
+        commit: commit of the Hub repository; None for local files.
         beside: files from other repositories or folders, such as a tokenizer.
     """
 
@@ -278,11 +278,11 @@ class ModelFiles:
 
     @property
     def are_pickles(self) -> bool:
-        """Whether weights are in a format that can contain code."""
+        """Whether the weights are in a format that can contain code (pickle)."""
         return any(not name.endswith((".safetensors", ".safetensors.index.json", ".npz")) for name in self.weights)
 
     def provenance(self) -> dict[str, object]:
-        """As results report them: repository or last part of the path, commit, files and format."""
+        """Provenance for results: repository or last part of the path, commit, files and format."""
         return {
             "name": Path(self.name).resolve().name if Path(self.name).exists() else self.name,
             "commit": self.commit,
@@ -302,17 +302,17 @@ class SourceRequest:
 
     Attributes:
         options: the ``source:`` mapping of the task file without ``kind``.
-        columns: the part of the ``group:`` mapping on columns and rows (``id``, ``images``, ``captions``, ``tags``,
+        columns: the keys of the ``group:`` mapping about columns and rows (``id``, ``images``, ``captions``, ``tags``,
             ``crop``, ``where``, ``first_rows``).
         shape: images and captions per group; 1x2 for tasks of another kind, whose rows have one image each.
-        n_groups: number of groups that the task file states, if it does.
-        folder: of the task file, for relative paths; None for tasks inside a package archive.
+        n_groups: number of groups given in the task file, if any.
+        folder: folder of the task file, for relative paths; None for tasks inside a package archive.
         limit: read at most this many groups. With ``offline``, the network is never used.
         data_dir: folder of the files that users download themselves; may not exist.
-        kind: of the task. In ``retrieval`` a group is an image with its captions, one or more; in ``classification`` an
-            image with its label as the only caption.
+        kind: kind of the task. In ``retrieval`` a group is an image with its captions, one or more; in
+            ``classification`` an image with its label as the only caption.
         read: for sources that combine others: (another ``source`` mapping, a request) -> the data of that source.
-        locations: of the same arguments: the locations of that source.
+        locations: with the same arguments, the locations of that source.
     """
 
     options: Mapping[str, Any]
@@ -344,7 +344,7 @@ class SourceSpec:
         kind: as task files name it.
         target: ``"module:callable"``: a request -> groups.
         needs: ``"module:callable"``: a request -> its `DataLocation`s in the order in which they are tried, for
-            ``ttmbench download`` and ``doctor``. Without it a download reads the task once, with the network.
+            ``ttmbench download`` and ``doctor``. Without it, ``download`` reads the whole task once, over the network.
     """
 
     kind: str
@@ -360,9 +360,9 @@ class MetricSpec:
     Attributes:
         name: as in task files and results: letters, digits and ``_``, not ending in ``_stderr`` or ``_seed_std``.
         compute: scores [groups, images, captions] -> bool or fraction [groups], from 0 to 1. With ``scope="global"``:
-            scores [all images, all captions] and true caption [all images] -> bool [all images]. ``captions``:
-            similarity [groups, captions, captions] -> bool or fraction [groups]. ``i2t``, ``t2i``, ``class``:
-            `ttmbench.results.ranks.Ranks` -> bool or fraction [queries], or None if undefined.
+            scores [all images, all captions] and index of the correct caption [all images] -> bool [all images].
+            ``captions``: similarity [groups, captions, captions] -> bool or fraction [groups]. ``i2t``, ``t2i``,
+            ``class``: `ttmbench.results.ranks.Ranks` -> bool or fraction [queries], or None if undefined.
         summary: one line for ``ttmbench ls metrics``.
         ties: same arguments -> bool of the same length: whether a comparison that the metric makes is an equality.
         chance: (images, captions), with ``scope="global"`` all of them, or ranks -> expected value for i.i.d.
@@ -372,10 +372,10 @@ class MetricSpec:
             text-to-image (``t2i``) retrieval, or an image's ``class``.
         track: leaderboard track of the raw value.
         higher_is_better: as in lm-evaluation-harness.
-        several_true: whether the metric is ``undefined`` for tasks with several true captions for an image, ``defined``
-            for them too, or for them ``only``. If defined, its functions take the keyword ``true_captions`` there, and
-            the truth of a global metric is [all images, true captions].
-        plugin: that registered it; set by the registry.
+        several_true: whether the metric is ``undefined`` for tasks with several true captions per image, also
+            ``defined`` for them, or defined for them ``only``. If defined, its functions take the keyword
+            ``true_captions`` there, and the truth of a global metric is [all images, true captions].
+        plugin: name of the plugin that registered it; set by the registry.
     """
 
     name: str

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import builtin_study
+from page_parts import table
 
 from ttmbench.data.benchmarks import Benchmark, benchmarks
 from ttmbench.data.catalog import all_tasks
@@ -22,16 +23,16 @@ FACTS = {
 }
 KNOWN = {
     "file": "checked in the real files",
-    "scores": "computed from published scores",
-    "stated": "as the authors state it",
-    "inferred": "inferred",
+    "scores": "confirmed with published scores",
+    "stated": "as stated by the authors",
+    "inferred": "inferred, not confirmed",
     "unknown": "unknown",
 }
 STATUS = {"file": "checked", "scores": "checked", "stated": "documented", "inferred": "inferred", "unknown": "unknown"}
 STUDIES = """## Results on other data
 
 Mean and standard deviation over data seeds 0 to 4, 200 groups each, with one TTM seed, in percent. One group is half a
-point, so gains differ by several points between data sets.
+point, so gains differ by several points between data seeds.
 
 {study}
 
@@ -39,29 +40,18 @@ point, so gains differ by several points between data sets.
 
 `tiny-clip` adapted to the task of a row and evaluated on the task of a column: change of the group match (of
 `shapes_color_global`: the global assignment accuracy) in points, mean over four seeds with its 95 % interval over
-groups. The first row is the original model.
+groups. The first row shows the raw model.
 
 {transfer}
 
-![Each task adapted to, a row, by each task measured on, a column](../images/reference_transfer.svg)
+![Change of the group match: rows are tasks adapted to, columns tasks evaluated](../images/reference_transfer.svg)
 
-Adapted to `shapes_color`, inside groups, the model gives most images of `shapes_color_global` their own caption;
-adapted to `shapes_color_global` itself it does not. Images and captions are the same: groups restrict which
-captions compete, so most pseudo-labels are correct.
+After adaptation to `shapes_color` the model assigns most images of `shapes_color_global` to their own captions; after
+adaptation to `shapes_color_global` itself it does not. Both tasks have the same images and captions, but groups
+restrict which captions compete, so most pseudo-labels are correct.
 """
 ORDER = list(dict.fromkeys(STATUS.values()))
 MANY_TASKS = 3
-
-
-def line(cells: Sequence[object]) -> str:
-    """A row of a Markdown table."""
-    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[object]], numbers: int = 0) -> list[str]:
-    """A Markdown table; its last columns hold numbers."""
-    marks = ["---"] * (len(head) - numbers) + ["---:"] * numbers
-    return [line(head), "|" + "|".join(marks) + "|", *map(line, rows), ""]
 
 
 def unique(values: Sequence[str]) -> list[str]:
@@ -129,7 +119,7 @@ def page(benchmark: Benchmark) -> str:
     if own[0].source["kind"] == "rendered":
         parts = [*parts[:2], f"{benchmark.about} [How they are made](../builtin.md)."]
     parts += ["", *commands(benchmark, own), *facts(own), "## Tasks", "", *task_table(own)]
-    parts += ["## Chance", "", "Chance level of each metric in percent; [metrics](../metrics.md) defines them.", ""]
+    parts += ["## Chance", "", "Expected value of each [metric](../metrics.md) for random scores, in percent.", ""]
     parts += chance_table(own)
     if benchmark.notes:
         parts += ["## Notes", "", *(f"- {note}" for note in benchmark.notes), ""]
@@ -160,8 +150,14 @@ def facts(own: Sequence[TaskSpec]) -> list[str]:
     if own[0].gated:
         rows.append(("Access", "gated: accept the terms on its page and set `HF_TOKEN` ([how](../tasks.md#the-hub))"))
     rows += [("Images", images[0])] if len(images) == 1 else []
-    rows += [(FACTS[fact].capitalize(), ", or ".join(unique(how))) for fact, how in evidence.items()]
-    return table(("Fact", "Value"), rows)
+    rows += [(FACTS[fact].capitalize(), either(how)) for fact, how in evidence.items()]
+    return [table(("Fact", "Value"), rows), ""]
+
+
+def either(how: Sequence[str]) -> str:
+    """How a fact is known, if tasks differ in it for each of them."""
+    *others, last = unique(how)
+    return f"{', '.join(others)} or {last}, depending on the task" if others else last
 
 
 def task_table(own: Sequence[TaskSpec]) -> list[str]:
@@ -174,7 +170,7 @@ def task_table(own: Sequence[TaskSpec]) -> list[str]:
         rows.append(
             (f"`{spec.task}`", shape(spec), spec.description, *([spec.images_needed] if differ else []), groups)
         )
-    return table(head, rows, 1)
+    return [table(head, rows, 1), ""]
 
 
 def chance_table(own: Sequence[TaskSpec]) -> list[str]:
@@ -184,7 +180,7 @@ def chance_table(own: Sequence[TaskSpec]) -> list[str]:
         columns.setdefault(shape(spec), {}).update(chances(spec))
     metrics = unique([name for column in columns.values() for name in column])
     rows = [(f"`{name}`", *(column.get(name, "-") for column in columns.values())) for name in metrics]
-    return table(("Metric", *columns), rows, len(columns))
+    return [table(("Metric", *columns), rows, len(columns)), ""]
 
 
 def problems(own: Sequence[TaskSpec]) -> list[str]:
@@ -222,15 +218,14 @@ def data(own: Sequence[TaskSpec]) -> list[str]:
     order = "The [data folder](../tasks.md#the-data-folder) is tried first, then the Hub."
     only = "Files lie in the [data folder](../tasks.md#the-data-folder); `ttmbench download` puts them there."
     lines = ["## Data", "", order if hub and files else only if files else "The data are on the Hugging Face Hub.", ""]
-    lines += (
-        table(("Data folder", "Origin"), [(f"`{path}`", origin) for path, origin in files.items()]) if files else []
-    )
+    if files:
+        lines += [table(("Data folder", "Origin"), [(f"`{path}`", origin) for path, origin in files.items()]), ""]
     lines += [f"- Hub: {one}" for one in unique(hub)]
     for path, others in also.items():
         names = [f"as `{other}`" for other in unique(others) if other != "."]
         names += ["directly in the data folder"] if "." in others else []
-        how = ", written by `save_to_disk`," if path in saved else ""
-        lines.append(f"- Copies of `{path}`{how} are also found {', '.join(names)}.")
+        how = " written by `save_to_disk`" if path in saved else ""
+        lines.append(f"- A copy of `{path}`{how} is also found {', or '.join(names)}.")
     return [*lines, ""]
 
 
@@ -260,7 +255,7 @@ def numbers(benchmark: Benchmark) -> list[str]:
     lines = [
         "## Published numbers",
         "",
-        "Percent. Sources, with their tables of [`ttmbench reproduce`](../reproduce.md):",
+        "In percent. Raised numbers refer to these sources and their [`ttmbench reproduce`](../reproduce.md) tables:",
         "",
     ]
     lines += [f"{at}. {source_link(name)} ({', '.join(unique(tables[name]))})" for name, at in marks.items()] + [""]
@@ -294,7 +289,7 @@ def number_table(rows: Sequence[PublishedRow], column: str, marks: Mapping[str, 
             for name in columns
         ]
         body.append((f"`{model}`", *("<br>".join(unique(texts)) or "-" for texts in shown)))
-    return table(("Model", *(name.replace("_", " ") for name in columns)), body, len(columns))
+    return [table(("Model", *(name.replace("_", " ") for name in columns)), body, len(columns)), ""]
 
 
 def value(row: PublishedRow) -> str:
@@ -344,7 +339,7 @@ def overview() -> str:
                 max(known, key=ORDER.index) if known else "rendered",
             )
         )
-    return "\n".join(table(("benchmark", "tests", "shape", "groups", "chance", "licence", "status"), rows))[:-1]
+    return table(("benchmark", "tests", "shape", "groups", "chance", "licence", "status"), rows)
 
 
 def main_chance(spec: TaskSpec) -> str | None:

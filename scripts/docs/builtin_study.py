@@ -13,6 +13,8 @@ import json
 import statistics
 from pathlib import Path
 
+import page_parts
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "results" / "reference"
 DATA_SEEDS = (0, 1, 2, 3, 4)
@@ -59,18 +61,16 @@ def run(model: str, tasks: tuple[str, ...]) -> None:
 def table() -> str:
     """The Markdown table: mean and standard deviation over data seeds, percent."""
     rows = [row for model in MODELS for row in json.loads(study_file(model).read_text(encoding="utf-8"))]
-    lines = [
-        "| task | model | raw group score | SimpleMatch | TTM | gain | gain, lowest .. highest |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for task in TASKS:
         for model in MODELS:
             mine = [row for row in rows if row["task"] == task and row["model"] == model]
             gains = [100 * (row["ttm"] - row["simple_match"]) for row in mine]
             cells = [_mean([100 * row[key] for row in mine]) for key in ("raw", "simple_match", "ttm")]
             spread = f"{min(gains):+.1f} .. {max(gains):+.1f}"
-            lines.append(f"| `{task}` | `{model}` | {' | '.join(cells)} | {_mean(gains, sign=True)} | {spread} |")
-    return "\n".join(lines)
+            lines.append([f"`{task}`", f"`{model}`", *cells, _mean(gains, sign=True), spread])
+    head = ("task", "model", "raw group score", "SimpleMatch", "TTM", "gain", "gain, lowest .. highest")
+    return page_parts.table(head, lines)
 
 
 def _mean(values: list[float], sign: bool = False) -> str:
@@ -88,15 +88,14 @@ def transfer_table() -> str:
     """What adapting the model to each task does to every one of them, as Markdown, points of percent."""
     data = transfer()["data"]
     tasks = data["measured_on"]
-    lines = ["| | " + " | ".join(tasks) + " |", "|---|" + "---:|" * len(tasks)]
-    lines.append("| raw | " + " | ".join(f"{100 * data['raw'][task]:.2f}" for task in tasks) + " |")
+    lines = [["raw", *(f"{100 * data['raw'][task]:.2f}" for task in tasks)]]
     for task, cells in zip(data["adapted_on"], data["cells"], strict=True):
         differences = [
             f"{100 * cell['difference']:+.2f} ({100 * cell['ci'][0]:+.1f} .. {100 * cell['ci'][1]:+.1f})"
             for cell in cells
         ]
-        lines.append(f"| {task} | " + " | ".join(differences) + " |")
-    return "\n".join(lines)
+        lines.append([task, *differences])
+    return page_parts.table(["", *tasks], lines, len(tasks))
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from page_parts import table
+
 from ttmbench.cli.parser import COMMANDS, build_parser
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ GUIDES = {
     **dict.fromkeys(("leaderboard", "submit"), "leaderboard.md"),
     **{"run": "running.md", "sweep": "sweep.md", "report": "report.md"},
     **{"export": "exports.md", "reproduce": "reproduce.md", "cache": "cache.md", "new": "add-a-task.md"},
+    "score": "stored-scores.md",
 }
 _CELLS = re.compile(r"^\|[^|]*\|", flags=re.MULTILINE)
 
@@ -42,24 +45,29 @@ def _page(name: str, command: argparse.ArgumentParser) -> str:
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
         if actions:
             title = (group.title or "options").removeprefix("positional ")
-            lines += [f"## {title[:1].upper()}{title[1:]}", "", *_table(command, actions), ""]
+            lines += [f"## {title[:1].upper()}{title[1:]}", "", _table(command, actions), ""]
     return "\n".join(lines)
 
 
-def _table(command: argparse.ArgumentParser, actions: Iterable[argparse.Action]) -> list[str]:
+def _table(command: argparse.ArgumentParser, actions: Iterable[argparse.Action]) -> str:
     formatter = command._get_formatter()
     rows = [
-        f"| `{_cell(formatter._format_action_invocation(action))}` | {_text(formatter._expand_help(action))} |"
+        (f"`{formatter._format_action_invocation(action)}`", _text(formatter._expand_help(action)))
         for action in actions
     ]
-    return ["| option | meaning |", "|---|---|", *rows]
+    return table(("option", "meaning"), rows)
 
 
 def arguments_page() -> str:
     """The page with the arguments of every kind of model, as ``ttmbench show`` lists them."""
     from ttmbench.plugins.registry import build_registry, load_target
 
-    lines = [f"{BEHIND}# Model arguments", "", "The arguments of `--model_args`, by kind of model.", ""]
+    lines = [
+        f"{BEHIND}# Model arguments",
+        "",
+        "This page lists the arguments of `--model_args` for each kind of model.",
+        "",
+    ]
     kinds: dict[str, list[AdapterSpec]] = {}
     for spec in {
         spec.name: spec for spec, plugin in build_registry().adapters.values() if plugin == "ttmbench"
@@ -71,17 +79,17 @@ def arguments_page() -> str:
         names = ", ".join(f"`{spec.name}`" for spec in specs[:8])
         more = f" and {len(specs) - 8} [others](models.md)" if len(specs) > 8 else ""
         lines += [f"## {title}", "", f"Names: {names}{more}.", ""]
-        lines += ["| argument | default | meaning |", "|---|---|---|"]
-        for name, about in load_target(target).described().items():
-            default = _shown(about["default"]) if "default" in about else "required"
-            lines.append(f"| `{name}` | {default} | {_text(str(about['meaning']))} |")
-        lines.append("")
+        rows = [
+            (f"`{name}`", _shown(about["default"]) if "default" in about else "required", _text(str(about["meaning"])))
+            for name, about in load_target(target).described().items()
+        ]
+        lines += [table(("argument", "default", "meaning"), rows), ""]
     return "\n".join(lines)
 
 
 def _shown(default: object) -> str:
     text = str(default).lower() if default is None or isinstance(default, bool) else str(default)
-    return f"`{_cell(text)}`" if text else "none"
+    return f"`{text}`" if text else "none"
 
 
 def link_commands(text: str) -> str:
@@ -97,13 +105,9 @@ def _link(name: str) -> str | None:
     return f"[`{name}`]({FOLDER}/{name}.md)" if name in COMMANDS else None
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 def _text(text: str) -> str:
     """Text for a cell of a table: what looks like HTML or emphasis outside of code stays text."""
-    parts = _cell(text).replace("``", "`").split("`")
+    parts = text.replace("``", "`").split("`")
     for at in range(0, len(parts), 2):
         parts[at] = re.sub(r"([*_])", r"\\\1", parts[at].replace("<", "&lt;"))
     return "`".join(parts)

@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import yaml
+from page_parts import between, table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "evidence.md"
@@ -47,10 +48,9 @@ def tables() -> str:
     """The checks as Markdown, a table for each section."""
     parts = []
     for section, entries in checks().items():
-        parts += [f"### {section}", "", "| check | found |", "|---|---|"]
-        parts += [f"| {one.claim}{f' (*{one.needs}*)' if one.needs else ''} | {one.found} |" for one in entries]
-        parts.append("")
-    return "\n".join(parts[:-1])
+        rows = [(one.claim + (f" (*{one.needs}*)" if one.needs else ""), one.found) for one in entries]
+        parts.append(f"### {section}\n\n{table(('check', 'found'), rows)}")
+    return "\n\n".join(parts)
 
 
 def run(command: str) -> str:
@@ -82,13 +82,6 @@ def summary(results: list[tuple[str, str]]) -> str:
     )
 
 
-def replaced(text: str, name: str, new: str) -> str:
-    """A page with other content between its marks."""
-    start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-    before, _, rest = text.partition(start)
-    return f"{before}{start}{new}\n{end}{rest.partition(end)[2]}"
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -103,8 +96,8 @@ def main() -> None:
         last = run(command)
         print(f"{command}\n    {last}", flush=True)
         results.append((command, last))
-    text = replaced(PAGE.read_text(encoding="utf-8"), "checks", tables())
-    PAGE.write_text(replaced(text, "evidence", summary(results)) if results else text, encoding="utf-8")
+    text = between(PAGE.read_text(encoding="utf-8"), "checks", tables())
+    PAGE.write_text(between(text, "evidence", summary(results)) if results else text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import page_parts
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -72,16 +73,15 @@ def table(model: str) -> str:
     head = ["method", "passes"]
     for task in TASKS:
         head += [f"{task} score", f"{task} match"] if task in PAIRED else [task]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     found = {task: document for (of, task), document in documents().items() if of == model}
     raw = ["raw, percent", "2"]
     for task, document in found.items():
         raw += [f"{100 * _row(document, 'none', metric)['value']:.1f}" for metric in _metrics(task)]
-    lines.append("| " + " | ".join(raw) + " |")
+    lines = [raw]
     for method in METHODS:
         cells = [_gain(document, method, metric) for task, document in found.items() for metric in _metrics(task)]
-        lines.append("| " + " | ".join([f"`{method}`", _passes(found, method), *cells]) + " |")
-    return "\n".join(lines)
+        lines.append([f"`{method}`", _passes(found, method), *cells])
+    return page_parts.table(head, lines, len(head) - 1)
 
 
 def chart_data() -> dict[str, dict[str, dict[str, list[float]]]]:

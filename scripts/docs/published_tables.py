@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from page_parts import table
+
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.reproduce.lookup import PublishedRow, model_of_config, published_rows
 from ttmbench.reproduce.tables import load_table
@@ -69,7 +71,7 @@ def models() -> str:
     ours = dict(_ours(registry))
     known = {model for model, *_ in numbers}
     head = ["family", "model", *COLUMNS]
-    lines = [_line(head), "|" + "---|" * len(head)]
+    rows = []
     for family, of_family in _by_family(known).items():
         for model in of_family:
             cells = []
@@ -80,16 +82,16 @@ def models() -> str:
                     shown.append(f"**{100 * ours[model, *place]:.2f}** ttmbench")
                 cells.append("<br>".join(shown) or "-")
             if set(cells) != {"-"}:
-                lines.append(_line([family, f"`{model}`", *cells]))
+                rows.append([family, f"`{model}`", *cells])
     used = {name for (model, *place), same in numbers.items() if tuple(place) in COLUMNS.values() for name in same}
     letters = "; ".join(f"{letter}: {title}" for name, (letter, title) in SOURCES.items() if name in used)
-    count = f"in bold, {len(ours)} computed with ttmbench" if ours else "none was computed with ttmbench"
-    return "\n".join([f"{letters}; {count}.", "", *lines])
+    count = f"Bold: {len(ours)} computed" if ours else "No value was computed"
+    return f"Letters name the sources: {letters}. {count} with ttmbench.\n\n{table(head, rows)}"
 
 
 PAGE = """# Models by benchmark
 
-Published numbers of raw models in percent, a row for each model. Several values in a cell come from several sources;
+Published numbers of models without adaptation, in percent. Several values in a cell come from several sources;
 `-` means that no table has the number. [Published results](published.md) explains why sources differ.
 
 {models}
@@ -99,21 +101,22 @@ pairs of attributes. mteb's numbers on other data or prompts are excluded.
 
 ## mteb
 
-mteb's rules differ in these points:
+mteb's rules differ from those of ttmbench:
 
 | subject | mteb | ttmbench |
 |---|---|---|
 | ties on 2x2 and 1xk groups | first option wins | incorrect; correct in `text_score_ties_right` |
 | ties in retrieval | ordered by document name | incorrect; first wins in `_as_topk` |
 | ARO relations, attributes | whole images | cropped: not comparable |
-| ImageCoDe | 256 pixels, 12 to 15 % | original images |
+| ImageCoDe | images of 256 pixels; scores of 12 to 15 % | original images |
 | ImageNet | one prompt | 80 prompts, 1 to 4.5 points higher |
 | COCO | 24,809 distinct captions | all 25,010 |
 | LAION's CLIP, EVA-02 | half precision (inferred from its code) | float32 by default |
 | BLIP | contrastive half | `blip-itc`, not `blip-itm` |
 
-mteb minus [arXiv:2406.09388](https://arxiv.org/abs/2406.09388) (`vl_compo`), for CLIP ViT-B/32, ViT-B/16, ViT-L/14,
-SigLIP ViT-B/16 and ViT-L/16. ARO's word orders differ because the shuffles do; `reproduce` compares on mteb's own.
+This table shows mteb's values minus those of [arXiv:2406.09388](https://arxiv.org/abs/2406.09388) (`vl_compo`), in this
+order: CLIP ViT-B/32, ViT-B/16, ViT-L/14, SigLIP ViT-B/16 and ViT-L/16. On ARO's word-order tasks the values differ
+because the shuffled captions differ; `reproduce` compares runs on mteb's captions.
 
 {differences}
 """
@@ -134,11 +137,11 @@ def spread() -> str:
             found.setdefault(place, {})[row.metric] = row.number.measured.value
     metrics = ("text_score", "image_score", "group_score")
     values = [(f"{file} (`{table}`)", *(same.get(name) for name in metrics)) for (file, table), same in found.items()]
-    lines = [_line(["source", "text score", "image score", "group score", "correct groups"]), "|---|---|---|---|---|"]
+    lines = []
     for name, *three in sorted(values, key=lambda line: (line[3], line[0])):
         correct = str(round(400 * three[2]))
-        lines.append(_line([name, *("-" if value is None else f"{100 * value:.2f}" for value in three), correct]))
-    return "\n".join(lines)
+        lines.append([name, *("-" if value is None else f"{100 * value:.2f}" for value in three), correct])
+    return table(("source", "text score", "image score", "group score", "correct groups"), lines)
 
 
 def differences() -> str:
@@ -150,13 +153,13 @@ def differences() -> str:
     tables |= dict.fromkeys(("flickr30k_retrieval", "coco_retrieval"), "mteb_retrieval")
     places = [("winoground", metric) for metric in ("text_score", "image_score", "group_score")]
     places += [COLUMNS[name] for name in COLUMNS if name.startswith(("Sugar", "ARO COCO", "ARO Fl", "Flickr", "COCO"))]
-    lines = [_line(["task", "metric", "differences in points", "allowed in `reproduce`"]), "|---|---|---|---|"]
+    lines = []
     for task, metric in places:
         both = [(numbers[name, task, metric]["mteb"][0], numbers[name, task, metric][OTHER][0]) for name in names]
         allowed = load_table(tables[task if task in tables else task.partition("_")[0]]).spec.tolerance.points
         points = ", ".join(f"{100 * (ours - theirs):+.2f}" for ours, theirs in both)
-        lines.append(_line([f"`{task}`", metric.replace("_", " "), points, f"{allowed:.1f}"]))
-    return "\n".join(lines)
+        lines.append([f"`{task}`", metric.replace("_", " "), points, f"{allowed:.1f}"])
+    return table(("task", "metric", "differences in points", "allowed in `reproduce`"), lines)
 
 
 def _cells(rows: Sequence[PublishedRow]) -> dict[tuple[str, str, str], dict[str, list[float]]]:
@@ -197,7 +200,3 @@ def _by_family(models: set[str]) -> dict[str, list[str]]:
         if family:
             families[family].append(model)
     return families
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -32,6 +32,7 @@ import builtin_table
 import matplotlib as mpl
 import methods_study
 import reference_figures as figures
+from page_parts import between, table
 
 from ttmbench.report import plots
 from ttmbench.report.plots import STYLE
@@ -68,7 +69,7 @@ def result_table(several: Sequence[DocumentFile]) -> str:
     """The columns of runs as Markdown, percent; with the model's name if there are several."""
     named = len(several) > 1
     head = [HEAD[0], *(["model"] if named else []), *HEAD[1:]]
-    lines = ["| " + " | ".join(head) + " |", "|---|" + ("---|" if named else "") + "---|" + "---:|" * 5]
+    lines = []
     shown = [figures.columns(run.document) for run in several]
     for task in several[0].document.results:
         for run, columns in zip(several, shown, strict=True):
@@ -77,8 +78,8 @@ def result_table(several: Sequence[DocumentFile]) -> str:
             groups = f"{run.document.n_samples[task].effective}, {shape}"
             chance = ", ".join(_percent(value) for value in column["chance"])
             values = [_percent(value, std) for value, std in zip(column["values"], column["stds"], strict=True)]
-            lines.append("| " + " | ".join([task, *([run.model] if named else []), groups, chance, *values]) + " |")
-    return "\n".join(lines)
+            lines.append([task, *([run.model] if named else []), groups, chance, *values])
+    return table(head, lines, 5)
 
 
 def texts() -> dict[Path, str]:
@@ -87,14 +88,14 @@ def texts() -> dict[Path, str]:
     readme, page, methods = ROOT / "README.md", ROOT / "docs" / "builtin.md", ROOT / "docs" / "methods-compared.md"
     spec, numbers = builtin_table.table_of(several)
     main = next(run for run in several if run.path == MAIN)
-    text = _between(readme.read_text(encoding="utf-8"), "example", example())
-    about = _between(page.read_text(encoding="utf-8"), "reference", result_table(several))
+    text = between(readme.read_text(encoding="utf-8"), "example", example())
+    about = between(page.read_text(encoding="utf-8"), "reference", result_table(several))
     compared = methods.read_text(encoding="utf-8")
     for model in methods_study.MODELS:
-        compared = _between(compared, model, methods_study.table(model))
+        compared = between(compared, model, methods_study.table(model))
     published = ROOT / "ttmbench" / "reproduce" / "published"
     return {
-        readme: _between(text, "results", result_table([main])),
+        readme: between(text, "results", result_table([main])),
         page: about,
         methods: compared,
         published / "builtin.yaml": spec,
@@ -170,16 +171,6 @@ def problems() -> list[str]:
         elif not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != about["sha256"]:
             errors.append(f"docs/images/{name} is not the figure that was made; make it again by scripts/docs/{again}")
     return errors
-
-
-def _between(text: str, name: str, new: str) -> str:
-    """A page with other content between its marks ``<!-- name -->`` and ``<!-- /name -->``."""
-    start, end = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
-    before, opened, rest = text.partition(start)
-    _, closed, after = rest.partition(end)
-    if not (opened and closed):
-        sys.exit(f"there are no marks {start.strip()} ... {end.strip()} in a page that shows reference results")
-    return f"{before}{start}{new}{end}{after}"
 
 
 def _percent(value: float, std: float | None = None) -> str:

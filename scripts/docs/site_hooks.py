@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import benchmark_pages as benchmarks
 import command_pages as commands
+import key_tables
 import published_tables
-import result_keys
 import tables
-import task_keys
+from page_parts import table
 
 from ttmbench._util import limits
 
@@ -71,7 +71,7 @@ CODE = re.compile(r"`[^`\n]+`")
 def pages() -> dict[str, str]:
     """Every page that no file of docs/ is: place on the site -> Markdown, links as in the repository."""
     made = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in FILES.items()}
-    made |= {"parity.md": parity(made["parity.md"]), "results-keys.md": result_keys.page()}
+    made |= {"parity.md": parity(made["parity.md"]), "results-keys.md": key_tables.results_page()}
     start = BADGES.sub("", made["index.md"])  # the site shows nothing from other hosts
     made["index.md"] = f"---\nhide: [navigation]\n---\n\n{start}"
     return (
@@ -89,14 +89,14 @@ def pages() -> dict[str, str]:
 
 def parity(text: str) -> str:
     """The page of comparisons with reference implementations, from its YAML file."""
-    lines = ["# Parity", "", "How each scorer, data loader and method compares with its [reference implementation]"]
-    lines[-1] += "(../../docs/evidence.md#reference-implementations)."
+    lines = ["# Comparison with reference implementations", ""]
+    lines.append("Every scorer, data loader and test-time method is tested against a reference implementation;")
+    lines.append("[Evidence](../../docs/evidence.md#reference-implementations) explains how. The last column lists")
+    lines.append("deliberate differences from the reference.")
     for section, rows in yaml.safe_load(text).items():
-        lines += ["", f"## {section}", "", "| what | reference | largest difference | deliberate differences |"]
-        lines.append("|---|---|---|---|")
-        for row in rows:
-            cells = (row["what"], row["reference"], row["difference"], row.get("deliberate", "-"))
-            lines.append("| " + " | ".join(cells) + " |")
+        cells = [(row["what"], row["reference"], row["difference"], row.get("deliberate", "-")) for row in rows]
+        head = ("what", "reference", "largest difference", "deliberate differences")
+        lines += ["", f"## {section}", "", table(head, cells)]
     return "\n".join([*lines, ""])
 
 
@@ -104,8 +104,8 @@ def with_limits(text: str) -> str:
     """The page on untrusted files with a table of all limits, from the comments of their module."""
     source = (ROOT / "ttmbench" / "_util" / "limits.py").read_text(encoding="utf-8")
     meanings = dict(re.findall(r'^    "(\w+)": [^#]+#  ?(.+)$', source.replace("  # ", " # "), flags=re.MULTILINE))
-    rows = [f"| `{name}` | {value:,} | {meanings[name]} |" for name, value in limits.DEFAULTS.items()]
-    return text.replace("<!-- limits -->", "\n".join(["| limit | default | of |", "|---|---:|---|", *rows]))
+    rows = [(f"`{name}`", f"{value:,}", meanings[name]) for name, value in limits.DEFAULTS.items()]
+    return text.replace("<!-- limits -->", table(("limit", "default", "meaning"), rows))
 
 
 def api_pages() -> dict[str, str]:
@@ -118,13 +118,14 @@ def api_pages() -> dict[str, str]:
     lines = [
         "# ttmbench",
         "",
-        "What programs import. [Run evaluations](../running.md#from-python) shows how it is used.",
+        "This page lists what programs can import. [Run evaluations](../running.md#from-python) shows how to use it.",
         "",
     ]
-    lines += ["| module | what is in it, also to be had from `ttmbench` itself |", "|---|---|"]
+    rows = []
     for module in sorted(modules):
         names = ", ".join(f"`{name}`" for name in sorted(homes) if homes[name] == module)
-        lines.append(f"| [`ttmbench.{module}`]({module}.md) | {names or '-'} |")
+        rows.append((f"[`ttmbench.{module}`]({module}.md)", names or "-"))
+    lines.append(table(("module", "contents, also available from `ttmbench` itself"), rows))
     for name in top_level:
         lines += ["", f"::: ttmbench.{homes[name]}.{name}"]
     made = {"api/index.md": "\n".join([*lines, ""])}
@@ -246,6 +247,6 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """A page as the site shows it; search finds explanations before lists of names."""
     page.meta.setdefault("search", {"boost": BOOST.get(page.file.src_uri.partition("/")[0], 1)})
     text = turn_links(markdown, page.file.src_uri, os.environ.get(VARIABLE, ""))
-    tables = {"command-line.md": commands.link_commands, "task-file.md": task_keys.with_tables}
+    tables = {"command-line.md": commands.link_commands, "task-file.md": key_tables.with_tables}
     filled = {**tables, "security.md": with_limits}.get(page.file.src_uri)
     return plain_tables(filled(text) if filled else text)

@@ -12,6 +12,8 @@ import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from page_parts import between, table
+
 from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.catalog import select_tasks
 from ttmbench.model_adapters import catalog
@@ -40,27 +42,10 @@ MODEL_FAMILIES = (
 )
 # Kinds of models that the test-time stage can train.
 TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
-METHOD_HEAD = [
-    *(
-        "method",
-        "paper",
-        "uses",
-        "one answer depends on",
-        "restored",
-        "order of groups",
-        "scored",
-        "fair baseline of group score",
-    ),
-]
+METHOD_HEAD = ("method", "what it does", "paper")
 
 FAMILY_HEAD = (
-    "benchmark",
-    "`--tasks`",
-    "what it tests",
-    "shape",
-    "groups",
-    "chance: group score",
-    "chance: group match",
+    *("benchmark", "`--tasks`", "what it tests", "shape", "groups", "chance: group score", "chance: group match"),
 )
 # Those of the README, by their names in tasks/_benchmarks.yaml.
 FAMILIES = (
@@ -72,7 +57,7 @@ FAMILIES = (
 def families() -> str:
     """The README's Markdown table, one line a benchmark."""
     registry = build_registry()
-    lines = ["| " + " | ".join(FAMILY_HEAD) + " |", "|---|---|---|---|" + "---:|" * 3]
+    rows = []
     for one in (one for one in benchmarks() if one.name in FAMILIES):
         specs = [file.spec for file in select_tasks(registry, one.run.split(",")).values()]
         shapes = sorted({(spec.shape.images, spec.shape.captions) for spec in specs})
@@ -90,14 +75,14 @@ def families() -> str:
             f"{sum(spec.group.n_groups for spec in specs):,}",
             *chances,
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return table(FAMILY_HEAD, rows, numbers=3)
 
 
 def model_families() -> str:
     """The table of docs/models.md, a row for each family of named models."""
     named = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
-    lines = ["| family | `--model` | licence | size | weights | TTM |", "|---|---|---|---|---|---|"]
+    rows = []
     listed: set[str] = set()
     for title, *patterns in MODEL_FAMILIES:
         specs = [spec for name, spec in sorted(named.items()) if any(fnmatchcase(name, one) for one in patterns)]
@@ -114,10 +99,10 @@ def model_families() -> str:
             " or ".join(dict.fromkeys(_fetched(spec) for spec in specs)),
             "-" if not loaded else "yes" if kinds <= {*TRAINED} else "no",
         )
-        lines.append("| " + " | ".join(cells) + " |")
+        rows.append(cells)
     if missing := sorted(set(named) - listed):
         sys.exit(f"MODEL_FAMILIES has no family of {', '.join(missing)}")
-    return "\n".join(lines)
+    return table(("family", "`--model`", "licence", "size", "weights", "TTM"), rows)
 
 
 def _fetched(spec: AdapterSpec) -> str:
@@ -130,10 +115,10 @@ def page() -> str:
     """The site's page of all named models."""
     return f"""# Named models
 
-Every model that a name of `--model` loads, with its repository, commit, file and licence; [models](models.md) explains
-how they are loaded. *Tried* says what the tests run, on small copies of the repositories with random weights: raw
-scores, one iteration of TTM where the model trains, then the same offline. `newest`: no commit is known; what was read
-is in the results.
+This page lists every model that `--model` accepts by name, with repository, commit, file and licence.
+[Models](models.md) explains how they are loaded. *Tried* states what the tests run on a small copy of the repository
+with random weights: raw scores, one iteration of TTM if the model can be trained, and both offline. `newest` means that
+no commit is known; results record the commit that was read.
 
 {models()}
 
@@ -145,8 +130,8 @@ is in the results.
 
 def models() -> str:
     """The Markdown table, one line a name that has weights."""
-    lines = ["| " + " | ".join(MODEL_HEAD) + " |", "|" + "---|" * len(MODEL_HEAD)]
-    listed = {spec.name for spec in catalog.listed()}  # are in a table of their own
+    rows = []
+    listed = {spec.name for spec in catalog.named("finetuned")}  # are in a table of their own
     specs = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
     specs = {name: spec for name, spec in specs.items() if name not in listed}
     for name, spec in sorted(specs.items()):
@@ -167,14 +152,14 @@ def models() -> str:
             + ("raw, TTM" if kind in TRAINED else "raw")
             + ", offline",
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return table(MODEL_HEAD, rows)
 
 
 def finetuned() -> str:
-    """The Markdown table, one line a name of ``named_models.json``."""
-    lines = ["| " + " | ".join(FINETUNED_HEAD) + " |", "|" + "---|" * len(FINETUNED_HEAD)]
-    for spec in sorted(catalog.listed(), key=lambda spec: spec.name):
+    """The Markdown table, one line a finetuned model of ``named_models.json``."""
+    rows = []
+    for spec in sorted(catalog.named("finetuned"), key=lambda spec: spec.name):
         card, arguments = spec.card, spec.model_args
         kind, commit = spec.target.partition(":")[0].rpartition(".")[2], str(arguments.get("revision", ""))
         cells = (
@@ -187,8 +172,8 @@ def finetuned() -> str:
             {True: "QuickGELU", False: "GELU", None: "-"}[card.quick_gelu],
             ("cannot be loaded: " if card.refused else "") + (card.refused or card.note or "-"),
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return table(FINETUNED_HEAD, rows)
 
 
 def _repository(kind: str, arguments: dict[str, str]) -> str:
@@ -209,20 +194,15 @@ def _repository(kind: str, arguments: dict[str, str]) -> str:
 
 def methods() -> str:
     """The Markdown table, one line a test-time method."""
-    lines = ["| " + " | ".join(METHOD_HEAD) + " |", "|" + "---|" * len(METHOD_HEAD)]
+    rows = []
     for name, (spec, _) in build_registry().methods.items():
         cells = (
             f"`{name}`",
+            spec.summary.replace("'", "`") if "ttmbench" in spec.summary else spec.summary,
             _paper(spec.reference),
-            ", ".join(need.replace("_", " ") for need in spec.needs),
-            spec.scope,
-            {"group": "before each group", "batch": "before each batch", "never": "never", None: "-"}[spec.reset],
-            "matters" if spec.order_dependent else "no effect",
-            "-" if not spec.trains else "before the update" if spec.scores_before_update else "after the update",
-            "SimpleMatch" if spec.uses_matching else "raw",
         )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return table(METHOD_HEAD, rows)
 
 
 def _paper(reference: str) -> str:
@@ -237,25 +217,17 @@ def main() -> None:
 
     if sys.argv[1:] not in (["write"], ["check"]):
         sys.exit(__doc__)
-    pages = {
-        "families": "../README.md",
-        "models": "models.md",
-        "tasks": "tasks.md",
-        "methods": "methods.md",
-    }
     named = (
-        ("families", families),
-        ("models", model_families),
-        ("tasks", benchmark_pages.overview),
-        ("methods", methods),
-        ("published spread", published.spread),
+        ("families", "../README.md", families),
+        ("models", "models.md", model_families),
+        ("tasks", "tasks.md", benchmark_pages.overview),
+        ("methods", "methods.md", methods),
+        ("published spread", "published.md", published.spread),
     )
-    for name, table in named:
-        page = DOCS / pages.get(name, "published.md")
+    for name, file, make in named:
+        page = DOCS / file
         text = page.read_text(encoding="utf-8")
-        before, start, rest = text.partition(f"<!-- {name} -->\n")
-        end = rest[rest.index(f"\n<!-- /{name} -->") :]
-        new = f"{before}{start}{table()}{end}"
+        new = between(text, name, make())
         if sys.argv[1] == "write":
             page.write_text(new, encoding="utf-8")
         elif new != text:

@@ -42,7 +42,7 @@ def test_json_has_objects_with_a_name(capsys):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_page_says_what_a_method_is(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    page = printed(capsys, "show", name)
+    page = printed(capsys, "show", name, "--long")
     assert max(map(len, page.splitlines())) <= 80
     assert page.startswith(f"{name}: ") and "paper " in page and METHODS[name].reference in page
     for word in ("uses ", "scope ", "model ", "order ", "matching ", "scores ", "track ", "baseline ", "argument"):
@@ -65,37 +65,9 @@ def test_a_method_whose_function_is_missing_is_one_line():
         print_page(MethodSpec("made", "ttmbench.methods.task:gone"), "mine")
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        (
-            "winoground",
-            [
-                "paper     https://arxiv.org/abs/2204.03162",
-                "size      400 groups of 2x2",
-                "group_match (chance 50.00)",
-                "@inproceedings{thrush",
-            ],
-        ),
-        ("imagenet", ["50000 images, classes: 1000", "accuracy_top1 "]),
-        ("coco_retrieval", ["5000 images and captions: 25010"]),
-        ("tiny-clip", ["weights     model.safetensors, 0.98 MB, Apache-2.0", "training_seed        0  "]),
-        ("siglip-b16", ["trained on  webli", "pretrained           required  Hub ID"]),
-    ],
-)
-def test_a_task_and_a_model_are_shown_for_people(name, lines, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    page = printed(capsys, "show", name)
-    assert max(map(len, page.splitlines())) <= 80 and page.startswith(f"{name}: ")
-    for line in lines:
-        assert line in page
-    shown = json.loads(printed(capsys, "show", name, "--json"))
-    assert shown.get("task", shown.get("name")) == name
-
-
 def test_an_unknown_name_may_be_a_methods(capsys):
     assert main(["show", "sinkhron"]) == 2
-    assert "unknown task, model or method 'sinkhron'; did you mean 'sinkhorn'" in capsys.readouterr().err
+    assert "unknown task, model, method or metric 'sinkhron'; did you mean 'sinkhorn'" in capsys.readouterr().err
 
 
 def test_names_of_methods_are_completed():

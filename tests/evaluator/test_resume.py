@@ -521,7 +521,7 @@ def test_a_run_that_cannot_keep_its_state_says_so_once_and_ends_well(tmp_path, m
     monkeypatch.setattr(checkpoints, "write_atomically", full)
     assert evaluate(tmp_path / "x.json")["status"] == "done"
     told = capsys.readouterr().err
-    assert told.count("No space left on device; the test-time stage goes on") == 2, "once a task"
+    assert told.count("No space left on device; the run continues") == 2, "once a task"
 
 
 def test_adapted_models_are_saved_by_a_run_that_was_stopped_too(tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def test_a_wrong_specification_is_named_with_plugin_file_and_line(good, changes,
 
 def test_an_instance_of_another_class_is_nothing_to_register():
     wrong = type("Made", (), {"ttmbench_register_metrics": hookimpl(lambda self: [SCHEDULE])})()
-    with pytest.raises(UsageError, match="ScheduleSpec is nothing to register here; it takes MetricSpecs of ttmbench"):
+    with pytest.raises(UsageError, match="ScheduleSpec cannot be registered here; expected MetricSpecs of ttmbench"):
         build_registry(extra=[("mine", wrong)])
 
 

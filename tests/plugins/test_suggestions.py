@@ -41,7 +41,7 @@ TYPED = {
 @pytest.mark.parametrize("typed", TYPED)
 def test_a_name_that_people_type_gets_the_options_that_run_it(typed, capsys):
     assert main(["--model", typed, "--tasks", "shapes_color"]) == 2
-    assert capsys.readouterr().err == f"ttmbench: unknown model '{typed}'; it is run by: {TYPED[typed]}\n"
+    assert capsys.readouterr().err == f"ttmbench: unknown model '{typed}'; run it with: {TYPED[typed]}\n"
 
 
 @pytest.mark.parametrize("options", sorted({one for told in TYPED.values() for one in told.split(" or ")}))
@@ -58,7 +58,7 @@ def test_the_options_name_a_model_that_is_there_and_arguments_that_it_has(option
 
 def test_a_folder_is_taken_for_weights_of_transformers(tmp_path, capsys):
     assert main(["--model", str(tmp_path), "--tasks", "shapes_color"]) == 2
-    assert f"it is run by: --model hf --model_args pretrained={tmp_path}\n" in capsys.readouterr().err
+    assert f"run it with: --model hf --model_args pretrained={tmp_path}\n" in capsys.readouterr().err
 
 
 def test_other_names_get_near_ones(capsys):

@@ -37,7 +37,7 @@ HERE = {
         *("README.md", "add-a-method.md", "add-an-adapter.md", "hooks.md", "results-format.md", "trackers.md"),
         "ttm-parts.md",
     },
-    "yaml": {"reproduce.md", "running.md", "sweep.md", "task-file.md"},
+    "yaml": {"table-file.md", "running.md", "sweep.md", "task-file.md"},
     "toml": {"add-a-method.md", "hooks.md"},
     "text": {"add-a-task.md", "architecture.md"},
 }
@@ -238,7 +238,7 @@ def test_the_configuration_of_a_run_is_one(tmp_path, monkeypatch, capsys):
 
 
 def test_a_table_of_ones_own_is_read(tmp_path):
-    ((_, text),) = blocks(ROOT / "docs" / "reproduce.md", "yaml")
+    ((_, text),) = blocks(ROOT / "docs" / "table-file.md", "yaml")
     path = tmp_path / "table3.yaml"
     path.write_text(text, encoding="utf-8")
     head = "source,table,task,model,method,metric,percent,std_percent\n"

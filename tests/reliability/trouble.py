@@ -251,7 +251,7 @@ class Trials:
             ("8k", NO_SPACE, 2),
             ("64k", NO_SPACE, 2),
             ("1m", NO_SPACE, 2),
-            ("1500k", "the test-time stage goes on", 0),
+            ("1500k", "the run continues", 0),
         ]
         trials = [(f"full disk ({each[0]})", partial(self.full_disk, *each)) for each in full]
         turns = partial(self.changed_on_the_way, "folder turns immutable", lock, "Operation not permitted", unlock)

@@ -235,5 +235,5 @@ def test_embeddings_that_do_not_fit_the_task_are_named(tmp_path, small_task, cha
 def test_every_metric_is_listed_with_its_rule():
     registered = build_registry().metrics
     assert set(METRICS) <= set(registered)
-    assert "a tie is none" in METRICS["accuracy_top1"].summary
+    assert "ties count as incorrect" in METRICS["accuracy_top1"].summary
     assert "the first in the data wins" in METRICS["accuracy_top1_as_topk"].summary

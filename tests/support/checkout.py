@@ -35,7 +35,10 @@ def blocks(page: Path, language: str) -> list[tuple[str, str]]:
 
 def load_script(name: str) -> ModuleType:
     """A program of ``scripts/`` by its path there, without its ending; loaded anew each time."""
-    spec = importlib.util.spec_from_file_location(f"script_{name.replace('/', '_')}", ROOT / "scripts" / f"{name}.py")
+    file = ROOT / "scripts" / f"{name}.py"
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))  # as when it runs: it may import what lies beside it
+    spec = importlib.util.spec_from_file_location(f"script_{name.replace('/', '_')}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up

@@ -88,7 +88,7 @@ def test_a_disk_that_fills_meanwhile_is_told_once_and_the_run_goes_on(tmp_path, 
         for iteration in (1, 2):
             seed.keep(step(iteration), state(iteration, torch.zeros(3, device="cuda")))
         seed.finish(RAW, 2)
-    assert capsys.readouterr().err.count("No space left on device; the test-time stage goes on") == 1
+    assert capsys.readouterr().err.count("No space left on device; the run continues") == 1
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -104,5 +104,5 @@ def test_files_of_another_format_start_the_seed_again(final, tmp_path, monkeypat
     monkeypatch.setattr(checkpoint, "_FORMAT", 3)
     assert not checkpoint.is_finished(tmp_path, "tent", 0, "run")
     assert task.seed("tent", 0, RAW).read() == checkpoint.SeedProgress()
-    assert "another version wrote it; its seed starts again" in capsys.readouterr().err
+    assert "it was written by another version; its seed starts again" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.safetensors"))

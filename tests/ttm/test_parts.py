@@ -19,8 +19,8 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import score_task
+from ttmbench.plugins.builtin import PARTS
 from ttmbench.plugins.manager import problem_of
-from ttmbench.plugins.parts import PARTS
 from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.testing import ContractError, check_method
 from ttmbench.ttm import finetune, other_parts
@@ -154,7 +154,7 @@ def test_soft_labels_are_refused_for_global_tasks(registry):
         (MethodPart("loss", "a", "m.f"), "target should be 'module:callable'"),
         (MethodPart("loss", "a", "m:f", 3), "summary should be a text"),
         (MethodPart("loss", "a", "m:f"), None),
-        (ScheduleSpec("a", len), "ScheduleSpec is nothing to register here; it takes MethodSpecs and MethodParts"),
+        (ScheduleSpec("a", len), "ScheduleSpec cannot be registered here; expected MethodSpecs and MethodParts"),
     ],
 )
 def test_what_a_plugin_registers_is_checked(part, problem):

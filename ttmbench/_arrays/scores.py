@@ -150,7 +150,7 @@ def true_and_mixed(
 def original_accuracy(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """The first true caption of every image beats every wrong one, whatever becomes of the others (arXiv:2409.17958).
+    """The first correct caption of every image scores above every incorrect one (arXiv:2409.17958).
 
     Args:
         scores: logits [groups, images, captions].
@@ -172,7 +172,7 @@ def original_accuracy(
 def original_accuracy_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """Groups in which some image scores its first true caption and its best wrong one the same."""
+    """Groups in which some image gives the first of its captions and the best incorrect caption the same score."""
     positives, negatives = own_scores(scores, true_captions), other_scores(scores, true_captions)
     return (positives[:, :, 0] == negatives.max(axis=2)).any(axis=1)
 
@@ -180,7 +180,7 @@ def original_accuracy_ties(
 def brittleness(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Float[np.ndarray, " groups"]:
-    """Share of a group's images with a wrong caption between two true ones (arXiv:2409.17958). Lower is better.
+    """Fraction of a group's images with an incorrect caption between two correct ones (arXiv:2409.17958).
 
     For captions (c, p, n), two of them true: s(c) > s(n) > s(p) or s(p) > s(n) > s(c).
 
@@ -214,7 +214,7 @@ def brittleness_ties(
 def text_only_score(
     likeness: Real[np.ndarray, "groups captions captions"], true_captions: int
 ) -> Bool[np.ndarray, " groups"]:
-    """The true captions are more similar to each other than any of them to another one (arXiv:2406.11171, TOT).
+    """The correct captions are more similar to each other than any of them to another one (arXiv:2406.11171, TOT).
 
     For captions (c, d, n), two of them true: sim(c, d) > sim(c, n) and sim(c, d) > sim(d, n). No image is used.
 

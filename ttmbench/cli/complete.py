@@ -29,7 +29,7 @@ def parser_for(first: str) -> argparse.ArgumentParser:
         completers |= dict.fromkeys(("model", "models"), _completer(_models))
         completers["methods"] = _completer(_methods)
         if command.prog.endswith(" show"):
-            completers["name"] = _completer(lambda: {*_tasks(), *_models(), *_methods(every=True)})
+            completers["name"] = _completer(lambda: {*_tasks(), *_models(), *_methods(every=True), *_metrics()})
         if command.prog.endswith(" doctor"):
             completers["names"] = _completer(lambda: {*_tasks(), *_models()})
         for action in command._actions:
@@ -59,6 +59,13 @@ def _methods(every: bool = False) -> Iterable[str]:
     from ttmbench.plugins.registry import build_registry
 
     return [name for name, (spec, _) in build_registry([]).methods.items() if every or not spec.is_finetuning]
+
+
+def _metrics() -> Iterable[str]:
+    """Names of metrics."""
+    from ttmbench.plugins.registry import build_registry
+
+    return build_registry([]).metrics
 
 
 def _completer(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:

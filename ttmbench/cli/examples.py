@@ -42,7 +42,7 @@ EXAMPLES = {
         "ttmbench reproduce ttm_table1 --models siglip-b16 --runs results --run",
     ),
     "ls": ("ttmbench ls tasks", "ttmbench ls methods --long", "ttmbench ls models --json"),
-    "show": ("ttmbench show winoground", "ttmbench show siglip-b16 --published", "ttmbench show ttm"),
+    "show": ("ttmbench show winoground", "ttmbench show siglip-b16 --published", "ttmbench show ttm --long"),
     "validate": (
         "ttmbench validate my_task.yaml",
         "ttmbench validate 'shapes_*' --offline",

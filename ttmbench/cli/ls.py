@@ -191,6 +191,9 @@ _ROWS = {
 _LONG = {
     "tasks": ("kind", "gated", "tags", "description"),
     "models": ("aliases", "plugin", "license", "gated", "extra", "note"),
+    "parts": ("plugin",),
+    "metrics": ("scope", "plugin"),
+    "schedules": ("plugin",),
     "methods": ("reset", "order_dependent", "assumes_matching", "plugin", "summary"),
 }
 """What only ``--long`` and ``--json`` show."""

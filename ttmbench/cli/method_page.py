@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from ttmbench._util.console import echo
-from ttmbench.cli.pages import print_facts, print_wrapped
+from ttmbench.cli.pages import print_facts, print_short, print_wrapped
 from ttmbench.methods.settings import arguments
 from ttmbench.plugins.registry import load_target
 from ttmbench.results.labels import COLUMNS
@@ -43,6 +43,9 @@ _RESETS = {
 }
 
 
+_MORE = "--long: defaults of settings; --published: numbers"
+
+
 def as_json(spec: MethodSpec, plugin: str) -> Record:
     """A method with its arguments, for programs."""
     rows = [
@@ -58,19 +61,47 @@ def as_json(spec: MethodSpec, plugin: str) -> Record:
     return {**vars(spec), "track": spec.track, "trains": spec.trains, "plugin": plugin, "arguments": rows}
 
 
-def print_page(spec: MethodSpec, plugin: str) -> None:
-    """A method with its arguments, for people."""
-    settings = arguments(spec)
-    print_wrapped(f"{spec.name}: {spec.summary}" if spec.summary else spec.name)
-    has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
-    option = "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
+def print_short_page(spec: MethodSpec, plugin: str) -> None:
+    """A method with the names of its settings, for people."""
+    facts = _facts(spec, plugin)
+    order = ("order",) if spec.order_dependent else ()
+    shown = ("paper", "track", "uses", "scope", "model", *order, "matching", "baseline")
+    names = ", ".join(f"{arg.name} (required)" if arg.is_required else arg.name for arg in arguments(spec))
+    settings = f"{_option(spec)}: {names}" if names else "none"
+    print_short(_title(spec), {**{name: facts[name] for name in shown}, "settings": settings}, {}, _MORE)
+
+
+def _title(spec: MethodSpec) -> str:
+    return f"{spec.name}: {spec.summary}" if spec.summary else spec.name
+
+
+def _option(spec: MethodSpec) -> str:
     if spec.is_finetuning:
-        option = "ttmbench finetune --finetune_args NAME=VALUE"
+        return "ttmbench finetune --finetune_args NAME=VALUE"
+    has_column = any(column.filter == spec.name for column in COLUMNS)  # TTM itself, its bound and its controls
+    return "--ttm_args NAME=VALUE" if has_column else f"--method_args {spec.name}.NAME=VALUE"
+
+
+def print_page(spec: MethodSpec, plugin: str) -> None:
+    """A method with a table of its arguments, for people."""
+    settings = arguments(spec)
+    print_wrapped(_title(spec))
     for text in () if spec.is_ttm or spec.is_finetuning else _paragraphs(spec):
         echo()
         print_wrapped(text)
     echo()
-    facts = {
+    print_facts(_facts(spec, plugin) | ({} if settings else {"arguments": "none"}))
+    if settings:
+        from ttmbench.report.table import TableColumn, print_table
+
+        echo()
+        columns = [TableColumn("argument", "key"), *map(TableColumn, ("default", "allowed", "source of the default"))]
+        rows = [[arg.name, _default(arg.default, arg.is_required), arg.allowed, arg.source or "-"] for arg in settings]
+        print_table(columns, rows, title=_option(spec))
+
+
+def _facts(spec: MethodSpec, plugin: str) -> dict[str, str | None]:
+    return {
         "paper": spec.reference or "none stated",
         "code": f"{spec.target} (plugin {plugin})",
         "uses": "; ".join(_NEEDS[need] for need in spec.needs),
@@ -81,16 +112,7 @@ def print_page(spec: MethodSpec, plugin: str) -> None:
         "scores": _scores(spec),
         "track": _TRACKS.get(spec.track, spec.track),
         "baseline": _baseline(spec),
-        **({} if settings else {"arguments": "none"}),
     }
-    print_facts(facts)
-    if settings:
-        from ttmbench.report.table import TableColumn, print_table
-
-        echo()
-        columns = [TableColumn("argument", "key"), *map(TableColumn, ("default", "allowed", "source of the default"))]
-        rows = [[arg.name, _default(arg.default, arg.is_required), arg.allowed, arg.source or "-"] for arg in settings]
-        print_table(columns, rows, title=option)
 
 
 def _paragraphs(spec: MethodSpec) -> list[str]:
@@ -111,8 +133,8 @@ def _scores(spec: MethodSpec) -> str:
 def _baseline(spec: MethodSpec) -> str:
     """The column of the raw model that a method is fairly compared with."""
     if spec.uses_matching:
-        return "SimpleMatch (group_match,none) in every metric: its scores use the matching"
-    return "the same metric of the model as it is (METRIC,none); of group match that is SimpleMatch"
+        return "SimpleMatch (group_match,none) for every metric: its scores use the matching"
+    return "the raw model, same metric (METRIC,none); for group match SimpleMatch"
 
 
 def _default(value: object, is_required: bool) -> str:

@@ -30,7 +30,7 @@ COMMAND_GROUPS = {
     },
     "data and models": {
         "ls": "List tasks, models, methods, metrics and other names",
-        "show": "Print all details for a task, model or method",
+        "show": "Print a page about a task, model, method or metric",
         "download": "Download the data and weights that --offline needs",
         "prepare": "Convert a dataset's original file to task rows",
         "validate": "Check task files and their data, or submitted results",

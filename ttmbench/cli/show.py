@@ -1,17 +1,19 @@
-"""``ttmbench show``: all details of one task, model or method, and what is published about it."""
+"""``ttmbench show``: a page about one task, model, method or metric, and what is published about it."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
+from collections.abc import Callable
 from difflib import get_close_matches
 
 from ttmbench._util.console import echo
-from ttmbench.cli.method_page import as_json, print_page
+from ttmbench.cli.method_page import as_json, print_page, print_short_page
 from ttmbench.cli.options import add_task_files
-from ttmbench.cli.pages import print_model, print_task
+from ttmbench.cli.pages import print_long_model, print_long_task, print_metric, print_model, print_task
 from ttmbench.config import with_rate_note
-from ttmbench.data.catalog import find_task
+from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.task_chance import chance_of
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, build_registry, load_target, metric_for
@@ -20,36 +22,43 @@ from ttmbench.types import Record
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench show``."""
-    parser.add_argument("name", metavar="TASK|MODEL|METHOD", help="Task, model or test-time method")
+    parser.add_argument("name", metavar="NAME", help="Task, model, test-time method or metric")
+    parser.add_argument("--long", action="store_true", help="Print every detail, with tables of arguments")
     parser.add_argument("--published", action="store_true", help="List all published numbers")
     parser.add_argument("--json", action="store_true", help="Print JSON with every field")
     add_task_files(parser)
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print a page about a task, a model or a method, or published numbers as a table; or either as JSON."""
+    """Print a page about a task, a model, a method or a metric, or published numbers; or either as JSON."""
     registry = build_registry(options.include_path or [])
-    name = options.name
+    name, is_long = options.name, options.long
     is_task = name in registry.task_files or name.endswith((".yaml", ".yml"))
-    if options.published or not (is_task or name in registry.adapters or name in registry.methods):
+    is_known = is_task or any(name in table for table in (registry.adapters, registry.methods, registry.metrics))
+    if options.published or not is_known:
         _print_published(name, registry, options)
-    elif name in registry.methods and not is_task and name not in registry.adapters:
+    elif is_task or name in registry.adapters:
+        shown = (_task if is_task else _model)(name, registry, in_full=is_long or options.json)
+        short, long = (print_task, print_long_task) if is_task else (print_model, print_long_model)
+        _print(shown, options, long if is_long else short)
+    elif name in registry.methods:
         method, plugin = registry.methods[name]
-        if options.json:
-            echo(json.dumps(as_json(method, plugin), indent=2, ensure_ascii=False, default=str))
-        else:
-            print_page(method, plugin)
+        page = print_page if is_long else print_short_page
+        _print(as_json(method, plugin), options, lambda _: page(method, plugin))
     else:
-        shown = _task(name, registry) if is_task else _model(name, registry)
-        if options.json:
-            echo(json.dumps(shown, indent=2, ensure_ascii=False, default=list))
-        else:
-            (print_task if is_task else print_model)(shown)
+        _print(_metric(name, registry), options, print_metric)
     return 0
 
 
-def _task(name: str, registry: Registry) -> Record:
-    from ttmbench.cli.published_page import in_brief
+def _print(shown: Record, options: argparse.Namespace, page: Callable[[Record], None]) -> None:
+    if options.json:
+        echo(json.dumps(shown, indent=2, ensure_ascii=False, default=str))
+    else:
+        page(shown)
+
+
+def _task(name: str, registry: Registry, *, in_full: bool) -> Record:
+    from ttmbench.cli.published_page import in_brief, in_few
     from ttmbench.data.benchmarks import benchmark_of
     from ttmbench.reproduce.lookup import rows_of_task
 
@@ -61,13 +70,14 @@ def _task(name: str, registry: Registry) -> Record:
         row = {"summary": described.summary, "chance": chance_of(described, spec), "track": described.track}
         metrics[metric.name] = row
     presets = {model: with_rate_note(settings) for model, settings in spec.ttm.items()}
-    published = in_brief(rows_of_task(spec.task, registry), name, registry, is_task=True)
+    rows = rows_of_task(spec.task, registry)
+    published = (in_brief if in_full else in_few)(rows, name, registry, is_task=True)
     notes = {"benchmark": benchmark and benchmark.title, "notes": list(benchmark.notes) if benchmark else []}
     return {**spec.model_dump(mode="json"), **notes, "metrics": metrics, "ttm": presets, "published": published}
 
 
-def _model(name: str, registry: Registry) -> Record:
-    from ttmbench.cli.published_page import in_brief
+def _model(name: str, registry: Registry, *, in_full: bool) -> Record:
+    from ttmbench.cli.published_page import in_brief, in_few
     from ttmbench.reproduce.lookup import rows_of_model
 
     adapter, plugin = registry.adapters[name]
@@ -76,8 +86,32 @@ def _model(name: str, registry: Registry) -> Record:
     model_options = shown.pop("options")
     if model_options is not None:
         shown["arguments"] = load_target(model_options).described()
-    published = in_brief(rows_of_model(adapter.name, registry), name, registry, is_task=False)
-    return {**shown, "published": published}
+    rows = rows_of_model(adapter.name, registry)
+    return {**shown, "published": (in_brief if in_full else in_few)(rows, name, registry, is_task=False)}
+
+
+def _metric(name: str, registry: Registry) -> Record:
+    """A metric, with its definition from its function's docstring, and its chance level by size of a task."""
+    metric, plugin = registry.metrics[name]
+    chance, tasks = {}, []
+    for task, file in all_tasks(registry).items():
+        if name in file.spec.metrics:
+            spec = file.spec
+            bound = metric_for(metric, spec.shape) if spec.kind == "groups" else metric
+            size = f"{spec.group.n_groups} groups of {spec.extent}" if metric.scope == "global" else spec.extent
+            chance[size] = chance_of(bound, spec)
+            tasks.append(task)
+    function = getattr(metric.compute, "func", metric.compute)
+    about = inspect.getdoc(function) or ""
+    return {
+        "metric": name,
+        "summary": metric.summary,
+        "definition": " ".join(about.partition("\n\n")[0].split()),
+        **{key: getattr(metric, key) for key in ("scope", "track", "higher_is_better", "several_true")},
+        "chance": chance,
+        "tasks": tasks,
+        "plugin": plugin,
+    }
 
 
 def _print_published(name: str, registry: Registry, options: argparse.Namespace) -> None:
@@ -90,11 +124,11 @@ def _print_published(name: str, registry: Registry, options: argparse.Namespace)
     if name.endswith((".yaml", ".yml")):
         own = find_task(registry, name).spec.task
     rows = of_task(every, own) or of_model(every, own) or of_method(every, own)
-    known = [*registry.task_files, *registry.adapters, *registry.methods]
+    known = [*registry.task_files, *registry.adapters, *registry.methods, *registry.metrics]
     if not rows and own == name and name not in known:
         names = {title for row in every for title in (*row.tasks, *row.models)}
         near = get_close_matches(name, names, n=1, cutoff=0.6)
-        raise UsageError(registry.unknown("task, model or method", name, [*known, *near]))
+        raise UsageError(registry.unknown("task, model, method or metric", name, [*known, *near]))
     if not rows and not options.json:
         echo(f"nothing is published about {name} here; `ttmbench reproduce` lists the tables")
         return

@@ -24,11 +24,11 @@ class Argument:
     """A setting of a method or of a part of TTM.
 
     Attributes:
-        name: as ``--method_args METHOD.NAME=VALUE`` or ``--ttm_args KIND.NAME=VALUE`` takes it.
-        annotation: what pydantic checks a value against.
-        default: used if no value is given: of the specification, else of the function.
+        name: NAME in ``--method_args METHOD.NAME=VALUE`` or ``--ttm_args KIND.NAME=VALUE``.
+        annotation: type against which pydantic validates a value.
+        default: default of the specification, else of the function.
         is_required: whether there is no default.
-        source: where the default is from, if the specification says so.
+        source: source of the default (paper or code), if the specification gives one.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Argument:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words.
+        """A description of the allowed values.
 
         >>> from typing import Annotated, Literal
         >>> from pydantic import Field
@@ -51,12 +51,12 @@ class Argument:
         return _in_words(self._adapter.json_schema())
 
     def checked(self, value: object, origin: str) -> Any:
-        """The value as the function gets it; UsageError, which ``origin`` begins, for a value that is not allowed."""
+        """The validated value; UsageError, with a message that begins with ``origin``, if it is not allowed."""
         try:
             return self._adapter.validate_python(value)
         except ValidationError as error:
             first = first_error(error)
-            from_validator = first["type"] == "value_error"  # raised by a validator of the annotation, which knows best
+            from_validator = first["type"] == "value_error"  # use its message
             why = first["msg"].removeprefix("Value error, ") if from_validator else f"must be {self.allowed}"
             shown = repr(value)
             raise UsageError(f"{origin}: {why}, got {shown if len(shown) <= 80 else shown[:77] + '...'}") from None
@@ -73,9 +73,9 @@ class Argument:
 
 
 def arguments_of(function: Callable[..., Any], parameters: Iterable[inspect.Parameter], target: str) -> list[Argument]:
-    """Some parameters of a function as arguments; UsageError, which names the target, for unreadable annotations.
+    """Reads the given parameters of a function as arguments; UsageError if their annotations cannot be evaluated.
 
-    Annotations of other parameters, and of the result, may be for type checkers alone.
+    Annotations of other parameters and of the result are not evaluated.
     """
     named = {parameter.name: parameter for parameter in parameters}
     empty = inspect.Parameter.empty
@@ -98,12 +98,12 @@ def arguments_of(function: Callable[..., Any], parameters: Iterable[inspect.Para
 def checked_arguments(
     known: Sequence[Argument], given: Mapping[str, object], option: str, whose: str
 ) -> dict[str, Any]:
-    """The given values as the function gets them; UsageError for an unknown, wrong or missing one.
+    """Validates the given values; UsageError for an unknown, invalid or missing argument.
 
     Args:
         known: all arguments of the function.
         given: name -> value.
-        option: what a user writes before ``.NAME=VALUE``.
+        option: the text before ``.NAME=VALUE`` on the command line.
         whose: the method or part, for messages.
     """
     by_name = {argument.name: argument for argument in known}
@@ -116,7 +116,7 @@ def checked_arguments(
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:
-    """A JSON schema in words."""
+    """A description of a JSON schema."""
     if "description" in schema:
         return str(schema["description"])
     if "const" in schema or "enum" in schema:

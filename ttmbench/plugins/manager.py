@@ -1,7 +1,7 @@
-"""Loads plugins and checks what they register.
+"""Loads plugins and validates what they register.
 
-Errors of an installed plugin are recorded, and everything else works. Errors of a plugin that a program passes are
-raised, since that program can fix them.
+Errors in an installed plugin are recorded, and everything else continues to work. Errors in a plugin that a program
+passes as an argument are raised, since that program can fix them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KINDS: dict[str, tuple[type[Any], ...]] = {
     "ttmbench_register_schedules": (ScheduleSpec,),
     "ttmbench_register_methods": (MethodSpec, MethodPart),
 }
-"""Hook -> what it registers, except folders of tasks."""
+"""Hook -> specification that it registers; folders of tasks have none."""
 
 _NAMES = {
     AdapterSpec: (r"[A-Za-z0-9][A-Za-z0-9._+:/-]*", "letters, digits and . _ + : / -"),
@@ -59,7 +59,7 @@ _NAMES = {
     MethodPart: (r"[A-Za-z0-9_]+", "letters, digits and _"),
 }
 _TARGET = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
-_TAKEN_ENDINGS = ("_stderr", "_seed_std")  # of keys beside a metric's own
+_TAKEN_ENDINGS = ("_stderr", "_seed_std")  # suffixes of keys that results add to each metric
 _METRIC_SCOPES = ("group", "global", "captions", "i2t", "t2i", "class")
 _METHOD_SCOPES = ("row", "group", "batch", "stream", "task")
 _LABELS = ("labels", "random_labels")
@@ -68,14 +68,14 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "reset": ("group", "batch", "never", None),
     "track": tuple(
         name for name in get_args(Track) if name not in ("forced_choice", "supervised")
-    ),  # these are of models
+    ),  # other tracks than those of models
     "several_true": ("undefined", "defined", "only"),
 }
 
 
 @dataclass(frozen=True)
 class BrokenPlugin:
-    """An installed plugin that does not work, at least in part; ``target`` is that of its entry point."""
+    """An installed plugin that fails at least in part; ``target`` is the value of its entry point."""
 
     name: str
     target: str
@@ -92,7 +92,7 @@ class Plugins:
 
     Attributes:
         manager: of pluggy.
-        broken: errors of installed plugins; grows while plugins are asked what they register.
+        broken: errors of installed plugins; grows while registering hooks are called.
         installed: plugin name -> target of its entry point.
     """
 
@@ -102,7 +102,7 @@ class Plugins:
 
     @property
     def names(self) -> list[str]:
-        """Names of the loaded plugins, the built-in one first."""
+        """Names of the loaded plugins, built-in first."""
         loaded = [name for name, _ in self.manager.list_name_plugin()]
         return sorted(loaded, key=lambda name: (name != BUILTIN, name))
 
@@ -115,10 +115,10 @@ class Plugins:
             self.broken.append(broken)
 
     def collect(self, hook: str, entries: Callable[[Any], Iterable[tuple[str, Any]]]) -> dict[str, tuple[Any, str]]:
-        """The named ``entries`` of all items that are registered through a hook, each with its plugin.
+        """Collects the named ``entries`` of all items that plugins register through a hook, each with its plugin.
 
-        Wrong items are skipped. Of two entries with the same name only a built-in one is taken. UsageError for an
-        error of a plugin that a program passed.
+        Invalid items are skipped. If two entries have the same name, only a built-in one is accepted. UsageError for an
+        error in a plugin that a program passed.
         """
         registered: dict[str, tuple[Any, str]] = {}
         doubled: set[str] = set()
@@ -136,7 +136,7 @@ class Plugins:
         return {name: entry for name, entry in registered.items() if name not in doubled}
 
     def _both(self, first: str, second: str, what: str) -> bool:
-        """Records a conflict of two plugins; returns whether neither gets the name, since neither is built in."""
+        """Records a name conflict of two plugins; returns whether both are rejected, because neither is built in."""
         if not {first, second} <= {BUILTIN, *self.installed}:
             raise UsageError(
                 f"plugins '{first}' and '{second}' both {what}; uninstall one, or rename what it registers"
@@ -147,7 +147,7 @@ class Plugins:
         return first != BUILTIN
 
     def _each(self, hook: str) -> list[tuple[str, list[Any]]]:
-        """(Plugin name, items) that each plugin returns from a registering hook, the built-in plugin first."""
+        """Yields (plugin name, items) from a registering hook of each plugin, the built-in plugin first."""
         results = []
         most = limit("plugin_items")
         implementations = self._implementations(hook)
@@ -159,7 +159,7 @@ class Plugins:
                     items = list(islice(returned, most + 1))
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # whatever another's code raises
+            except BaseException as error:  # any exception of third-party code
                 self._refuse(name, f"failed in {hook}: {error_with_place(error)}")
                 continue
             if len(items) > most:
@@ -187,7 +187,7 @@ class Plugins:
                 implementation.function(*(values[name] for name in implementation.argnames))
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # whatever another's code raises
+            except BaseException as error:  # any exception of third-party code
                 failed = f"plugin '{implementation.plugin_name}' failed in {hook}: {error_with_place(error)}"
                 warnings.warn(failed, stacklevel=2)
 
@@ -213,7 +213,7 @@ def load_plugins(extra: Iterable[tuple[str, object]] = ()) -> Plugins:
                 plugin = point.load()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever another's code raises
+        except BaseException as error:  # any exception of third-party code
             plugins.broken.append(BrokenPlugin(name, point.value, error_with_place(error), imported=False))
             continue
         try:
@@ -232,7 +232,7 @@ def load_plugins(extra: Iterable[tuple[str, object]] = ()) -> Plugins:
 
 @contextmanager
 def _code_of(plugin: str, doing: str) -> Iterator[None]:
-    """Inside, a plugin prints to stderr, since stdout may be JSON, and KeyboardInterrupt names the plugin."""
+    """Runs plugin code: its prints go to stderr, since stdout may be JSON, and KeyboardInterrupt names the plugin."""
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -247,21 +247,21 @@ def _register(manager: pluggy.PluginManager, name: str, plugin: object) -> None:
     except (ValueError, pluggy.PluginValidationError) as error:
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UsageError(f"plugin '{name}' does not fit: {one_line(last)}") from error
-    except Exception as error:  # pluggy looks at every attribute of a plugin
+    except Exception as error:  # pluggy reads every attribute of a plugin, whose code may raise
         raise UsageError(f"plugin '{name}' does not fit: {error_line(error)}") from error
 
 
 def _label(point: EntryPoint) -> str:
-    """The distribution's name, followed by the entry point's if they differ."""
+    """Name of the distribution, followed by the entry point's name if they differ."""
     if point.dist is None or point.dist.name == point.name:
         return point.name
     return f"{point.dist.name}:{point.name}"
 
 
 def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None:
-    """The first error of an item that a plugin's hook registers; None if it is correct.
+    """The first error in an item that a plugin registers; None if it is valid.
 
-    Only built-in methods may have labels, and the names of columns.
+    Only built-in methods may use labels and names of result columns.
     """
     if hook == "ttmbench_register_task_dirs":
         is_folder = isinstance(item, Traversable) and item.is_dir()
@@ -269,7 +269,7 @@ def problem_of(item: object, hook: str, is_built_in: bool = False) -> str | None
     kind = next((candidate for candidate in _KINDS[hook] if isinstance(item, candidate)), None)
     if kind is None:
         taken = "s and ".join(candidate.__name__ for candidate in _KINDS[hook])
-        return f"{type(item).__name__} is nothing to register here; it takes {taken}s of ttmbench"
+        return f"{type(item).__name__} cannot be registered here; expected {taken}s of ttmbench"
     values = {field.name: getattr(item, field.name) for field in fields(kind)}
     if isinstance(item, MethodPart) and values.pop("kind") not in get_args(PartKind):
         return f"MethodPart {item.name!r}: kind should be one of {', '.join(get_args(PartKind))}, got {item.kind!r}"
@@ -331,7 +331,7 @@ def _method(spec: MethodSpec) -> Iterator[str]:
 
 
 def _reserved(spec: MethodSpec) -> Iterator[str]:
-    """What only a built-in method may be."""
+    """Error for a plugin's method that needs labels or has a reserved name; None otherwise."""
     if any(need in _LABELS for need in spec.needs):
         yield "a method of a plugin gets no labels, not even random ones"
     if any(spec.name.lower() in (column.filter, column.name.lower()) for column in COLUMNS):

@@ -1,4 +1,4 @@
-"""Models, task files, sources, metrics, schedules and test-time methods by name; arguments and files of models."""
+"""The registry: models, task files, sources, metrics, schedules and test-time methods by name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,9 +36,6 @@ from ttmbench.types import (
     SourceSpec,
 )
 
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
 ENDINGS = (".yaml", ".yml")
 WEIGHTS_ARE_NAMED_BY = ("pretrained", "model", "path")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -46,7 +44,7 @@ _THINKS = re.compile(r"o\d|gpt-5", re.IGNORECASE)  # and lists no tokens
 _SERVED = re.compile(r"(?:claude|gemini|grok|pixtral|mistral|qwen-vl)-[\w.-]+", re.IGNORECASE)
 _OPEN_CLIP_HUB = re.compile(r"(?:laion|timm|apple|UCSC-VLAA|QuanSun)/", re.IGNORECASE)
 _OPEN_CLIP = re.compile(r"(ViT-[A-Za-z]+)[-/](\d+)(@336px|-336)?|(RN\d+(?:x\d+)?)")
-_KINDS = (  # of a hub id: what it contains, the kind of model
+_KINDS = (  # part of a Hub id -> name of the adapter
     (r"flan-?t5", "vqascore"),
     (r"blip-itm", "blip-itm"),
     (r"blip2-itm", "blip2-itm"),
@@ -59,7 +57,7 @@ _QWEN = re.compile(r"qwen(2\.5|2)?-?(?:vl)?(?:-(\d+)b)?(?:-instruct)?", re.IGNOR
 
 @dataclass(frozen=True)
 class Registry:
-    """All that plugins registered, by name, each with its plugin."""
+    """Everything that plugins registered, by name, with the plugin of each entry."""
 
     plugins: Plugins
     adapters: Mapping[str, tuple[AdapterSpec, str]]
@@ -68,30 +66,30 @@ class Registry:
     metrics: Mapping[str, tuple[MetricSpec, str]]
     schedules: Mapping[str, tuple[ScheduleSpec, str]]
     methods: Mapping[str, tuple[MethodSpec, str]]
-    parts: Mapping[str, tuple[MethodPart, str]]  # by KIND=NAME
+    parts: Mapping[str, tuple[MethodPart, str]]  # keys are KIND=NAME
 
     def adapter(self, name: str) -> AdapterSpec:
-        """A model by name or alias; UsageError with options that run it, or near names, otherwise."""
+        """Returns a model by name or alias; UsageError with options that run it, or similar names, if unknown."""
         if name not in self.adapters:
             options = options_for(name, [spec for spec, _ in self.adapters.values()])
             if options is not None:
-                raise UsageError(f"unknown model '{name}'; it is run by: {options}{self._broken}")
+                raise UsageError(f"unknown model '{name}'; run it with: {options}{self._broken}")
         return self.get(self.adapters, name, "model")
 
     def metric(self, name: str) -> MetricSpec:
-        """A metric by name; UsageError with near names otherwise."""
+        """Returns a metric by name; UsageError with similar names if unknown."""
         return self.get(self.metrics, name, "metric")
 
     def schedule(self, name: str) -> ScheduleSpec:
-        """A threshold schedule by name; UsageError with near names otherwise."""
+        """Returns a threshold schedule by name; UsageError with similar names if unknown."""
         return self.get(self.schedules, name, "schedule")
 
     def method(self, name: str) -> MethodSpec:
-        """A test-time method by name; UsageError with near names otherwise."""
+        """Returns a test-time method by name; UsageError with similar names if unknown."""
         return self.get(self.methods, name, "method")
 
     def trained(self, methods: Iterable[str]) -> list[MethodSpec]:
-        """Those of some test-time methods that are trained, seed by seed."""
+        """Selects the test-time methods that train the model, seed by seed."""
         return [spec for spec in map(self.method, methods) if spec.trains]
 
     def adapts(self, config: RunConfig) -> bool:
@@ -99,12 +97,12 @@ class Registry:
         return bool(config.own_columns) or any(self.method(name).is_ttm for name in config.methods)
 
     def part(self, kind: PartKind, name: str) -> MethodPart:
-        """A part of TTM by kind and name; UsageError with near names otherwise."""
+        """Returns a part of TTM by kind and name; UsageError with similar names if unknown."""
         of_kind = {entry[0].name: entry for entry in self.parts.values() if entry[0].kind == kind}
         return self.get(of_kind, name, kind)
 
     def get(self, table: Mapping[str, tuple[Any, str]], name: str, what: str) -> Any:
-        """An entry of a table by name; UsageError with near names otherwise."""
+        """Returns an entry of a table by name; UsageError with similar names if unknown."""
         if name not in table:
             raise UsageError(self.unknown(what, name, list(table)))
         return table[name][0]
@@ -120,7 +118,7 @@ class Registry:
         return [*modules_of(self.plugins.manager.get_plugin(plugin)), *functions, *targets]
 
     def unknown(self, what: str, name: str, known: Iterable[str]) -> str:
-        """The message for an unknown name: why it is not here, else near names or all, and broken plugins."""
+        """Returns the message for an unknown name: similar names or all names, and broken plugins."""
         if what.startswith("task") and (why := _why_not_here(name)) is not None:
             return f"there is no task '{name}': {why}"
         names = sorted(set(known))
@@ -131,17 +129,17 @@ class Registry:
 
     @property
     def _broken(self) -> str:
-        """Broken plugins, which may have had an unknown name."""
+        """Text that lists broken plugins, which might define an unknown name."""
         return "".join(f" ({plugin})" for plugin in self.plugins.broken)
 
 
 def build_registry(
     include_paths: Sequence[str | Path] = (), extra: Iterable[tuple[str, object]] = (), quiet: bool = False
 ) -> Registry:
-    """Collects what all plugins register, ``extra`` ones (name, object) too, and the task files of further folders.
+    """Collects what all plugins register, including ``extra`` (name, object), and task files of other folders.
 
-    Errors of an installed plugin are listed in ``plugins.broken``, and printed unless ``quiet``; UsageError for those
-    of ``extra`` plugins and of folders, and for a task with the name of another.
+    Errors in an installed plugin are listed in ``plugins.broken``, and printed unless ``quiet``. UsageError for errors
+    in ``extra`` plugins and folders, and for two tasks with the same name.
     """
     plugins = load_plugins(extra)
     files: dict[str, tuple[Traversable, str]] = plugins.collect("ttmbench_register_task_dirs", _tasks_in)
@@ -180,14 +178,14 @@ def _tasks_in(folder: Traversable) -> list[tuple[str, Traversable]]:
 
 
 def _why_not_here(name: str) -> str | None:
-    """Why a known dataset has no task; None for other names."""
+    """The reason why a known dataset has no task; None for other names."""
     entries = read_yaml(files("ttmbench.tasks") / "_not_here.yaml")
     spelled = re.sub(r"[\W_]+", "_", name.lower())
     return next((entry["why"] for entry in entries if spelled in entry["names"]), None)
 
 
 def load_target(target: str, needs: Sequence[str] = ()) -> Any:
-    """Imports ``"module:callable"``; UsageError if that fails, with the packages to install."""
+    """Imports ``"module:callable"``; UsageError, with the packages to install, if that fails."""
     module, _, name = target.partition(":")
     if not module or not name:
         raise UsageError(f"'{target}' is not module:callable")
@@ -204,7 +202,7 @@ def load_target(target: str, needs: Sequence[str] = ()) -> Any:
 
 
 def options_for(name: str, specs: Iterable[AdapterSpec]) -> str | None:
-    """The options that run a model by a Hub id, a folder, a server's name or a family; None for other names.
+    """Options that run a model given by Hub id, folder, server model name or family; None for other names.
 
     Names of ``specs`` that have these weights come first.
 
@@ -248,9 +246,9 @@ def _of_hub_id(name: str) -> str:
 
 
 def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a model: the user's override its defaults; other weights also drop the default revision.
+    """Model arguments: the user's override the defaults; with other weights the default revision is dropped.
 
-    DataError for a model that cannot be loaded, or whose file of weights the user has to download and to name.
+    DataError if the model cannot be loaded, or if the user has to download its weights file and pass its path.
 
     >>> spec = AdapterSpec("x", "m:load", model_args={"pretrained": "a/b", "revision": "c0ffee"})
     >>> arguments_of(spec, {"pretrained": "./mine"})
@@ -268,10 +266,10 @@ def arguments_of(spec: AdapterSpec, model_args: Mapping[str, Any]) -> dict[str, 
 
 
 def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool) -> list[ModelFiles] | None:
-    """The files of a model's weights, downloaded unless ``offline``; None if unknown, or if no weights are named.
+    """Locates the weights of a model, and downloads them unless ``offline``; None if they are not known.
 
-    They come from a function ``locate`` beside the adapter's ``load``, which takes those of its arguments that name
-    weights, and ``offline``. DataError if weights are unavailable or incomplete; UsageError for a wrong argument.
+    The adapter's module may define ``locate`` next to ``load``: it takes the arguments that name weights, and
+    ``offline``. DataError if weights are unavailable or incomplete; UsageError for an invalid argument.
     """
     module, _, _ = spec.target.partition(":")
     load_target(spec.target, spec.needs)
@@ -288,7 +286,7 @@ def locate_files(spec: AdapterSpec, model_args: Mapping[str, Any], offline: bool
 
 
 def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
-    """A metric bound to the number of true captions of a shape; defined for no groups if it does not support it."""
+    """Binds a metric to the number of true captions of a shape; if unsupported, it is defined for no group."""
     true = shape.true_captions
     if true == 1 and metric.several_true != "only":
         return metric
@@ -304,7 +302,7 @@ def metric_for(metric: MetricSpec, shape: GroupShape) -> MetricSpec:
 
 
 def _told(function: Callable[..., np.ndarray], metric: MetricSpec, shape: GroupShape) -> Callable[..., np.ndarray]:
-    """A function of scores bound to the number of true captions; of a global metric also to the truth."""
+    """Binds a function of scores to the number of true captions, and a global metric also to the truth."""
     bound = partial(function, true_captions=shape.true_captions)
     if metric.scope != "global":
         return bound

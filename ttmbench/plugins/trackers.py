@@ -1,6 +1,6 @@
-"""Experiment trackers, chosen by ``--track``: plugins behind the reporting hooks; each needs an extra of its name.
+"""Experiment trackers (``--track``), implemented with the reporting hooks; each needs the extra of the same name.
 
-Names, settings and libraries are checked before a model is loaded; a tracker that fails never stops the run.
+Names, settings and libraries are checked before a model is loaded; a failing tracker never stops the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import safe_name, to_json
@@ -23,9 +23,7 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.labels import key_of, numbers_in
-
-if TYPE_CHECKING:
-    from ttmbench.types import IterationRecord
+from ttmbench.types import IterationRecord
 
 Record = Mapping[str, Any]
 """Settings, or a part of a results document as hooks get it."""
@@ -35,16 +33,16 @@ _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_a
 
 
 class Sink(Protocol):
-    """A tracker's library, which has its name; `TrackerPlugin` reports what it raises.
+    """A tracker's library; `TrackerPlugin` reports its exceptions.
 
     Attributes:
-        settings: keys of ``--track_args`` that it takes beside ``project`` and ``name``.
+        settings: keys of ``--track_args`` that it accepts in addition to ``project`` and ``name``.
     """
 
     settings: ClassVar[frozenset[str]]
 
     def __init__(self, settings: Record) -> None:
-        """Imports what it needs of the library, and opens nothing."""
+        """Imports the library without opening a run."""
 
     def open(self, config: Record) -> None:
         """Starts a run with this configuration."""
@@ -177,10 +175,10 @@ TRACKERS: dict[str, type[Sink]] = {"wandb": _Wandb, "trackio": _Trackio, "tensor
 
 
 def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
-    """The trackers of a run in the order of ``track``, as (plugin name, plugin); none of them is open yet.
+    """Creates the trackers of a run, not yet opened, as (plugin name, plugin) in the order of ``track``.
 
-    ``key=value`` of ``track_args`` goes to all trackers that take the key, ``tracker.key=value`` to one. UsageError if
-    a library is not installed, or no tracker of the run takes a setting.
+    ``key=value`` in ``track_args`` is passed to all trackers that accept the key, ``tracker.key=value`` to one.
+    UsageError if a library is not installed, or if no tracker of the run accepts a setting.
     """
     taken = {tracker: sorted({"project", "name", *TRACKERS[tracker].settings}) for tracker in config.track}
     name = f"{safe_name(config.model_name)}-{datetime.now():%Y-%m-%dT%H-%M-%S}"
@@ -200,7 +198,7 @@ def _sink(tracker: str, settings: Record) -> Sink:
     """The sink of a tracker; UsageError if its library cannot be imported."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what a library says of its own imports
+            warnings.simplefilter("ignore")  # the library's message about its own imports
             import_module(tracker)
             return TRACKERS[tracker](settings)
     except Exception as error:
@@ -211,8 +209,8 @@ def _sink(tracker: str, settings: Record) -> Sink:
 class TrackerPlugin:
     """Forwards the hooks to a sink; after its first failure the sink is not called again.
 
-    Curves are written in the order of iterations. Of a seed that an earlier run started, the hooks report the later
-    iterations only: they wait until the results document has the earlier ones.
+    Curves are written in the order of iterations. If an earlier run started a seed, the hooks report only its later
+    iterations; their points are buffered until the results document provides the earlier ones.
     """
 
     def __init__(self, tracker: str, sink: Sink) -> None:
@@ -257,7 +255,7 @@ class TrackerPlugin:
             self._try("could not log numbers", partial(self._sink.numbers, new))
 
     def _write_curves(self, *only: str | int) -> None:
-        """Writes the waiting points, of one task and seed or of all."""
+        """Writes buffered points, of one task and seed or of all."""
         for task, seed, iteration in sorted(key for key in self._waiting if key[: len(only)] == only):
             values = self._waiting.pop((task, seed, iteration))
             if iteration > self._written.get((task, seed), 0):
@@ -266,7 +264,7 @@ class TrackerPlugin:
                 self._try("could not log a curve", partial(self._sink.curve, name, iteration, values))
 
     def _try(self, what: str, act: Callable[[], None]) -> None:
-        """Calls the library; its failure and its first warning are a line each, its prints go to stderr."""
+        """Calls the library; reports a failure and the first warning in one line each; its prints go to stderr."""
         if self._failed:
             return
         try:
@@ -275,7 +273,7 @@ class TrackerPlugin:
                 act()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # whatever another's code raises
+        except BaseException as error:  # any exception of third-party code
             self._failed = True
             problem = f"{what} ({type(error).__name__}: {error}); the run continues without it"
             warn(f"tracker {self._tracker}: {problem}")
@@ -287,7 +285,7 @@ class TrackerPlugin:
 
 
 def _curve_values(record: Record) -> dict[str, float]:
-    """The defined numbers of an iteration; ``loss`` is that of the last epoch."""
+    """The defined numbers of an iteration; ``loss`` is the loss of the last epoch."""
     values = {name: record[name] for name in _OF_AN_ITERATION} | dict(record["metrics"])
     if record["loss"]:
         values["loss"] = record["loss"][-1]
@@ -295,7 +293,7 @@ def _curve_values(record: Record) -> dict[str, float]:
 
 
 def final_values(task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> dict[str, float]:
-    """The defined numbers of a task by ``track/task/filter/metric``, so that raw ones are never mixed with TTM's.
+    """The defined numbers of a task by ``track/task/filter/metric``, so that raw and TTM numbers are never mixed.
 
     ``results`` are by ``metric,filter``, ``metric_stderr,filter`` and ``metric_seed_std,filter``, ``tracks`` by
     ``metric,filter``.

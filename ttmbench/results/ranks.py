@@ -45,7 +45,7 @@ class Ranks:
 
 
 def hits(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"]:
-    """Whether a true candidate is among the first k, a tie being none.
+    """Whether fewer than k incorrect candidates score at least as high as the best correct one.
 
     >>> ranks = Ranks(np.array([0, 1]), np.array([0, 0]), np.array([0, 0]), np.array([1, 1]), 4)
     >>> hits(1, ranks).tolist(), hits_as_topk(1, ranks).tolist(), undecided(1, ranks).tolist()
@@ -55,7 +55,7 @@ def hits(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"]:
 
 
 def hits_as_topk(k: int, ranks: Ranks) -> Bool[np.ndarray, " queries"] | None:
-    """As `hits`, but of equal scores the candidate that comes first wins; None where the order is not known."""
+    """Whether a correct candidate is in the top k if the first in the data wins ties; None if the order is unknown."""
     return None if ranks.as_topk is None else ranks.as_topk < k
 
 
@@ -151,10 +151,10 @@ def rank_values(metric: MetricSpec, ranks: Ranks) -> np.ndarray | None:
 
 RANK_METRICS: list[MetricSpec] = []
 """The metrics of retrieval and classification, as `ttmbench ls metrics` lists them."""
-_FOUND = {I2T: "images that find a caption of theirs", T2I: "captions that find their image"}
+_FOUND = {I2T: "images with one of their captions", T2I: "captions with their image"}
 _RULES: Mapping[str, tuple[str, Callable[[int, Ranks], np.ndarray | None]]] = {
-    "": ("a tie is none", hits),
-    AS_TOPK: ("of equal scores the first in the data wins", hits_as_topk),
+    "": ("ties count as incorrect", hits),
+    AS_TOPK: ("the first in the data wins ties", hits_as_topk),
 }
 for _scope, _depths in DEPTHS.items():
     for _k in _depths:
@@ -163,7 +163,7 @@ for _scope, _depths in DEPTHS.items():
                 MetricSpec(
                     (f"accuracy_top{_k}" if _scope == CLASS else f"{_scope}_recall_at_{_k}") + _suffix,
                     partial(_compute, _k),
-                    f"share of {_FOUND.get(_scope, 'images that find their class')} among the first {_k}; {_rule}",
+                    f"fraction of {_FOUND.get(_scope, 'images with their class')} in the top {_k}; {_rule}",
                     partial(undecided, _k),
                     partial(chance, _k),
                     scope=_scope,  # type: ignore[arg-type]

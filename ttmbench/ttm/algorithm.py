@@ -1,7 +1,7 @@
 """Test-Time Matching: Algorithm 1 of arXiv:2510.07632, inside groups and over the whole dataset (section 3.2.1).
 
-Nothing in this file knows which caption is true. Captions are shuffled by seed before anything looks at them;
-`Step.captions` is mapped back for the report.
+No code in this file has access to labels. Captions are shuffled by seed before the algorithm sees them; `Step.captions`
+is mapped back for the report.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ttmbench.ttm.trainer import Step, Trainer, TrainingState
 from ttmbench.types import ScheduleSpec, Scores
 
 Choose = Callable[[int, Scores], tuple[float, PseudoLabels, Selection]]
-"""(iteration, scores of the model before it) -> threshold, candidates, and what is trained on."""
+"""(iteration, scores of the model before it) -> threshold, candidates, and the selection to train on."""
 
 Stop = Callable[[Sequence[Step]], bool]
-"""All iterations so far -> whether the last of them was the last of the run."""
+"""All iterations so far -> whether the run stops after them."""
 
 Kept = Callable[[Step, TrainingState], object]
-"""Called after every iteration, before it is yielded; the tensors are the model's own and change with the next."""
+"""Called after every iteration, before it is yielded; the tensors are not copies and change with the next iteration."""
 
 
 def adapt(
@@ -62,19 +62,19 @@ def adapt(
     resume: TrainingState | None = None,
     keep: Kept | None = None,
 ) -> Iterator[Step]:
-    """Runs TTM and yields every iteration; the model is changed in place and the last iteration is the result.
+    """Runs TTM and yields every iteration; the model is trained in place, and the last iteration is the result.
 
     Args:
         stage: model and prepared inputs.
-        scores: of the model that the run starts from, so that it is not scored again.
+        scores: scores of the initial model, so that it is not scored again.
         config: hyperparameters.
         schedule: threshold schedule.
         learning_rate: at the start of the first iteration.
         seed: shuffles the captions and orders the batches.
-        supervision: what each iteration trains on; by default Algorithm 1's own choice.
-        parts: that replace those of the paper.
-        resume: where an earlier run with the same arguments stopped; its iterations are not yielded again.
-        keep: called with every iteration and the state after it.
+        supervision: chooses what each iteration trains on; by default Algorithm 1.
+        parts: parts that replace those of the paper.
+        resume: state of an interrupted run with the same arguments; its iterations are not yielded again.
+        keep: called with every iteration and the state after it, for checkpoints.
 
     Raises:
         TtmbenchError: no threshold can be chosen, or the loss is NaN or infinite.
@@ -94,7 +94,7 @@ def selections(
     supervision: Supervision = algorithm1_selection,
     parts: Parts = DEFAULT_PARTS,
 ) -> Choose:
-    """What each iteration trains on, from the scores of the model before it; arguments and errors as for `adapt`."""
+    """Returns the function that chooses what an iteration trains on; arguments and errors as for `adapt`."""
     first = blind.propose(scores, parts.pseudo_labels)
     by_share = config.by_share(blind.is_global)
     thresholds = np.asarray(
@@ -118,7 +118,7 @@ def selections(
 
 
 def stop_of(blind: ShuffledTask, parts: Parts) -> Stop | None:
-    """Whether a run is over, by the stopping rule of its parts; None if it goes through all iterations."""
+    """The stopping rule of a run's parts; None if all iterations are run."""
     rule = parts.stopping
     return None if rule is None else lambda steps: bool(rule([blind.round_of(step) for step in steps]))
 
@@ -134,12 +134,12 @@ def overfit(
     resume: TrainingState | None = None,
     keep: Kept | None = None,
 ) -> Iterator[Step]:
-    """SimpleMatch's second step (section 3.1): overfits to the matchings that the model starts with.
+    """SimpleMatch's second step (section 3.1): overfits to the matchings of the initial model.
 
-    Every unit without a tie is used (where the settings include ties, every unit), and the matching is never computed
-    again. Training has TTM's budget with the same restarts, and ends early once every used group satisfies the group
-    score with its pseudo-label as the truth. Of ``parts`` those of the training count. Arguments and errors as of
-    `adapt`; yields one Step a restart, its threshold 0.
+    It trains on every unit without a tie (on every unit, if the settings include ties), and never recomputes the
+    matchings. The budget and the restarts of the learning rate are TTM's; training ends early once every selected group
+    satisfies the group score with its pseudo-label as the ground truth. Of ``parts``, only those of training apply.
+    Arguments and errors as for `adapt`; yields one Step per restart, with threshold 0.
     """
     blind = ShuffledTask(stage, seed)
     labels, fixed = fixed_selection(blind, scores, config)
@@ -154,7 +154,7 @@ def overfit(
 
 
 def fixed_selection(blind: ShuffledTask, scores: Scores, config: TTMConfig) -> tuple[PseudoLabels, Selection]:
-    """What `overfit` trains on: every unit that the settings allow, with the matching of the model as it came."""
+    """Returns the selection of `overfit`: every eligible unit, with the matching of the initial model."""
     labels = blind.propose(scores)
     return labels, Selection(labels.captions, select(labels, -math.inf, by_share=False, ties=config.ties))
 
@@ -169,7 +169,7 @@ def _iterations(
     resume: TrainingState | None,
     keep: Kept | None,
 ) -> Iterator[Step]:
-    """Chooses what to train on, trains and scores, iteration by iteration; ``scores`` are of the model before."""
+    """Selects, trains and scores, iteration by iteration; ``scores`` are those of the initial model."""
     config, done, steps = trainer.config, 0, list[Step]()
     if resume is not None:
         trainer.resume(resume)
@@ -200,9 +200,9 @@ def _iterations(
 
 
 class ShuffledTask:
-    """The task with its captions in an order drawn by seed: inside every group, or among all captions.
+    """A task with its captions shuffled by seed: inside every group, or among all captions in the global variant.
 
-    With more images than captions, where captions choose images, the images are shuffled.
+    With more images than captions, where each caption selects an image, the images are shuffled.
     """
 
     def __init__(self, stage: PreparedTask, seed: int) -> None:
@@ -222,7 +222,7 @@ class ShuffledTask:
 
     @property
     def units(self) -> int:
-        """How many units there are: groups; images in the global variant."""
+        """Number of units: groups; images in the global variant."""
         rows = self._stage.prepared.rows
         return rows.images.size if self.is_global else len(rows.images)
 
@@ -231,28 +231,28 @@ class ShuffledTask:
         return candidates(scores, self.is_global, self._order, rule)
 
     def round_of(self, step: Step) -> Round:
-        """An iteration as a stopping rule sees it: with shuffled captions."""
+        """Converts an iteration for a stopping rule: with shuffled captions."""
         back = np.argsort(self._order, axis=-1)
         captions = back[step.captions] if self.is_global else np.take_along_axis(back, step.captions, axis=1)
         return Round(step.selected, captions, step.loss, self.shuffled(step.scores))
 
     def shuffled(self, scores: Scores) -> np.ndarray:
-        """Scores as `in_order` gives them, with shuffled captions."""
+        """Scores in the layout of `in_order`, with shuffled captions."""
         return in_order(scores, self.is_global, self._order)
 
     def proposal(self, choice: Selection, tie: np.ndarray, rng: np.random.Generator) -> SelectionProposal:
-        """Algorithm 1's choice as a supervision gets to see it."""
+        """Algorithm 1's selection, as input of a supervision."""
         n_captions = int(self._order.shape[-1])
         return SelectionProposal(choice, self.unshuffle(choice.captions), tie, n_captions, self.is_global, rng)
 
     def unshuffle(self, captions: np.ndarray) -> np.ndarray:
-        """A matching's captions by their positions in the task's own order."""
+        """A matching's captions by their positions in the task's original order."""
         if self.is_global:
             return np.asarray(self._order[captions])
         return np.take_along_axis(self._order, captions, axis=1)
 
     def pairs(self, choice: Selection, with_targets: bool = False) -> TrainingPairs:
-        """What to train on for the chosen units, as rows of distinct images and captions; with soft labels if asked."""
+        """Training pairs of the selected units, as rows of distinct images and captions; with soft labels if asked."""
         if with_targets and not self.is_global:
             return self._soft(choice)
         rows, chosen = self._stage.prepared.rows, self.unshuffle(choice.captions)
@@ -266,7 +266,7 @@ class ShuffledTask:
         return TrainingPairs(images[choice.selected], captions[choice.selected], targets=targets)
 
     def _soft(self, choice: Selection) -> TrainingPairs:
-        """All images and captions of the chosen groups, in the shuffled order, and how much of a label each pair is."""
+        """All images and captions of the selected groups, in the shuffled order, with the soft label of each pair."""
         chosen = choice.selected
         options = np.take_along_axis(self._options, self._order, axis=1)[chosen]
         soft = choice.soft if choice.soft is not None else choice.captions[..., None] == np.arange(options.shape[1])
@@ -275,11 +275,11 @@ class ShuffledTask:
         return TrainingPairs(images, captions, targets=targets.swapaxes(1, 2) if self._captions_choose else targets)
 
     def _sides(self, choosing: np.ndarray, options: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(images, captions) of what chooses and what it chooses from."""
+        """(images, captions), from the side that selects and the side that is selected from."""
         return (options, choosing) if self._captions_choose else (choosing, options)
 
     def _all_inside(self, choice: Selection) -> TrainingPairs:
-        """Every pair inside the chosen groups, in the shuffled order, and which of them the choice matches."""
+        """Every pair inside the selected groups, in the shuffled order, and whether the pseudo-label matches it."""
         if self.is_global:
             raise UsageError(
                 "this model learns from pairs inside groups, which match or not, and the global variant has no groups; "
@@ -298,15 +298,16 @@ class ShuffledTask:
 
 
 def is_overfitted(is_global: bool, scores: Scores, fixed: np.ndarray, captions: np.ndarray) -> bool:
-    """Whether nothing is left to train: no group was selected, or each satisfies the group score of its label."""
+    """Whether training can stop: no group was selected, or each satisfies the group score of its pseudo-label."""
     if not fixed.any():
         return True
     return not is_global and all_fit(scores.groups[fixed], captions[fixed])
 
 
 def all_fit(scores: np.ndarray, captions: np.ndarray) -> bool:
-    """Whether every group [groups, images, captions] satisfies the group score if its pseudo-label were the truth."""
+    """Whether every group [groups, images, captions] satisfies the group score for its pseudo-label."""
     scores = fewer_first(scores)
     order = all_captions(captions, scores.shape[2])
-    is_matching = np.array_equal(order[:, : captions.shape[1]], captions)  # a caption that is used twice fits nothing
+    # a caption that is used twice cannot satisfy the group score
+    is_matching = np.array_equal(order[:, : captions.shape[1]], captions)
     return is_matching and bool(group_score(np.take_along_axis(scores, order[:, None, :], axis=2)).all())

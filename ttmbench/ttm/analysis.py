@@ -1,6 +1,6 @@
-"""The paper's analyses for any model and task (arXiv:2510.07632, Fig. 2 and 4): numbers as JSON, no figures.
+"""The paper's analyses for any model and task (arXiv:2510.07632, Fig. 2 and 4), as JSON values.
 
-Each reads labels to report precision or a metric; only the oracle is steered by them.
+Each uses labels to report precision or a metric; only the oracle trains with them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from ttmbench.ttm.trainer import Step, restored
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MetricSpec, Scores
 
-BAND = (0.15, 0.30)  # share of groups that tau_1 should keep (section 3.2)
+BAND = (0.15, 0.30)  # fractions of groups that tau_1 should select (section 3.2)
 TAU_COVERAGES = (0.15, 0.20, 0.25, 0.30)
 POINTS = 201
-FACTORS = (0.06, 0.2, 0.4, 1.0, 2.0, 4.0)  # on the learning rate that would be used; from 1e-5 they reach 4e-5
-CONFIDENT = 0.25  # share of the units, those with the largest raw margins, that a good run should leave alone
+FACTORS = (0.06, 0.2, 0.4, 1.0, 2.0, 4.0)  # factors on the default learning rate; from 1e-5 they reach 4e-5
+# fraction of the units, those with the largest raw margins, whose matchings a good run should not change
+CONFIDENT = 0.25
 
 Analysis = dict[str, Any]
 """JSON values by name."""
@@ -35,10 +36,10 @@ Analysis = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be analysed."""
+    """An analysis: the model on a task, and the settings of the analysis."""
 
-    stage: Adaptation  # the model on a task; its ``seeds`` are run one by one
-    metric: MetricSpec  # the metric that the curves show
+    stage: Adaptation  # the model on a task, with its ``seeds``
+    metric: MetricSpec  # metric of the curves
     taus: Sequence[float] | None = None  # tau_1, logits (fractions under the share rule); None: by coverage
     lrs: Sequence[float] | None = None  # learning rates to compare; None takes those of `grid`
     bootstrap_iters: int = 1000  # resamples of bootstrap intervals; 0 for no interval of any kind
@@ -46,7 +47,7 @@ class Question:
 
 
 def thresholds(question: Question) -> Analysis:
-    """Number of units that a threshold selects, and the fraction of correct ones among them (Fig. 2 left and middle).
+    """Number of units that a threshold selects, and the fraction of them that is correct (Fig. 2 left and middle).
 
     Nothing is trained. Returns ``threshold``, ``selected`` and ``accuracy`` (null where nothing is selected) as lists
     of equal length, and ``band``: the thresholds that select 30 % and 15 %.
@@ -71,7 +72,7 @@ def thresholds(question: Question) -> Analysis:
 
 
 def supervision(question: Question) -> Analysis:
-    """What the raw model scores by each way of assigning captions (Fig. 4 left): how good a teacher each would be.
+    """Accuracy of the raw model under each way of assigning captions (Fig. 4 left): the quality of pseudo-labels.
 
     Nothing is trained. Returns metric -> value, 95 % interval and chance; null where a metric is undefined.
     """
@@ -102,7 +103,7 @@ def schedules(question: Question) -> Analysis:
 
 
 def oracle(question: Question) -> Analysis:
-    """TTM beside its oracle variant, which trains on exactly the correct matchings (Fig. 4 middle): an upper bound.
+    """TTM and its oracle variant, which trains on exactly the correct matchings (Fig. 4 middle): an upper bound.
 
     Returns ``baseline`` and the curves ``ttm`` and ``oracle``; the latter reads labels.
     """
@@ -117,10 +118,10 @@ def oracle(question: Question) -> Analysis:
 
 
 def tau(question: Question) -> Analysis:
-    """TTM from several values of tau_1 (Fig. 4 right): how much does the first threshold matter?
+    """TTM with several values of tau_1 (Fig. 4 right): sensitivity to the first threshold.
 
-    Returns ``baseline`` and a curve for each tau_1, largest first; by default those that select 15, 20, 25 and 30 % of
-    the groups at first.
+    Returns ``baseline`` and a curve for each tau_1, largest first; by default the values that select 15, 20, 25 and 30
+    % of the groups in the first iteration.
     """
     stage = question.stage
     taus = question.taus if question.taus is not None else _taus(stage)
@@ -132,10 +133,10 @@ def tau(question: Question) -> Analysis:
 
 
 def lr(question: Question) -> Analysis:
-    """TTM at several learning rates: what each gives beside what can be seen of it without labels.
+    """TTM at several learning rates: the final metric, and statistics that need no labels.
 
-    Returns ``baseline``, the rate that would be used (``default``) and one entry a rate (by default rates around that
-    one), lists by seed. ``metric`` and ``final`` read labels; nothing else does.
+    Returns ``baseline``, the default learning rate (``default``) and one entry per rate (by default rates around the
+    default), with lists by seed. Only ``metric`` and ``final`` use labels.
     """
     stage = question.stage
     rates = sorted(set(question.lrs or grid(stage.learning_rate)))
@@ -161,7 +162,7 @@ ALPHA = "alpha"  # of generative scores, in `ttmbench.scoring.debiasing`
 
 
 def _curve(question: Question, stage: Adaptation, supervision: Supervision = algorithm1_selection) -> Analysis:
-    """One TTM run a seed: what happens in every iteration, lists [seeds][iterations]."""
+    """One TTM run per seed: values of every iteration, lists [seeds][iterations]."""
     names = ("threshold", "coverage", "pseudo_label_accuracy")
     rows: dict[str, list[list[float | None]]] = {name: [] for name in (*names, "metric")}
     for seed in stage.seeds:
@@ -203,7 +204,7 @@ def _at_rate(question: Question, rate: float) -> Analysis:
 
 
 def _confidence(stage: Adaptation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Confidence, tie and whether the matching is correct, of every unit, for the model as it is."""
+    """Confidence, tie and correctness of the matching of every unit, for the current model."""
     labels = candidates(stage.raw, stage.spec.is_global)
     return labels.confidence, labels.tie, (labels.captions == stage.truth).all(axis=1) & ~labels.tie
 
@@ -219,12 +220,12 @@ def _taus(stage: Adaptation) -> list[float]:
     return [threshold_for_coverage(clear, min(1.0, share * scale)) for share in TAU_COVERAGES]
 
 
-# --- learning rates, and what can be seen of them without labels (docs/finetune.md) ----------------------------------
+# --- learning rates, and statistics of them that need no labels (docs/finetune.md) -----------------------------------
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One run of TTM at one learning rate, as it looks without labels."""
+    """Statistics of one run of TTM at one learning rate that need no labels."""
 
     matching: PseudoLabels | None  # of the adapted model, or None if the run diverged
     selected: tuple[int, ...]  # units that each iteration trained on
@@ -235,13 +236,13 @@ class Seen:
 
     @property
     def final_loss(self) -> float | None:
-        """Of the last iteration that trained; None if none did, or the run diverged."""
+        """Loss of the last iteration that trained; None if none did, or if the run diverged."""
         losses = [loss for loss in self.loss if loss is not None]
         return losses[-1] if losses and self.diverged is None else None
 
 
 def grid(rate: float) -> tuple[float, ...]:
-    """Learning rates to compare, around the one that would be used.
+    """Learning rates to compare, around the default.
 
     >>> grid(1e-5)
     (6e-07, 2e-06, 4e-06, 1e-05, 2e-05, 4e-05)
@@ -250,7 +251,7 @@ def grid(rate: float) -> tuple[float, ...]:
 
 
 def observe(steps: Iterable[Step], raw: Scores, is_global: bool) -> Seen:
-    """Goes through the iterations of a run that starts from raw scores; one that diverges is not an error here."""
+    """Runs all iterations from the raw scores; divergence is recorded and not raised."""
     selected: list[int] = []
     loss: list[float | None] = []
     last: Step | None = None
@@ -267,12 +268,12 @@ def observe(steps: Iterable[Step], raw: Scores, is_global: bool) -> Seen:
 
 
 def same(one: PseudoLabels, other: PseudoLabels) -> np.ndarray:
-    """Which units two models match alike, bool [units]; a tie is like nothing."""
+    """Units for which two models have the same matching, bool [units]; False for ties."""
     return (one.captions == other.captions).all(axis=1) & ~one.tie & ~other.tie
 
 
 def agreement(runs: Sequence[Seen]) -> float | None:
-    """Fraction of units that two seeds match alike, mean over pairs; None for fewer than two, or if one diverged."""
+    """Fraction of units with the same matching for two seeds, averaged over pairs of seeds; None if undefined."""
     matchings = [run.matching for run in runs if run.matching is not None]
     if len(matchings) < 2 or len(matchings) < len(runs):
         return None
@@ -280,7 +281,7 @@ def agreement(runs: Sequence[Seen]) -> float | None:
 
 
 def confident_kept(before: PseudoLabels, after: PseudoLabels) -> float | None:
-    """Fraction of the quarter of units with the largest raw confidence that are matched as before; None if all tie."""
+    """Fraction of the most confident quarter of units whose matching did not change; None if all tie."""
     clear = np.flatnonzero(~before.tie)
     if len(clear) == 0:
         return None

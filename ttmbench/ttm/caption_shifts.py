@@ -1,6 +1,6 @@
-"""Shifts of captions as a set of parameters (``train=context:TOKENS`` and ``train=shift``), the same for all captions.
+"""Trainable shifts shared by all captions (``train=context:TOKENS`` and ``train=shift``).
 
-Functions of the adapter are replaced on the object, which add them; the model's weights stay as they are.
+Methods of the adapter are replaced on the instance by ones that add the shift; the model's weights do not change.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from ttmbench.errors import UsageError
-from ttmbench.protocols import CaptionEmbeddings, DualEncoder, TrainableInParts
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
+from ttmbench.protocols import Batch, CaptionEmbeddings, DualEncoder, TrainableInParts
 
 SHIFT = "shift"
 _CONTEXT = re.compile(r"context:([1-9]\d{0,2})")
@@ -26,7 +23,7 @@ _REPLACED = ("encode_captions", "train_captions", "matching_loss")
 
 
 def tokens_of(which: str) -> int | None:
-    """How many of each caption's first tokens ``train=context:TOKENS`` shifts; None if it names something else.
+    """Number of tokens that ``train=context:TOKENS`` shifts at the start of each caption; None for other sets.
 
     >>> tokens_of("context:4"), tokens_of("shift")
     (4, None)
@@ -41,7 +38,7 @@ def is_shift(which: str) -> bool:
 
 
 def add_shift(adapter: object, which: str) -> Mapping[str, nn.Parameter]:
-    """Adds a shift of captions, zero at first, in place of an earlier one; returns its parameter by name.
+    """Adds a shift of captions, initially zero, replacing an earlier one; returns its parameter by name.
 
     Raises:
         UsageError: the model has no token embeddings, or no features of captions, that could be shifted.
@@ -59,13 +56,13 @@ def add_shift(adapter: object, which: str) -> Mapping[str, nn.Parameter]:
 
 
 def remove_shift(adapter: object) -> None:
-    """Takes a shift off again."""
+    """Removes a shift."""
     for name in _replaced(adapter):
         delattr(adapter, name)
 
 
 def _width(adapter: object, which: str) -> int:
-    """Dimension of what is shifted."""
+    """Dimension of the shifted embeddings or features."""
     in_parts = isinstance(adapter, TrainableInParts) and isinstance(adapter, DualEncoder) and adapter.trains_in_parts
     if tokens_of(which) is not None:
         width = adapter.caption_width if in_parts and isinstance(adapter, CaptionEmbeddings) else None
@@ -97,13 +94,13 @@ def _shifted_features(adapter: Any, shift: nn.Parameter, name: str, prepared: Ba
 
 
 def _loss_of_parts(adapter: Any, images: Batch, captions: Batch) -> torch.Tensor:
-    """The model's own loss, by the features of captions as they are shifted."""
+    """The model's contrastive loss, computed from shifted caption features."""
     loss: torch.Tensor = adapter.loss_of(adapter.train_images(images), adapter.train_captions(captions))
     return loss
 
 
 def _replaced(adapter: object) -> dict[str, Callable[..., torch.Tensor]]:
-    """The functions of an object that stand in for those of its class, by name."""
+    """Methods that are replaced on an instance, by name."""
     own = getattr(adapter, "__dict__", {})
     ours = (_shifted_tokens, _shifted_features, _loss_of_parts)
     is_ours = {name: isinstance(own.get(name), partial) and own[name].func in ours for name in _REPLACED}
@@ -112,7 +109,7 @@ def _replaced(adapter: object) -> dict[str, Callable[..., torch.Tensor]]:
 
 @contextmanager
 def _as_it_was(adapter: object) -> Iterator[None]:
-    """A context in which the adapter encodes captions without the shift: one function may call another."""
+    """A context in which the adapter encodes captions without the shift, since one method may call another."""
     replaced = _replaced(adapter)
     remove_shift(adapter)
     try:

@@ -1,7 +1,7 @@
-"""Checkpoints of what is trained, so that a stopped run resumes: TTM, its variants, other methods and finetuning.
+"""Checkpoints of training, from which an interrupted run resumes: TTM, its variants, other methods and finetuning.
 
-A folder for every method and seed holds each finished iteration of TTM, the state of training after the last turn, and,
-once the seed is done, its final scores. Every file has a digest; one that does not match is never used.
+The folder of a method and seed has a file for each finished iteration of TTM, the training state after the last turn,
+and, once the seed is finished, its final scores. Every file has a digest; a file that does not match is never used.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ttmbench.types import Record, Scores
 Tensors = dict[str, torch.Tensor]
 Metadata = dict[str, Any]
 TRAINING, _FINAL = "training.safetensors", "final.safetensors"
-_FORMAT = 2  # of the files; those of another are not read
-_MAX_SAVING = 0.1  # fraction of the time that goes into files, where not every turn is kept
+_FORMAT = 2  # version of the files; other versions are not read
+_MAX_SAVING = 0.1  # largest fraction of the time spent on writing files
 _PARTS = ("model", "random", "extra")
 _STEP_ARRAYS = ("captions", "selected", "tie")
 _STEP_VALUES = ("iteration", "threshold", "loss", "learning_rate", "seconds")
@@ -39,18 +39,18 @@ class SeedProgress:
     """Progress of a seed."""
 
     steps: tuple[Step, ...] = ()  # finished iterations of TTM, in order
-    state: TrainingState | None = None  # of training after the last turn, while the seed runs
-    final: Scores | None = None  # scores that the seed ended with; None while it runs
-    about: Metadata = field(default_factory=dict)  # what else was kept
+    state: TrainingState | None = None  # training state after the last turn, while the seed runs
+    final: Scores | None = None  # final scores of the seed; None while it runs
+    about: Metadata = field(default_factory=dict)  # other stored values
 
 
 @dataclass(frozen=True)
 class AfterSeed:
-    """What follows the training of a seed, while the model is still adapted.
+    """A step after the training of a seed, while the model is still adapted.
 
     Attributes:
-        do: called with the seed, and what is recorded of its run.
-        is_done: whether that was done for a seed that a stopped run finished, which else starts again.
+        do: called with the seed and the record of its run.
+        is_done: whether this step was done for a seed that an interrupted run had finished; if not, the seed is rerun.
     """
 
     do: Callable[[int, Record], object] = lambda seed, about: None
@@ -61,10 +61,10 @@ AFTER_SEED = AfterSeed()
 
 
 class SeedCheckpoint:
-    """Files of one method and seed, which begin from ``start`` (a digest); without a folder nothing is stored.
+    """Checkpoint files of one method and seed that start from ``start`` (a digest); stores nothing without a folder.
 
-    Files of another start are removed. ``warn`` is called if files cannot be written; the run goes on without them.
-    ``what`` starts again if they cannot be read.
+    Files with another start are removed. ``warn`` is called if files cannot be written, and the run continues without
+    checkpoints. If they cannot be read, ``what`` (named in the warning) starts again.
     """
 
     def __init__(self, folder: Path | None, start: str, warn: Callable[[str], None], what: str = "its seed") -> None:
@@ -73,9 +73,9 @@ class SeedCheckpoint:
         self._saved, self._took = time.monotonic(), 0.0
 
     def read(self, is_done: Callable[[], bool] = lambda: True) -> SeedProgress:
-        """Progress of an earlier run; the beginning, if anything there is damaged or of another start.
+        """Progress of an earlier run; empty if a file is damaged or has another start.
 
-        Also of a seed that was finished, if what follows it (``is_done``) was not.
+        Empty also for a finished seed whose following step is not done (``is_done``).
         """
         if self._folder is None or not self._folder.is_dir():
             return SeedProgress()
@@ -90,14 +90,14 @@ class SeedCheckpoint:
         return SeedProgress()
 
     def is_due(self, seconds: float = 0.0) -> bool:
-        """Whether the last state is so many seconds old, and old enough that files take a tenth of the time at most."""
+        """Whether the last state is this many seconds old, and writing would take at most a tenth of the time."""
         return time.monotonic() - self._saved >= max(seconds, self._took / _MAX_SAVING)
 
     def keep(self, step: Step | None, state: TrainingState, about: Metadata | None = None) -> None:
-        """Stores the state of training after a turn; ``step`` is an iteration of TTM, which is stored by itself.
+        """Stores the training state after a turn; ``step`` is an iteration of TTM, which gets a separate file.
 
-        Weights of an accelerator are copied at once and written while training goes on, since a file of some hundred
-        megabytes takes seconds. Until it is complete, the one before it counts.
+        Weights on an accelerator are copied at once and written in the background, since a file of some hundred
+        megabytes takes seconds. Until the new file is complete, the previous one is valid.
         """
         began = time.monotonic()
         if step is not None:
@@ -116,7 +116,7 @@ class SeedCheckpoint:
         self._took = self._saved - began
 
     def finish(self, final: Scores, steps: int, about: Metadata | None = None) -> None:
-        """Stores the scores of a seed that is done and removes the training state."""
+        """Stores the scores of a finished seed and removes the training state."""
         self.finish_writing()
         if self._folder is None:
             return
@@ -189,28 +189,28 @@ class SeedCheckpoint:
         if about.get("file") != self._place(path.name):
             raise ValueError(f"{path.name} was written as {about.get('file')}")
         if about["start"] != self._start:
-            raise ValueError("it began from other scores, data or settings")
+            raise ValueError("it was written for other scores, data or settings")
         if about.get("format") != _FORMAT:
-            raise ValueError("another version wrote it")
+            raise ValueError("it was written by another version")
         return tensors, about
 
     def _place(self, name: str) -> str:
-        """A file's name with its seed and method, so that a file in another's place is not used."""
+        """A file's name with its seed and method, stored inside the file so that a moved file is not used."""
         assert self._folder is not None
         return "/".join((*self._folder.parts[-2:], name))
 
 
 class TaskCheckpoint:
-    """Checkpoints of one task, whose seeds start from ``data`` (its fingerprint) and ``run`` (the key of the run).
+    """Checkpoints of one task, valid for ``data`` (its fingerprint) and ``run`` (the key of the run).
 
-    Without a folder nothing is stored.
+    Stores nothing without a folder.
     """
 
     def __init__(self, folder: Path | None = None, data: str = "", run: str = "") -> None:
         self._folder, self._data, self._run, self._warned = folder, data, run, False
 
     def seed(self, method: str, seed: int, raw: Scores, more: Tensors | None = None) -> SeedCheckpoint:
-        """The files of one method and seed, which start from raw scores, and from more if there is more."""
+        """The checkpoint of one method and seed, valid for the raw scores and other given inputs."""
         folder = None if self._folder is None or self._warned else self._folder / method / f"seed_{seed}"
         start = (
             "" if folder is None else f"{self._run}:{self._data}:{tensors_digest(score_tensors(raw) | (more or {}))}"
@@ -219,14 +219,14 @@ class TaskCheckpoint:
 
     def _warn(self, why: str) -> None:
         if not self._warned:
-            warn(f"{why}; the test-time stage goes on, but if it is stopped it continues from before this")
+            warn(f"{why}; the run continues, but an interrupted run would resume from an earlier point")
         self._warned = True
 
 
 def is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
-    """Whether a seed of a method is done, by its last file; damage of the others shows on reading.
+    """Whether a seed of a method is finished, judged by its last file; other files are checked when read.
 
-    ``folder`` is of the task, ``run`` the key of the run.
+    ``folder`` is the task's folder, ``run`` the key of the run.
     """
     try:
         about = load_sealed(folder / method / f"seed_{seed}" / _FINAL)[1]
@@ -236,7 +236,7 @@ def is_finished(folder: Path, method: str, seed: int, run: str) -> bool:
 
 
 def read_state(path: Path, consequence: str) -> tuple[Tensors, Metadata] | None:
-    """Tensors of a sealed file and what they are; None without one, and with a warning for a damaged one."""
+    """Tensors and metadata of a file with a digest; None if it does not exist or, with a warning, if it is damaged."""
     try:
         return load_sealed(path)
     except FileNotFoundError:
@@ -247,7 +247,7 @@ def read_state(path: Path, consequence: str) -> tuple[Tensors, Metadata] | None:
 
 
 def write_state(path: Path, tensors: Tensors, about: Metadata, consequence: str) -> bool:
-    """Replaces a sealed file in one step; False, with a warning of the consequence, if it cannot be written."""
+    """Atomically replaces a file with a digest; False, with a warning of the consequence, if it cannot be written."""
     why = _replaced(path, separated(tensors), about)
     if why is not None:
         warn(f"{why}; {consequence}")
@@ -255,7 +255,7 @@ def write_state(path: Path, tensors: Tensors, about: Metadata, consequence: str)
 
 
 def _replaced(path: Path, tensors: Tensors, about: Metadata) -> str | None:
-    """Replaces a sealed file in one step; why it cannot be written, or None."""
+    """Atomically replaces a file with a digest; returns the error if it cannot be written, else None."""
     from safetensors import SafetensorError
 
     try:
@@ -271,7 +271,7 @@ def _step_name(iteration: int) -> str:
 
 
 def score_tensors(scores: Scores) -> Tensors:
-    """Score arrays as tensors of a file; `scores_of` reads them."""
+    """Converts score arrays to the tensors of a file; `scores_of` reads them."""
     tensors = {"scores.groups": torch.from_numpy(np.array(scores.groups))}
     if scores.all_pairs is not None:
         tensors["scores.all_pairs"] = torch.from_numpy(np.array(scores.all_pairs))
@@ -289,7 +289,7 @@ def _scores_in(tensors: Tensors) -> Scores | None:
 
 
 def _optimizer_tensors(number: int, state: Mapping[int, Mapping[str, object]]) -> Tensors:
-    """The state of one of several optimisers, as tensors of a file; `_optimizer_state` reads them."""
+    """Converts the state of one optimiser to the tensors of a file; `_optimizer_state` reads them."""
     return {
         f"optimizer.{number}.{parameter}.{name}": torch.as_tensor(value)
         for parameter, values in state.items()

@@ -1,4 +1,4 @@
-"""Finetuning on pseudo-labels; by default AdamW, and a learning rate that falls along a cosine in each iteration."""
+"""Finetuning on pseudo-labels; by default with AdamW and a cosine learning-rate schedule in each iteration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,34 +13,31 @@ import torch
 from ttmbench._util.console import step_done
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
-from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
+from ttmbench.protocols import Augmentable, Batch, PairTrainable, Trainable, TrainableInParts
 from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt, device_of
 from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, take
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
 
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Pairs to train on, arrays [units, pairs of a unit]."""
+    """Training pairs, arrays [units, pairs of a unit]."""
 
     images: np.ndarray  # rows of distinct images, int
     captions: np.ndarray  # rows of distinct captions, int
-    matched: np.ndarray | None = None  # whether each pair matches; None: all do, and no others are trained on
-    # Soft labels, float [units, images, captions], for a loss of its own: then these are all rows of each unit.
+    matched: np.ndarray | None = None  # whether each pair matches; None if there are matched pairs only
+    # Soft labels, float [units, images, captions]; the rows above are then all images and captions of each unit.
     targets: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """A batch of groups as a loss of its own sees it; features carry gradients.
+    """A batch of groups, the input of a replaced loss; features have gradients.
 
     Attributes:
         images: features [groups, images, d].
         captions: features [groups, captions, d].
-        targets: float [groups, images, captions]: how much of each image's label a caption is. Rows sum to 1; with more
-            images than captions, which then choose, columns do. In the global variant a group is one matched pair.
+        targets: soft labels, float [groups, images, captions]. Rows sum to 1; with more images than captions, columns
+            do. In the global variant a group is one matched pair.
     """
 
     images: torch.Tensor
@@ -50,12 +46,12 @@ class LabelledBatch:
     adapter: TrainableInParts
 
     def logits(self, images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
-        """Scores of every image with every caption: features [a, d] and [b, d] to [a, b]."""
+        """Scores of every image with every caption: features [a, d] and [b, d] -> [a, b]."""
         scores: torch.Tensor = self.adapter.logits(images, captions)  # type: ignore[attr-defined]  # a dual encoder
         return scores
 
     def own_loss(self) -> torch.Tensor:
-        """The model's own loss on the pairs whose label is largest; a scalar."""
+        """The loss that the model was trained with, on the pairs with the largest label; a scalar."""
         if self.images.shape[1] > self.captions.shape[1]:
             images = _of_each(self.images, self.targets.argmax(1))
             return self.adapter.loss_of(images.flatten(0, 1), self.captions.flatten(0, 1))
@@ -68,7 +64,7 @@ Loss = Callable[[LabelledBatch], torch.Tensor]
 
 NamedParameters = Sequence[tuple[str, torch.nn.Parameter]]
 MakeOptimizer = Callable[[NamedParameters, TTMConfig], torch.optim.Optimizer]
-"""Names and parameters to train, and TTM's settings -> an optimiser whose groups' ``lr`` are factors on TTM's."""
+"""(named parameters, TTM's settings) -> an optimiser; ``lr`` of its groups are factors on TTM's learning rate."""
 
 
 def _of_each(features: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -77,7 +73,7 @@ def _of_each(features: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def adamw(parameters: NamedParameters, settings: TTMConfig) -> torch.optim.Optimizer:
-    """AdamW with ``weight_decay`` and ``betas``, fused where the device has it."""
+    """AdamW with ``weight_decay`` and ``betas``, fused where the device supports it."""
     every = [parameter for _, parameter in parameters]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in every)
     return torch.optim.AdamW(every, lr=1.0, betas=settings.betas, weight_decay=settings.weight_decay, fused=fused)
@@ -91,7 +87,7 @@ def make_optimizer(
 
 
 def named_parameters(adapter: Trainable | PairTrainable) -> NamedParameters:
-    """The parameters that an adapter trains, by their names in its module; by numbers where it has none."""
+    """The parameters that an adapter trains, by name in its module; numbered if the adapter has no module."""
     module = module_of(adapter)
     names = {} if module is None else {id(parameter): name for name, parameter in module.named_parameters()}
     numbered = enumerate(adapter.parameters())
@@ -99,7 +95,7 @@ def named_parameters(adapter: Trainable | PairTrainable) -> NamedParameters:
 
 
 def module_of(adapter: object) -> torch.nn.Module | None:
-    """The module whose parameters an adapter trains: itself or its attribute ``model``."""
+    """The module whose parameters an adapter trains: the adapter or its attribute ``model``."""
     module = adapter if isinstance(adapter, torch.nn.Module) else getattr(adapter, "model", None)
     return module if isinstance(module, torch.nn.Module) else None
 
@@ -133,30 +129,31 @@ def finetune(
 ) -> tuple[float, ...]:
     """Trains on pairs for ``config.epochs`` epochs and returns the loss of every epoch.
 
-    With matched pairs alone, all other pairs of a batch are negatives. Pairs that are said to match or not are
-    independent, so a batch is gone through in parts of ``part_size`` pairs. If memory runs out, the gradient of the
-    same loss over the same batch is computed in smaller parts, where the adapter can do that.
+    If only matched pairs are given, all other pairs of a batch are in-batch negatives. Pairs labelled as matched or
+    unmatched are independent, so a batch is processed in parts of ``part_size`` pairs. If memory runs out, the gradient
+    of the same loss over the same batch is computed in smaller parts, if the adapter supports it.
 
     Args:
         adapter: the model; changed in place.
         prepared: the task's prepared inputs.
-        pairs: what to train on, at least one unit.
-        optimizer: from `make_optimizer`; its state is used and changed.
+        pairs: training pairs of at least one unit.
+        optimizer: from `make_optimizer`; its state is updated.
         config: hyperparameters.
         learning_rate: at the start of this iteration.
         batch: units in a batch.
-        rng: orders the units anew in every epoch.
+        rng: shuffles the units in every epoch.
         crop_rng: places the crops of enlarged images, where the task was prepared for augmentation.
         epoch_done: called with the loss of each epoch.
-        part_size: what is in memory at a time; changes gradients by rounding at most.
+        part_size: rows in memory at a time; changes gradients by rounding only.
         factor: (step, steps) -> factor on the learning rate; by default TTM's cosine.
-        loss: of pairs with targets, in place of the model's own.
+        loss: loss on pairs with targets, in place of the model's loss.
         updated: called after every step of the optimizer.
-        option: that sets the learning rate, for messages.
+        option: option that sets the learning rate, for messages.
 
     Returns:
-        Means over batches, each weighted with its units, so that a smaller last batch counts less. (The gradient of a
-        batch is not weighted: every batch is one step.)
+        Mean loss of every epoch: batches are weighted by their number of units. (Gradients are not weighted: every
+            batch
+        is one step.)
 
     Raises:
         DivergedError: the loss is NaN or infinite.
@@ -185,7 +182,7 @@ def finetune(
             _step(optimizer)
             updated()
             step_done()
-            total = total + value * len(chosen)  # stays on the device: one wait an epoch
+            total = total + value * len(chosen)  # stays on the device, to synchronise once per epoch
         losses.append(float(total) / units)
         if not math.isfinite(losses[-1]):
             raise DivergedError(f"the loss became {losses[-1]} in epoch {epoch + 1}", learning_rate, option)
@@ -213,7 +210,7 @@ def _gradient(
     memory: BatchSizer,
     of_features: OfFeatures | None = None,
 ) -> torch.Tensor:
-    """Leaves a batch's gradient in the parameters and returns its loss; in smaller parts once memory has run out."""
+    """Computes a batch's gradient and returns its loss; in smaller parts once memory has run out."""
     size = n_rows(images)
     while True:
         optimizer.zero_grad(set_to_none=True)
@@ -249,7 +246,7 @@ OfFeatures = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def _loss_of_features(
     adapter: Trainable | PairTrainable, loss: Loss, pairs: TrainingPairs, chosen: np.ndarray
 ) -> OfFeatures:
-    """A loss of its own as a function of all features of a batch."""
+    """A replaced loss as a function of all features of a batch."""
     assert pairs.targets is not None and isinstance(adapter, TrainableInParts), "asked before anything is scored"
     targets, parts = pairs.targets[chosen], adapter
 
@@ -275,7 +272,7 @@ def _backward(loss: torch.Tensor) -> torch.Tensor:
 def _pairs_in_parts(
     adapter: PairTrainable, images: Batch, captions: Batch, matched: np.ndarray, part_size: int
 ) -> torch.Tensor:
-    """The loss is a mean over pairs, so parts of it add up."""
+    """Gradient of a mean over pairs, accumulated over parts of the batch."""
     total = torch.zeros(())
     for start in range(0, len(matched), part_size):
         part = slice(start, start + part_size)
@@ -291,11 +288,11 @@ def contrastive_in_parts(
     part_size: int | None,
     of_features: OfFeatures | None = None,
 ) -> torch.Tensor:
-    """A contrastive loss over a whole batch, whose gradient is added with ``part_size`` rows in memory at a time.
+    """Gradient of a contrastive loss over a whole batch, with ``part_size`` rows in memory at a time (GradCache).
 
-    Features of all rows are computed without gradients; the loss's gradient with respect to them is taken; then the
-    encoders are run again in parts, each with the gradient of its features (arXiv:2101.06983). Up to rounding this is
-    the gradient of ``matching_loss``; with ``of_features`` of that loss instead.
+    Features of all rows are computed without gradients, then the gradient of the loss with respect to the features;
+    then the encoders run again in parts and backpropagate the gradient of their features (arXiv:2101.06983). Up to
+    rounding, the result is the gradient of ``matching_loss``, or of ``of_features`` if given.
     """
     assert part_size is not None, "asked for once memory has run out"
     size, features = part_size, []
@@ -312,7 +309,7 @@ def contrastive_in_parts(
         gradient = whole.grad
         for part in parts(rows) if gradient is not None else ():
             encoded = tower(take(rows, part))
-            if gradient is not None and encoded.requires_grad:  # a side may have no parameter that is trained
+            if gradient is not None and encoded.requires_grad:  # a tower may have no trained parameters
                 encoded.backward(gradient[part])  # type: ignore[no-untyped-call]
     return loss
 
@@ -324,7 +321,7 @@ def _images(
     chosen: np.ndarray,
     crop_rng: np.random.Generator | None,
 ) -> Batch:
-    """The images of a batch; under augmentation other crops of the enlarged ones each time."""
+    """The images of a batch; with augmentation, new random crops of the enlarged images each time."""
     rows = pairs.images[chosen].reshape(-1)
     if prepared.enlarged is None or crop_rng is None or pairs.matched is not None:
         return take(prepared.images, rows)
@@ -333,7 +330,7 @@ def _images(
 
 
 def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
-    """A copy of everything that training changes, in CPU memory; of a GPU in pinned memory, with one wait for all."""
+    """Copies everything that training changes to CPU memory (from a GPU: pinned memory, with one synchronisation)."""
     tensors = {name: tensor.detach() for name, tensor in adapter.state_dict().items()}
     copied = {name: _on_cpu(tensor) for name, tensor in tensors.items()}
     for device in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
@@ -342,18 +339,18 @@ def snapshot(adapter: Trainable | PairTrainable) -> dict[str, torch.Tensor]:
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU; of a GPU's it is complete once that was waited for."""
+    """A copy on the CPU; the copy of a GPU tensor is complete only after synchronisation."""
     if tensor.device.type != "cuda":
         return tensor.to("cpu", copy=True)
     try:
         pinned = torch.empty_like(tensor, device="cpu", pin_memory=True)
-    except RuntimeError:  # the system pins no more
+    except RuntimeError:  # no more pinned memory
         return tensor.to("cpu", copy=True)
     return pinned.copy_(tensor, non_blocking=True)
 
 
 def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
-    """Loads a snapshot, which stays usable: what goes to another device is copied anyway."""
+    """Loads a snapshot, which can be loaded again."""
     device = device_of(adapter)
     away = device is not None and device.type == "cuda"
     adapter.load_state_dict(
@@ -362,7 +359,7 @@ def restore(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor
 
 
 def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch.Tensor]) -> None:
-    """Loads the weights of a stopped run; TtmbenchError if the model does not have them afterwards."""
+    """Loads the weights of an interrupted run; TtmbenchError if the model differs from them afterwards."""
     restore(adapter, state)
     loaded = adapter.state_dict()
     for name, tensor in state.items():
@@ -375,7 +372,7 @@ def resume_weights(adapter: Trainable | PairTrainable, state: Mapping[str, torch
 
 
 def random_state(adapter: object) -> dict[str, torch.Tensor]:
-    """States of torch's generators that a model can draw from: of the processor, and of its device."""
+    """States of torch's random generators for the CPU and the model's device."""
     states, device = {"cpu": torch.get_rng_state()}, device_of(adapter)
     if device is not None and device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
@@ -383,10 +380,10 @@ def random_state(adapter: object) -> dict[str, torch.Tensor]:
 
 
 def set_random_state(states: Mapping[str, torch.Tensor], adapter: object) -> None:
-    """Restores torch's generators to states of `random_state`, on the device that the model is on now."""
+    """Restores torch's random generators from `random_state`, on the model's current device."""
     torch.set_rng_state(states["cpu"])
     device = device_of(adapter)
     if device is not None and device.type == "cuda":
         for name, state in states.items():
-            if name != "cpu":  # versions before named the number too
+            if name != "cpu":  # earlier versions stored the device index too
                 torch.cuda.set_rng_state(state, device)

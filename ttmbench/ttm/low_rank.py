@@ -1,7 +1,7 @@
-"""Low-rank updates (``train=lora:RANK``) of what makes queries and values, in both towers.
+"""Low-rank updates (``train=lora:RANK``) of the query and value projections of both towers.
 
-They are added by hooks: to the outputs of linear layers, or to the slices of a matrix that makes queries, keys and
-values at once. The model's own weights and the names in its state stay as they are.
+Hooks add them to the outputs of linear layers, or to slices of a fused query-key-value matrix. The model's weights and
+the names in its state dict do not change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ttmbench.ttm.caption_shifts import add_shift, is_shift, remove_shift
 from ttmbench.ttm.finetune import module_of
 from ttmbench.ttm.parameters import NOT_RUN, SETS, is_of_captions, is_of_images, select
 
-SCALE = 2.0  # of an update: alpha / rank, as in TTL (arXiv:2407.15913: alpha 32, rank 16)
+SCALE = 2.0  # alpha / rank, as in TTL (arXiv:2407.15913: alpha 32, rank 16)
 _WORDS = f"{', '.join(SETS)}, lora:RANK, context:TOKENS or shift"
 _LORA = re.compile(r"lora:([1-9]\d{0,3})")
 _LAYERS = ("q_proj", "v_proj", "query", "value")
@@ -37,11 +37,11 @@ def _known(which: str) -> str:
 
 
 Train = Annotated[str, AfterValidator(_known), Field(description=_WORDS)]
-"""A set of parameters: a key of `ttmbench.ttm.parameters.SETS`, or what is added to a model (`is_added`)."""
+"""A set of parameters: a key of `ttmbench.ttm.parameters.SETS`, or parameters added to a model (`is_added`)."""
 
 
 def rank_of(which: str) -> int | None:
-    """Rank of the updates that ``train=`` asks for; None if it names parameters of the model.
+    """Rank of the updates that ``train=lora:RANK`` adds; None for other sets.
 
     >>> rank_of("lora:16"), rank_of("norm")
     (16, None)
@@ -51,12 +51,12 @@ def rank_of(which: str) -> int | None:
 
 
 def is_added(which: str) -> bool:
-    """Whether ``train=`` names parameters that are added to a model, and are not in its state: ``lora``, a shift."""
+    """Whether ``train=`` names parameters that are added to a model (``lora``, a shift) and are not in its state."""
     return rank_of(which) is not None or is_shift(which)
 
 
 class LowRankUpdate:
-    """Adds ``SCALE * B A x`` to a layer's output; at first B is zero, and A Xavier normal, the same in every run."""
+    """Adds ``SCALE * B A x`` to a layer's output; B starts at zero, A as Xavier normal, the same in every run."""
 
     def __init__(self, name: str, layer: nn.Linear, rank: int) -> None:
         self.down, self.up = _factors(name, layer.weight, (layer.out_features, layer.in_features), rank)
@@ -70,11 +70,11 @@ class LowRankUpdate:
 
 @dataclass(frozen=True)
 class FusedWeight:
-    """A matrix [3 d, d] that makes queries, keys and values of its input, in this order."""
+    """A matrix [3 d, d] that computes queries, keys and values of its input, in this order."""
 
-    attention: nn.Module  # whose forward pass uses it
-    holder: nn.Module  # that has it as a parameter: the attention, or a layer of it
-    parameter: str  # its name there
+    attention: nn.Module  # module whose forward pass uses it
+    holder: nn.Module  # module that has it as a parameter: the attention, or a layer of it
+    parameter: str  # name of the parameter
 
     @property
     def weight(self) -> torch.Tensor:
@@ -83,10 +83,10 @@ class FusedWeight:
 
 
 class FusedUpdate:
-    """Adds ``SCALE * B A`` to the rows of queries and of values of a fused matrix while its layer runs.
+    """Adds ``SCALE * B A`` to the query and value rows of a fused matrix while its layer runs.
 
-    Layers read the matrix in ways of their own (a fused kernel, a functional call), so that it stands in for the
-    parameter from before a forward pass until after it, also if that fails.
+    Layers read the matrix in different ways (a fused kernel, a functional call). So the updated matrix replaces the
+    parameter from before a forward pass until after it, also if the pass fails.
     """
 
     def __init__(self, name: str, fused: FusedWeight, rank: int) -> None:
@@ -99,12 +99,12 @@ class FusedUpdate:
         fused.attention.register_forward_hook(self, always_call=True)
 
     def __call__(self, layer: nn.Module, inputs: object, *output: object) -> None:
-        """Before the layer runs the matrix is updated, and afterwards it is the parameter again."""
+        """Replaces the matrix before the layer runs and restores it afterwards."""
         self.fused.holder._parameters[self.parameter] = self.original if output else self._updated()  # type: ignore[assignment]
 
     @property
     def parameter(self) -> str:
-        """Name of the matrix where it is held."""
+        """Name of the parameter."""
         return self.fused.parameter
 
     def _updated(self) -> torch.Tensor:
@@ -114,7 +114,7 @@ class FusedUpdate:
 
 
 def _factors(name: str, weight: torch.Tensor, size: tuple[int, int], rank: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """A [rank, in] drawn by a name, and B [out, rank] of zeros, like a weight; ``size`` is out and in."""
+    """A [rank, in], drawn with the name as seed, and B [out, rank] of zeros; ``size`` is (out, in)."""
     rows, columns = size
     down = torch.empty(rank, columns)
     nn.init.xavier_normal_(down, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
@@ -122,7 +122,7 @@ def _factors(name: str, weight: torch.Tensor, size: tuple[int, int], rank: int) 
 
 
 def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
-    """Adds an update to each layer of `layers_for`, in place of earlier ones; returns their parameters by name."""
+    """Adds an update to each layer of `layers_for`, replacing earlier updates; returns the parameters by name."""
     remove_low_rank(adapter)
     parameters: dict[str, nn.Parameter] = {}
     for name, layer in layers_for(adapter, rank).items():
@@ -131,10 +131,10 @@ def add_low_rank(adapter: object, rank: int) -> Mapping[str, nn.Parameter]:
 
 
 def layers_for(adapter: object, rank: int) -> dict[str, nn.Linear | FusedWeight]:
-    """What ``lora:RANK`` updates, by name: linear layers, and in towers of a dual encoder without these fused matrices.
+    """Layers that ``lora:RANK`` updates, by name: linear layers, or fused matrices in towers without such layers.
 
     Raises:
-        UsageError: the model has no queries and values that could be updated, or is compiled.
+        UsageError: the model has no query and value projections to update, or is compiled.
     """
     model = module_of(adapter)
     modules = {} if model is None else dict(model.named_modules())
@@ -159,7 +159,7 @@ def _tower(name: str) -> tuple[bool, bool]:
 
 
 def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]]:
-    """Fused matrices by name: of ``nn.MultiheadAttention`` and its kin, and of layers named ``qkv``."""
+    """Fused matrices by name, of ``nn.MultiheadAttention``, similar modules, and layers named ``qkv``."""
     for path, module in modules.items():
         for holder, name in ((module, "in_proj_weight"), (getattr(module, "qkv", None), "qkv.weight")):
             weight = holder._parameters.get(name.rpartition(".")[2]) if isinstance(holder, nn.Module) else None
@@ -170,7 +170,7 @@ def _fused(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, FusedWeight]
 
 
 def check_train(adapter: Trainable, which: str) -> None:
-    """UsageError if a model does not have a known set of parameters, or if it cannot be updated."""
+    """Raises a UsageError if the set of parameters is unknown, or if the model has none or cannot be updated."""
     rank = rank_of(which)
     if rank is not None:
         layers_for(adapter, rank)
@@ -182,7 +182,7 @@ def check_train(adapter: Trainable, which: str) -> None:
 
 
 def parameters_of(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
-    """The parameters that ``train=`` names; updates of low rank and shifts are added, in place of earlier ones."""
+    """The parameters that ``train=`` names; low-rank updates and shifts are added, replacing earlier ones."""
     rank = rank_of(which)
     if rank is not None:
         return add_low_rank(adapter, rank)
@@ -194,7 +194,7 @@ def parameters_of(adapter: Trainable | PairTrainable, which: str) -> Mapping[str
 
 
 def remove_low_rank(adapter: object) -> None:
-    """Takes updates and shifts off again."""
+    """Removes low-rank updates and shifts."""
     remove_shift(adapter)
     model = module_of(adapter)
     for layer in () if model is None else model.modules():
@@ -207,7 +207,7 @@ def remove_low_rank(adapter: object) -> None:
 
 @contextmanager
 def low_rank_removed(adapter: object) -> Iterator[None]:
-    """A context after which the model has no updates or shifts."""
+    """A context that removes low-rank updates and shifts at its end."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The parts of TTM that ship beside the defaults; `ttmbench.ttm.parts` says what each kind is called with."""
+"""Built-in alternatives to the default parts of TTM; `ttmbench.ttm.parts` defines the arguments of each kind."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from ttmbench.ttm.finetune import LabelledBatch, NamedParameters
 from ttmbench.ttm.parts import Round, Weights
 from ttmbench.ttm.selection import PseudoLabels, Ties, eligible, matching
 
-CONVERGED = 1e-6  # by how much a row of a plan may differ from 1
+CONVERGED = 1e-6  # tolerance of the row sums of a plan
 
 
 def every(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties) -> np.ndarray:
-    """Every unit that may be selected at all, whatever the threshold."""
+    """Selects every eligible unit, regardless of the threshold."""
     return eligible(labels, ties)
 
 
 def argmax(scores: np.ndarray) -> PseudoLabels:
-    """The best caption of every image by itself (self-training): a caption may be used twice in a group.
+    """Self-training: the best caption of every image; a caption may be used twice in a group.
 
-    The margin is again the best total minus the second-best one, of all ways to give each image a caption: the smallest
-    difference of the best and the second-best score of a row. In the global variant confidence is the pair's score.
+    The margin is the best minus the second-best total over all ways to give each image a caption, which is the smallest
+    difference of the best and the second-best score of a row. In the global variant, confidence is the score of the
+    pair.
     """
     first, second = np.moveaxis(np.sort(scores.astype(np.float64), axis=-1)[..., -2:][..., ::-1], -1, 0)
     best, margins = scores.argmax(-1), first - second
@@ -44,17 +45,17 @@ def sinkhorn(
     temperature: Annotated[float, Field(gt=0)] = 1.0,
     rounds: Annotated[int, Field(ge=1)] = 1000,
 ) -> PseudoLabels:
-    """Soft labels: of exp(scores / temperature) in a group, the plan in which every image has 1 and no caption over 1.
+    """Soft labels: exp(scores / temperature) of a group, scaled so that rows sum to 1 and columns to at most 1.
 
-    Rows and columns are normalised in turn until rows sum to 1 within 1e-6, or for so many rounds. With more captions
-    than images, a row that fits all captions alike has the rest. Captions and margins are those of the matching, to
-    which the plan tends for small temperatures.
+    Rows and columns are normalised in turn until rows sum to 1 within 1e-6, or for the given number of rounds. With
+    more captions than images, an extra row of constants takes up the remaining captions. The hard captions and margins
+    are those of the matching, which is the limit of the plan for small temperatures.
     """
     if scores.ndim == 2:
         raise UsageError("pseudo_labels=sinkhorn makes plans inside groups, and the task is matched globally")
     groups, images, captions = scores.shape
     logs = scores.astype(np.float64) / temperature
-    mass = np.zeros(images)  # logarithms of what rows sum to
+    mass = np.zeros(images)  # logarithms of the row sums
     if captions > images:
         logs = np.concatenate([logs, np.zeros((groups, 1, captions))], axis=1)
         mass = np.append(mass, np.log(captions - images))
@@ -73,15 +74,16 @@ def _log_sum(logs: np.ndarray, axis: int) -> np.ndarray:
 
 
 def own(batch: LabelledBatch) -> torch.Tensor:
-    """The model's own loss on matched pairs."""
+    """The loss that the model was trained with, on matched pairs."""
     return batch.own_loss()
 
 
 def cross_entropy(batch: LabelledBatch, *, negatives: Literal["batch", "group"] = "batch") -> torch.Tensor:
     """Cross-entropy to soft or hard labels P, -sum P (ln p + ln q) / 2, divided by the sum of P.
 
-    p is the softmax of an image's scores over captions, q that of a caption's over images: of the whole batch, where
-    labels of other groups are 0, or of the group alone. With ``batch`` and matched captions alone it is CLIP's loss.
+    p is the softmax of an image's scores over captions, and q the softmax of a caption's scores over images. They range
+    over the whole batch, where labels between groups are 0, or over the group. With ``batch`` and hard labels of
+    matched captions only, it is CLIP's loss.
     """
     if negatives == "batch":
         scores = batch.logits(batch.images.flatten(0, 1), batch.captions.flatten(0, 1))[None]
@@ -96,13 +98,13 @@ def cross_entropy(batch: LabelledBatch, *, negatives: Literal["batch", "group"] 
 def sgd(
     parameters: NamedParameters, settings: TTMConfig, *, momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
 ) -> torch.optim.Optimizer:
-    """Stochastic gradient descent with momentum, and ``weight_decay`` as a gradient."""
+    """Stochastic gradient descent with momentum; ``weight_decay`` is added to the gradient."""
     every = [parameter for _, parameter in parameters]
     return torch.optim.SGD(every, lr=1.0, momentum=momentum, weight_decay=settings.weight_decay)
 
 
 def linear(step: int, steps: int, floor: float) -> float:
-    """From 1 in equal steps to the floor.
+    """Linear decrease from 1 to the floor.
 
     >>> linear(0, 4, 0.2), linear(4, 4, 0.2)
     (1.0, 0.2)
@@ -116,7 +118,7 @@ def constant(step: int, steps: int, floor: float) -> float:
 
 
 def never(rounds: Sequence[Round]) -> bool:
-    """All iterations are run."""
+    """Never stops early."""
     return False
 
 
@@ -130,7 +132,7 @@ def no_change(rounds: Sequence[Round]) -> bool:
 
 
 def overfitted(rounds: Sequence[Round]) -> bool:
-    """Whether every group that was trained on satisfies the group score, with its pseudo-label as the truth."""
+    """Whether every group trained on satisfies the group score, with its pseudo-label as ground truth."""
     last = rounds[-1]
     if last.scores.ndim == 2:
         return not last.selected.any()
@@ -138,7 +140,7 @@ def overfitted(rounds: Sequence[Round]) -> bool:
 
 
 def none(teacher: Weights, model: Weights) -> None:
-    """The model itself."""
+    """Leaves the teacher unchanged; the model is its own teacher."""
     ema(teacher, model, decay=0.0)
 
 

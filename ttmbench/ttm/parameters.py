@@ -1,4 +1,4 @@
-"""Which parameters a test-time method trains (``train=``), chosen by the types of modules and recorded with a digest.
+"""Sets of parameters for test-time training (``train=``), selected by module type and recorded with a digest.
 
 | set | parameters |
 |---|---|
@@ -25,16 +25,16 @@ from ttmbench.ttm.finetune import module_of, named_parameters
 from ttmbench.types import Record
 
 NORM_LAYERS = (nn.LayerNorm, nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.RMSNorm)
-"""Normalisation layers, with their subclasses. By type: each library has names of its own for them."""
+"""Normalisation layers and their subclasses. Selected by type, because names differ between libraries."""
 _PROJECTION = re.compile(
     r"(^|\.)(visual|vision|image|text)_proj(ection)?(\.|$)|^(visual|text)\.(proj|head)(\.|$)|^text_model\.head\."
 )
-_ADAPTER = re.compile(r"\.default(\.|$)")  # peft's name of an adapter, in those of its parameters
+_ADAPTER = re.compile(r"\.default(\.|$)")  # appears in the parameter names of a PEFT adapter
 _POOLING = re.compile(r"^vision_model\.head\.|^visual\.(.*\.)?attn_?pool\.")
 NOT_RUN = re.compile(
     r"^text_encoder\..*\.crossattention\.|(^|\.)(multimodal_model|text_decoder|(itm|mim|mlm|mmm)_\w+)\."
 )
-"""Names of parts of BLIP, FLAVA and CoCa that no feature of an image or of a caption goes through."""
+"""Names of modules of BLIP, FLAVA and CoCa that do not contribute to image or caption features."""
 
 
 def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Parameter]:
@@ -57,7 +57,7 @@ def select(adapter: Trainable | PairTrainable, which: str) -> Mapping[str, nn.Pa
 
 
 def digest(names: Iterable[str]) -> str:
-    """Identifies a set of parameters by their names, in any order.
+    """Digest of the names of a set of parameters, independent of their order.
 
     >>> digest(["b", "a"]) == digest(["a", "b"])
     True
@@ -66,7 +66,7 @@ def digest(names: Iterable[str]) -> str:
 
 
 def trained_record(train: object, sizes: Mapping[str, int]) -> Record:
-    """For results: which parameters were trained, by name with how many numbers each has."""
+    """Record for results: the trained parameters, with the size of each."""
     return {"train": train, "parameters": sum(sizes.values()), "names_sha256": digest(sizes)}
 
 
@@ -80,7 +80,7 @@ def is_of_images(name: str) -> bool:
 
 
 def is_of_captions(name: str) -> bool:
-    """Whether a parameter belongs to the caption tower alone; what two towers share (BLIP-2) belongs to neither.
+    """Whether a parameter belongs to the caption tower alone; shared parameters (BLIP-2) belong to neither.
 
     >>> is_of_captions("transformer.resblocks.0.ln_1.bias"), is_of_captions("qformer.layernorm.weight")
     (True, False)
@@ -90,7 +90,7 @@ def is_of_captions(name: str) -> bool:
 
 
 def is_temperature(name: str) -> bool:
-    """Whether a parameter is the temperature or the bias of the logits, which no feature depends on.
+    """Whether a parameter is the temperature or the bias of the logits.
 
     >>> is_temperature("logit_scale"), is_temperature("flava.logit_scale"), is_temperature("visual.proj")
     (True, True, False)

@@ -1,8 +1,8 @@
-"""The parts of TTM that can be replaced by name: what each kind is called with, and those that settings name.
+"""Replaceable parts of TTM: the signature of each kind, and loading of the parts that settings name.
 
-Every part is one function. The types below list its positional arguments; its keyword arguments are its settings
-(``--ttm_args KIND.KEY=VALUE``), checked against their annotations. No part sees a label: captions are shuffled by seed
-inside each group.
+Every part is one function. The types below list its positional arguments; its keyword arguments are settings
+(``--ttm_args KIND.KEY=VALUE``), validated against their annotations. No part has access to labels: captions are
+shuffled by seed inside each group.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from ttmbench.ttm.selection import PseudoLabels, Ties, matching, select
 from ttmbench.types import GroupShape, MethodPart, PartKind
 
 PseudoLabelRule = Callable[[np.ndarray], PseudoLabels]
-"""Scores, logits [groups, images, captions] -> a pseudo-label of every group and the confidence in it.
+"""Scores, logits [groups, images, captions] -> pseudo-label and confidence of every group.
 
-With more images than captions, rows are captions and choose among images. In the global variant scores are [images,
-captions], all pairs of the task, and every image is a unit.
+With more images than captions, rows are captions and columns images. In the global variant scores are [images,
+captions] of all pairs of the task, and every image is a unit.
 """
 
 SelectionRule = Callable[[PseudoLabels, float, bool, Ties], np.ndarray]
-"""Pseudo-labels, tau_t, whether tau_t is a fraction, and whether ties may be used -> what is trained on, bool [units].
+"""(pseudo-labels, tau_t, whether tau_t is a fraction, whether ties may be used) -> selected units, bool [units].
 
-Units with a tie are never selected unless ties are included, whatever the rule says.
+Tied units are never selected unless ties are included, regardless of the rule.
 """
 
 LearningRateSchedule = Callable[[int, int, float], float]
-"""Step of the iteration from 0, its number of steps, ``lr_floor`` -> factor on the iteration's learning rate."""
+"""(step of the iteration from 0, number of steps, ``lr_floor``) -> factor on the iteration's learning rate."""
 
 Weights = Mapping[str, torch.Tensor]
 Teacher = Callable[[Weights, Weights], object]
-"""Weights of the teacher and of the model, by name -> nothing: changes the teacher's in place after every step."""
+"""(teacher's weights, model's weights), by name -> None; updates the teacher in place after every step."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """An iteration that is over, as a rule that stops sees it.
+    """A finished iteration, the input of a stopping rule.
 
     Attributes:
         selected: units that were trained on, bool [units].
         captions: pseudo-label of each unit, as in `PseudoLabels`.
-        loss: of each epoch; empty if nothing was selected.
-        scores: after it, as a `PseudoLabelRule` gets them.
+        loss: mean loss of each epoch; empty if nothing was selected.
+        scores: scores after the iteration, in the layout of `PseudoLabelRule`.
     """
 
     selected: np.ndarray
@@ -64,33 +64,33 @@ class Round:
 
 
 StoppingRule = Callable[[Sequence[Round]], bool]
-"""All iterations so far, at least one -> whether the last of them was the last of the run."""
+"""All iterations so far, at least one -> whether to stop."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that a run of TTM is made of; by default those of the paper."""
+    """The parts of a run of TTM; by default those of the paper."""
 
     selection: SelectionRule = select
     pseudo_labels: PseudoLabelRule = matching
-    loss: Loss | None = None  # None: the model's own, on matched pairs
+    loss: Loss | None = None  # None: the model's loss, on matched pairs
     optimizer: MakeOptimizer = adamw
     lr_schedule: LearningRateSchedule = cosine_within_iteration
-    stopping: StoppingRule | None = None  # None: never before the last iteration
-    teacher: Teacher | None = None  # None: the model itself
+    stopping: StoppingRule | None = None  # None: no early stopping
+    teacher: Teacher | None = None  # None: no separate teacher
 
 
 DEFAULT_PARTS = Parts()
 
 
 def load_parts(registry: Registry, settings: TTMConfig) -> Parts:
-    """The parts that settings name, with their arguments; UsageError for an unknown part or a wrong argument."""
+    """Loads the parts that settings name, with their arguments; UsageError for an unknown part or argument."""
     named = {kind: registry.part(kind, getattr(settings, kind)) for kind in settings.other_parts}
     return Parts(**{kind: load_part(spec, settings.part_args.get(kind, {})) for kind, spec in named.items()})
 
 
 def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_global: bool) -> None:
-    """UsageError unless the parts that settings name can be used together, and on groups of a shape."""
+    """Raises a UsageError unless the parts can be combined and used on groups of this shape."""
     parts = load_parts(registry, settings)
     fewer, more = sorted((shape.images, shape.captions))
     size = (2 * shape.images, 2 * shape.captions) if is_global else (2, fewer, more)
@@ -104,7 +104,7 @@ def check_parts(registry: Registry, settings: TTMConfig, shape: GroupShape, is_g
 
 
 def load_part(spec: MethodPart, given: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function of a part with arguments by name; its errors and wrong results name it. UsageError for others."""
+    """Loads the function of a part, bound to its settings; UsageError for invalid settings."""
     function, whose = load_target(spec.target), f"{spec.kind} '{spec.name}'"
     named = [one for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
     known = arguments_of(function, named, spec.target)
@@ -113,7 +113,7 @@ def load_part(spec: MethodPart, given: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def _checked(function: Callable[..., Any], kind: PartKind, whose: str) -> Callable[..., Any]:
-    """The function of a part, whose errors and wrong results name it."""
+    """Wraps the function of a part: its result is validated, and errors name the part."""
 
     @wraps(function.func if isinstance(function, partial) else function)
     def call(*arguments: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Which units TTM trains on: the first threshold, and what a threshold selects (Algorithm 1, line 5; section B.1).
+"""Selection of the units that TTM trains on: first threshold and selection rules (Algorithm 1, line 5; section B.1).
 
-A `Supervision` may decide otherwise: an oracle, and the controls that show what a gain is made of. Only the oracle,
-which is named so wherever its numbers appear, knows which caption is true.
+A `Supervision` replaces the selection or the pseudo-labels: the oracle, and controls that show where a gain comes from.
+Only the oracle uses labels, and its numbers are always reported under that name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PseudoLabels:
 
     Attributes:
         captions: position of the caption given to each image, among the shuffled ones, int [units, images of a unit].
-        confidence: what tau_t is compared with, logits [units]: the margin; the pair's score in the global variant.
+        confidence: value compared with tau_t, logits [units]: the margin, or the pair's score in the global variant.
         tie: bool [units]; a tied unit is selected only where ties are included.
         soft: soft labels, float [units, images of a unit, captions to choose from], rows sum to 1; None for hard ones.
     """
@@ -41,7 +41,7 @@ class PseudoLabels:
 
 @dataclass(frozen=True)
 class Selection:
-    """What an iteration trains on: captions and soft labels as in `PseudoLabels`, of the ``selected``, bool [units]."""
+    """The selection of an iteration: pseudo-labels as in `PseudoLabels`, and the ``selected`` units, bool [units]."""
 
     captions: np.ndarray
     selected: np.ndarray
@@ -50,14 +50,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class SelectionProposal:
-    """What TTM would train on in an iteration, for a supervision that decides otherwise (an oracle, a control)."""
+    """The selection of Algorithm 1 in an iteration, as input of a supervision (the oracle or a control)."""
 
-    choice: Selection  # Algorithm 1's own
-    in_task_order: np.ndarray  # its captions by their positions in the task's own order, int [units, images of a unit]
+    choice: Selection  # selection of Algorithm 1
+    in_task_order: np.ndarray  # its captions by position in the task's original order, int [units, images of a unit]
     tie: np.ndarray  # bool [units]
-    n_captions: int  # how many captions a unit has to choose from
-    is_global: bool  # units are pairs of one assignment, in which no caption is given twice
-    rng: np.random.Generator  # for random draws; the same seed and iteration give the same stream
+    n_captions: int  # number of captions to choose from, per unit
+    is_global: bool  # global variant: units are pairs of one injective assignment
+    rng: np.random.Generator  # for random draws; determined by seed and iteration
 
 
 def matching(scores: np.ndarray) -> PseudoLabels:
@@ -78,15 +78,15 @@ def candidates(
     order: np.ndarray | None = None,
     rule: Callable[[np.ndarray], PseudoLabels] = matching,
 ) -> PseudoLabels:
-    """The pseudo-label of every unit by a rule, among captions in an order as for `in_order`; else in their own."""
+    """Pseudo-labels of every unit by a rule, with captions permuted as for `in_order`, or in the original order."""
     return rule(in_order(scores, is_global, order))
 
 
 def in_order(scores: Scores, is_global: bool, order: np.ndarray | None) -> np.ndarray:
-    """Scores [groups, images, captions], globally [images, captions], with captions in an order, or None for their own.
+    """Permutes the captions of scores [groups, images, captions], or [images, captions] in the global variant.
 
-    ``order`` is int [groups, captions], globally [captions]. With more images than captions, which choose among them,
-    rows are captions and columns images.
+    ``order`` is int [groups, captions], or [captions] in the global variant; None keeps the order. With more images
+    than captions, the result has captions as rows and images as columns.
     """
     if is_global:
         assert scores.all_pairs is not None, "the global variant scores every pair"
@@ -99,12 +99,12 @@ Supervision = Callable[[SelectionProposal], Selection]
 
 
 def algorithm1_selection(proposal: SelectionProposal) -> Selection:
-    """The supervision of Algorithm 1: train on what the threshold selects."""
+    """The supervision of Algorithm 1: trains on the units that the threshold selects."""
     return proposal.choice
 
 
 def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> float:
-    """tau_1: as given, else the one that selects the fraction `TTMConfig.coverage` of all units of the raw model.
+    """tau_1: as given, else the threshold that selects the fraction `TTMConfig.coverage` of all units.
 
     In logits; a fraction when ``by_share``.
     """
@@ -119,19 +119,20 @@ def first_threshold(config: TTMConfig, labels: PseudoLabels, by_share: bool) -> 
 
 
 def select(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties = "exclude") -> np.ndarray:
-    """Which units become pseudo-labels, bool [units]: confident enough, and by default never a tied one.
+    """Units to train on, bool [units]: sufficiently confident, and by default not tied.
 
     Args:
         labels: the candidates.
         threshold: tau_t; logits, or a fraction when ``by_share``: then the top 1 - tau_t of all units by confidence.
-        by_share: the share rule (section B.1). The number to select is that fraction of all units, tied ones included,
-            rounded down as the authors do; of units with equal confidence at the end of it, the later ones count.
+        by_share: the share rule (section B.1). The number of units to select is this fraction of all units, including
+            tied ones, rounded down as in the authors' code; of units with equal confidence, later ones come first.
         ties: as in `TTMConfig`.
     """
     allowed = eligible(labels, ties)
     if not by_share:
         return (labels.confidence >= threshold) & allowed
-    keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)  # 0.1 of 30 is 3, whatever 1 - 0.9 rounds to
+    # 0.1 of 30 is 3, although 1 - 0.9 is below 0.1 in floating point
+    keep = math.floor((1 - threshold) * len(labels.tie) + 1e-10)
     ranked = np.argsort(np.where(allowed, labels.confidence, -np.inf), kind="stable")[::-1]
     chosen = np.zeros(len(labels.tie), dtype=bool)
     chosen[ranked[: max(0, keep)]] = True
@@ -139,14 +140,14 @@ def select(labels: PseudoLabels, threshold: float, by_share: bool, ties: Ties = 
 
 
 def eligible(labels: PseudoLabels, ties: Ties) -> np.ndarray:
-    """Units that can be selected at all, bool [units]."""
+    """Eligible units, bool [units]: without a tie, unless ties are included."""
     return ~labels.tie if ties == "exclude" else np.ones(len(labels.tie), dtype=bool)
 
 
 def oracle(truth: np.ndarray) -> Supervision:
-    """A supervision that selects exactly the units whose matching is correct and no tie (section 4.5): an upper bound.
+    """A supervision that selects exactly the untied units with a correct matching (section 4.5): an upper bound.
 
-    ``truth`` are the true captions by their positions in the task's own order, int [units, images of a unit].
+    ``truth`` has the true captions by position in the task's original order, int [units, images of a unit].
     """
 
     def choose(proposal: SelectionProposal) -> Selection:
@@ -157,7 +158,7 @@ def oracle(truth: np.ndarray) -> Supervision:
 
 
 def placebo(proposal: SelectionProposal) -> Selection:
-    """The units that TTM selects, each with a matching drawn at random: what training as such does to a model.
+    """Control: the units that TTM selects, each with a random matching; measures the effect of training as such.
 
     In the global variant the selected images get captions drawn without repetition from all captions.
     """
@@ -174,9 +175,9 @@ def placebo(proposal: SelectionProposal) -> Selection:
 
 
 def shuffle(proposal: SelectionProposal) -> Selection:
-    """TTM's own pseudo-labels, each moved to another selected unit: the same labels and units, combined wrongly.
+    """Control: TTM's units and pseudo-labels, with each label moved to another selected unit.
 
-    With fewer than two selected units nothing can be moved, and nothing is trained on.
+    With fewer than two selected units, no label can be moved and nothing is trained.
     """
     chosen = proposal.choice
     units = proposal.rng.permutation(np.flatnonzero(chosen.selected))
@@ -190,7 +191,7 @@ def shuffle(proposal: SelectionProposal) -> Selection:
 
 
 def _renamed(soft: np.ndarray | None, before: np.ndarray, after: np.ndarray) -> np.ndarray | None:
-    """Soft labels whose captions change places, so that what ``before`` was given is what ``after`` is given."""
+    """Permutes the captions of soft labels as the hard labels change from ``before`` to ``after``."""
     if soft is None:
         return None
     moved = np.empty_like(soft)
@@ -200,7 +201,7 @@ def _renamed(soft: np.ndarray | None, before: np.ndarray, after: np.ndarray) -> 
 
 
 def all_captions(given: np.ndarray, count: int) -> np.ndarray:
-    """The captions that are given, int [units, images], each once, and behind them the others; int [units, count].
+    """Appends the captions that are not yet in int [units, images], each once: int [units, count].
 
     >>> all_captions(np.array([[2, 0]]), 4).tolist()
     [[2, 0, 1, 3]]
