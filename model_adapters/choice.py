@@ -95,7 +95,7 @@ class ChatChooser(FrozenModel):
         if len(set(tokens)) < len(question.options) or not tokens:
             raise UsageError(
                 f"constrained: the tokens of {self.name} do not tell the options {', '.join(question.options)} apart; "
-                "leave it out"
+                "omit it"
             )
         return [int(token) for token in tokens]
 

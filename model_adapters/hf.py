@@ -246,7 +246,7 @@ def pixel_scale(processor: ProcessorMixin) -> tuple[PixelScale | None, tuple[int
 def set_activation(config: PretrainedConfig, quick: bool) -> PretrainedConfig:
     """A CLIP's configuration with this activation; UsageError for other kinds of models."""
     if config.model_type != "clip":
-        raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; leave it out")
+        raise UsageError(f"quick_gelu is for CLIP, and this is a model of type {config.model_type}; omit it")
     for tower in (config.vision_config, config.text_config):
         if quick or tower.hidden_act == QUICK:
             tower.hidden_act = QUICK if quick else GELU

@@ -15,13 +15,13 @@ FOLDERS = {0: "tiny_clip", 1: "tiny_clip_seed1"}
 
 @takes(TinyClipOptions)
 def load(asked: TinyClipOptions) -> hf.TransformersModel:
-    """Loads the weights that ship with the package; UsageError if there is no such training seed."""
+    """Loads the weights included in the package; UsageError if there is no such training seed."""
     shared = asked.model_dump(exclude={"training_seed"})
     return hf.load(pretrained=str(_folder(asked.training_seed)), **shared)
 
 
 def locate(*, training_seed: int = 0) -> list[ModelFiles]:
-    """The folder of weights that ships with the package; UsageError if there is no such training seed."""
+    """The folder of weights included in the package; UsageError if there is no such training seed."""
     return hf.locate(pretrained=str(_folder(training_seed)), offline=True)
 
 

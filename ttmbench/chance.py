@@ -89,7 +89,7 @@ def image_accuracy(images: int, captions: int, true_captions: int = 1) -> float 
 
 
 def original_accuracy(images: int, captions: int, true_captions: int = 1) -> float:
-    """The first true caption of each image against the k - t captions that are not true for it: 1 / (k - t + 1)^m.
+    """The first of each image's true captions against the k - t captions that are not true for it: 1 / (k - t + 1)^m.
 
     >>> original_accuracy(1, 3, true_captions=2)
     0.5

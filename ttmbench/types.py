@@ -360,9 +360,9 @@ class MetricSpec:
     Attributes:
         name: as in task files and results: letters, digits and ``_``, not ending in ``_stderr`` or ``_seed_std``.
         compute: scores [groups, images, captions] -> bool or fraction [groups], from 0 to 1. With ``scope="global"``:
-            scores [all images, all captions] and true caption [all images] -> bool [all images]. ``captions``:
-            similarity [groups, captions, captions] -> bool or fraction [groups]. ``i2t``, ``t2i``, ``class``:
-            `ttmbench.results.ranks.Ranks` -> bool or fraction [queries], or None if undefined.
+            scores [all images, all captions] and index of the correct caption [all images] -> bool [all images].
+            ``captions``: similarity [groups, captions, captions] -> bool or fraction [groups]. ``i2t``, ``t2i``,
+            ``class``: `ttmbench.results.ranks.Ranks` -> bool or fraction [queries], or None if undefined.
         summary: one line for ``ttmbench ls metrics``.
         ties: same arguments -> bool of the same length: whether a comparison that the metric makes is an equality.
         chance: (images, captions), with ``scope="global"`` all of them, or ranks -> expected value for i.i.d.

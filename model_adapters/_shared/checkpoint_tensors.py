@@ -66,7 +66,7 @@ def merged(tensors: Tensors, alpha: float | None, file: str) -> Tensors:
         advice = (
             "give lora_alpha=..., as in their training (DAC, TSVLC and FSC-CLIP: 1), by which they are scaled"
             if names
-            else "leave lora_alpha out"
+            else "omit lora_alpha"
         )
         raise UsageError(f"{file} has {'' if names else 'no '}LoRA factors; {advice}")
     result = {name: tensor for name, tensor in tensors.items() if not name.endswith((_A, _B))}

@@ -330,7 +330,7 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
     if asked.split_images is not None:
         names = [n for n in ("do_image_splitting", "crop_to_patches") if hasattr(processor.image_processor, n)]
         if not names:
-            raise UsageError(f"{pretrained.name} does not split images; leave split_images out")
+            raise UsageError(f"{pretrained.name} does not split images; omit split_images")
         for name in names:
             setattr(processor.image_processor, name, asked.split_images)
     if asked.pad_images is not None:
@@ -343,7 +343,7 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
 def refuse_chat_arguments(asked: ChatOptions) -> None:
     """UsageError for arguments that models without a chat template do not take."""
     if asked.split_images is not None or asked.pad_images is not None:
-        raise UsageError(f"{asked.pretrained} neither splits nor pads images; leave split_images and pad_images out")
+        raise UsageError(f"{asked.pretrained} neither splits nor pads images; omit split_images and pad_images")
     if placement_of(asked) is not None:
         raise UsageError(
             f"{asked.pretrained} has no chat template and is loaded whole, on one device: device_map and quantisation "
@@ -372,7 +372,7 @@ def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -
     from transformers import LlavaImageProcessor
 
     if load_config(pretrained).model_type != "llava":
-        raise UsageError(f"{pretrained.name} is not a LLaVA-1.5, and only its images are padded; leave pad_images out")
+        raise UsageError(f"{pretrained.name} is not a LLaVA-1.5, and only its images are padded; omit pad_images")
     settings = processor.to_dict()
     for name in ("image_processor_type", "processor_class", "do_pad"):
         settings.pop(name, None)

@@ -19,7 +19,7 @@ _SUFFIX = "-quickgelu"
 def with_activation(model_config: Config, quick: bool, model: str) -> Config:
     """A ``model_cfg`` with QuickGELU or GELU; UsageError if its image tower is timm's, which has no such choice."""
     if model_config["vision_cfg"].get("timm_model_name"):
-        raise UsageError(f"quick_gelu: the image tower of {model} is timm's, which has no such choice; leave it out")
+        raise UsageError(f"quick_gelu: the image tower of {model} is timm's, which has no such choice; omit it")
     return {**model_config, QUICK: quick}
 
 

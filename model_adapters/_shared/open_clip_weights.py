@@ -102,7 +102,7 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
     model = _name(asked)
     look_up = _from_folder if model.startswith(FOLDER) else _from_hub if model.startswith(HUB) else _from_library
     if look_up is not _from_library and asked.pretrained is not None:
-        raise UsageError(f"{model} brings its own weights; leave pretrained={asked.pretrained} out")
+        raise UsageError(f"{model} brings its own weights; omit pretrained={asked.pretrained}")
     config, files, silent, repository = look_up(asked)
     model_config: Config = config["model_cfg"]
     base = None if asked.interpolate is None else _base_of(asked)

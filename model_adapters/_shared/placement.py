@@ -79,7 +79,7 @@ def placement_of(asked: ChatOptions) -> dict[str, object] | None:
     if device_map is None and (asked.max_memory is not None or asked.offload_folder is not None):
         raise UsageError("max_memory and offload_folder need device_map; add device_map=auto")
     if device_map is not None and asked.device != "auto":
-        raise UsageError(f"device_map chooses the devices, so --device {asked.device} has no meaning; leave one out")
+        raise UsageError(f"device_map chooses the devices, so --device {asked.device} has no meaning; omit one")
     bits = {name: True for name in ("load_in_4bit", "load_in_8bit") if getattr(asked, name)}
     packed = {**(asked.quantization_config or {}), **bits}
     if device_map is None and not packed:

@@ -23,16 +23,16 @@ FACTS = {
 }
 KNOWN = {
     "file": "checked in the real files",
-    "scores": "computed from published scores",
-    "stated": "as the authors state it",
-    "inferred": "inferred",
+    "scores": "confirmed with published scores",
+    "stated": "as stated by the authors",
+    "inferred": "inferred, not confirmed",
     "unknown": "unknown",
 }
 STATUS = {"file": "checked", "scores": "checked", "stated": "documented", "inferred": "inferred", "unknown": "unknown"}
 STUDIES = """## Results on other data
 
 Mean and standard deviation over data seeds 0 to 4, 200 groups each, with one TTM seed, in percent. One group is half a
-point, so gains differ by several points between data sets.
+point, so gains differ by several points between data seeds.
 
 {study}
 
@@ -40,15 +40,15 @@ point, so gains differ by several points between data sets.
 
 `tiny-clip` adapted to the task of a row and evaluated on the task of a column: change of the group match (of
 `shapes_color_global`: the global assignment accuracy) in points, mean over four seeds with its 95 % interval over
-groups. The first row is the original model.
+groups. The first row shows the raw model.
 
 {transfer}
 
-![Each task adapted to, a row, by each task measured on, a column](../images/reference_transfer.svg)
+![Change of the group match: rows are tasks adapted to, columns tasks evaluated](../images/reference_transfer.svg)
 
-Adapted to `shapes_color`, inside groups, the model gives most images of `shapes_color_global` their own caption;
-adapted to `shapes_color_global` itself it does not. Images and captions are the same: groups restrict which
-captions compete, so most pseudo-labels are correct.
+After adaptation to `shapes_color` the model assigns most images of `shapes_color_global` to their own captions; after
+adaptation to `shapes_color_global` itself it does not. Both tasks have the same images and captions, but groups
+restrict which captions compete, so most pseudo-labels are correct.
 """
 ORDER = list(dict.fromkeys(STATUS.values()))
 MANY_TASKS = 3

@@ -93,7 +93,7 @@ def test_factors_that_do_not_fit_are_named():
 def test_the_scale_must_be_given_where_there_are_factors_and_nowhere_else(base, tmp_path):
     with pytest.raises(UsageError, match=r"x.pt has LoRA factors; give lora_alpha=..., as in their training \(DAC"):
         load(family_copies.training_checkpoint(family_copies.with_factors(base)), tmp_path)
-    with pytest.raises(UsageError, match=r"x.pt has no LoRA factors; leave lora_alpha out"):
+    with pytest.raises(UsageError, match=r"x.pt has no LoRA factors; omit lora_alpha"):
         load(base, tmp_path, lora_alpha=1)
 
 

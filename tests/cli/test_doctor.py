@@ -12,7 +12,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from ttmbench._util.digests import installed_version
+from ttmbench._util.machine import installed_version
 from ttmbench.cli import main
 from ttmbench.cli.doctor import check_model, check_task
 from ttmbench.data.catalog import find_task

@@ -169,7 +169,7 @@ def test_several_rows_make_a_group_and_their_tags_must_agree(tmp_path, data, rea
     assert [one.group_id for one in groups] == ["0-1", "2-3"] and groups[1].tags == {"kind": "b"}
     assert groups[1].captions == ("text 2", "text 3") and [i.name for i in groups[1].images] == ["2.png", "0.png"]
     assert len(load(tmp_path / "mine.yaml", data, limit=1).groups) == 1
-    with pytest.raises(DataError, match="2 rows make a group, but 1 are left over at the end, from row 2"):
+    with pytest.raises(DataError, match="2 rows make a group, but 1 remain at the end, from row 2"):
         read(rows[:3], group, rows_per_group=2)
     with pytest.raises(DataError, match="rows 0 to 1 should be one group, but their 'kind' differs: 'a' and 'b'"):
         read(rows[1:3], group, rows_per_group=2)

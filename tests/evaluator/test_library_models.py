@@ -10,7 +10,7 @@ from support.adapter_inputs import random_images
 
 import ttmbench
 from ttmbench.errors import UsageError
-from ttmbench.evaluator.library_models import as_adapter
+from ttmbench.evaluator.adapters import as_adapter
 from ttmbench.protocols import Savable
 
 SHORT = {"limit": 6, "bootstrap_iters": 0, "device": "cpu", "ttm": {"iterations": 1, "epochs": 1}, "seeds": [0]}
@@ -90,7 +90,7 @@ def test_wrong_combinations_are_one_line(clip, triple, tiny_hf_clip):
         ),
         ((theirs, training, tokenizer), None, f"{whole}: the second is the transform for training"),
         ((theirs, tokenizer, tokenizer), None, f"{whole}: the second must turn an image into a tensor"),
-        ((theirs, validation, tokenizer), processor, f"{whole}, so leave processor out"),
+        ((theirs, validation, tokenizer), processor, f"{whole}, so omit processor"),
     ):
         with pytest.raises(UsageError) as caught:
             as_adapter(given, mine, SETTINGS)

@@ -306,7 +306,7 @@ def test_the_number_of_candidates_is_the_tasks_where_none_is_given(monkeypatch):
     ("model", "task", "rerank", "message"),
     [
         ("pairs", "shapes_retrieval", {}, "has 20000 pairs, more than 100; --rerank model=MODEL gives it the best"),
-        ("tiny-clip", "shapes_retrieval", {"model": "tiny-clip"}, "ranks all candidates itself; leave --rerank out"),
+        ("tiny-clip", "shapes_retrieval", {"model": "tiny-clip"}, "ranks all candidates itself; omit --rerank"),
         ("tiny-clip", "shapes_naming", {"model": "tiny-clip"}, "--rerank is for retrieval"),
         ("pairs", "shapes_naming", {}, "needs a model that encodes images and captions"),
         ("pairs", "shapes_retrieval", {"model": "unable"}, "cannot rank all candidates"),

@@ -82,7 +82,7 @@ def test_the_student_as_reward_model_is_marked_and_gives_the_rewards_of_self(tmp
         found[reward] = document["methods"]["shapes_color"]["rlcf"], scores_of(tmp_path / reward)
     assert "reward_model" not in found["self"][0]
     record, scores = found["tiny-clip"]
-    assert record["reward_model"]["is_student"] and "is the model itself as it came" in record["notes"][0]
+    assert record["reward_model"]["is_student"] and "is the original model itself" in record["notes"][0]
     np.testing.assert_allclose(scores, found["self"][1], atol=0.02)
     assert not np.allclose(scores, found["tiny-clip-seed1"][1], atol=0.02)
 

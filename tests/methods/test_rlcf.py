@@ -198,7 +198,7 @@ def test_cost_of_copies(adapter, positive):
     assert (task.cost.image_rows, task.cost.image_rows_backward) == (2 * 5, 2 * 4)
     assert (task.cost.caption_rows, task.cost.caption_rows_backward) == (3 * 5, 3 * 4)
     assert task.cost.optimizer_steps == 5 * 4 and task.cost.reward_rows == 0
-    assert task.notes[0].startswith("reward=self: the reward model is the model itself")
+    assert task.notes[0].startswith("reward=self: the reward model is the original model itself")
 
 
 def test_every_option_changes_the_scores(adapter, positive):

@@ -254,7 +254,7 @@ def test_one_caption_is_refused_and_truncated_ones_are_noted(adapter):
 def test_texts_are_needed(adapter):
     task = training_task(adapter)
     task._texts = ()
-    with pytest.raises(UsageError, match="needs the texts of captions, and the task has their features alone"):
+    with pytest.raises(UsageError, match="needs the texts of captions, but the task has only their features"):
         next(watt(task, wrappers=KNOWN))
 
 

@@ -172,7 +172,7 @@ def original_accuracy(
 def original_accuracy_ties(
     scores: Real[np.ndarray, "groups images captions"], true_captions: int = 1
 ) -> Bool[np.ndarray, " groups"]:
-    """Groups in which some image scores its first true caption and its best wrong one the same."""
+    """Groups in which some image gives the first of its captions and the best incorrect caption the same score."""
     positives, negatives = own_scores(scores, true_captions), other_scores(scores, true_captions)
     return (positives[:, :, 0] == negatives.max(axis=2)).any(axis=1)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from ttmbench._util.console import echo, warn
-from ttmbench._util.digests import installed_version
+from ttmbench._util.machine import installed_version
 from ttmbench._util.option_values import split_names
 from ttmbench.cache.entry import cache_folder
 from ttmbench.cache.maintenance import list_items

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -14,9 +15,6 @@ from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench.data.task_file import SCOPES, TaskFile, TaskSpec, describe_error
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import ENDINGS, Registry
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 MAX_INCLUDES = 8
 AlreadyRead = dict[str, object]
@@ -57,7 +55,7 @@ def is_named(registry: Registry, word: str) -> bool:
 def select_tasks(registry: Registry, patterns: Sequence[str]) -> dict[str, TaskFile]:
     """Tasks by name, tag, glob or file as ``--tasks`` lists them: name -> task, each once, in the given order.
 
-    UsageError for a pattern that fits nothing, with near names, or a wrong file.
+    UsageError for a pattern that fits nothing, with similar names, or an invalid file.
     """
     chosen: dict[str, TaskFile] = {}
     for pattern in patterns:

@@ -93,7 +93,7 @@ def groups_from_rows(
             pending = []
     if pending:
         raise DataError(
-            f"{pending[0].where}: {rows_per_group} rows make a group, but {len(pending)} are left over at the end, "
+            f"{pending[0].where}: {rows_per_group} rows make a group, but {len(pending)} remain at the end, "
             f"from row {pending[0].index}"
         )
 

@@ -287,7 +287,7 @@ def _check_kind(spec: TaskSpec) -> None:
     if kind == "groups" and group.shape is None:
         raise ValueError("group.shape: images and captions of a group are needed")
     if kind != "groups" and group.shape is not None:
-        raise ValueError(f"group.shape: a task of kind {kind} has no groups, so leave it out")
+        raise ValueError(f"group.shape: a task of kind {kind} has no groups, so omit it")
     if kind == "classification" and spec.classes is None:
         raise ValueError("classes: names and templates are needed")
     if kind != "classification" and spec.classes is not None:

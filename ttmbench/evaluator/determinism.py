@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench.config import RunConfig
 from ttmbench.errors import TtmbenchError, UsageError
 
@@ -76,7 +76,7 @@ def naming_what_cannot() -> Iterator[None]:
         if lacking:
             raise TtmbenchError(
                 f"torch has no deterministic version of {lacking['operation']} on this device, so this cannot be "
-                "computed with --deterministic; use --device cpu, or leave it out"
+                "computed with --deterministic; use --device cpu, or omit it"
             ) from error
         if WORKSPACE in detail and "deterministic" in detail.lower():
             raise TtmbenchError(
@@ -92,7 +92,7 @@ def conditions(batch_size: int | str) -> dict[str, Any]:
         "batch_size": batch_size,
         "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
         "accelerator": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
-        "packages": digests.packages(),
+        "packages": machine.packages(),
     }
 
 

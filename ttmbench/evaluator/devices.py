@@ -51,7 +51,7 @@ def several_devices(
         if kind == "cuda" and int(number) >= torch.cuda.device_count():
             raise UsageError(f"device {name} was requested, but torch finds {torch.cuda.device_count()} CUDA devices")
     if config.ttm_also:
-        raise UsageError(f"--ttm_also measures on one device, and --device has {len(names)}; leave one of them out")
+        raise UsageError(f"--ttm_also measures on one device, and --device has {len(names)}; omit one of them")
     before = torch.get_num_threads()
     threads = max(1, before // max(1, names.count("cpu")))  # processes on the CPU share its threads
     torch.set_num_threads(threads)

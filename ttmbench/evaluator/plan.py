@@ -132,20 +132,20 @@ def plan_task(
     if adapts and settings is not None and spec.is_global and can.loss == "matching":
         raise UsageError(
             f"model {config.model} learns which pairs inside a group match, and task '{spec.task}' is matched "
-            "globally, without groups; use a task inside groups, or leave the test-time stage out"
+            "globally, without groups; use a task inside groups, or omit the test-time stage"
         )
     if adapts and settings is not None:
         check_training(can, config, settings)
         if spec.video is not None and not isinstance(can.adapter, TrainableInParts):
             raise UsageError(
                 f"task '{spec.task}' has videos, whose pooled features model {config.model} cannot be trained on (it "
-                "has no train_images and train_captions); leave the test-time stage out"
+                "has no train_images and train_captions); omit the test-time stage"
             )
     way = way_of(can, adapts)
     if way == "choices" and spec.shape.true_captions > 1:
         raise UsageError(
             f"model {config.model} chooses one caption, and in task '{spec.task}' {spec.shape.true_captions} captions "
-            "are true for an image; leave the task out"
+            "are true for an image; omit the task"
         )
     with_inputs = with_inputs or any(run.registry.method(name).takes_features for name in config.methods)
     return TaskPlan(

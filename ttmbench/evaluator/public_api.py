@@ -172,7 +172,7 @@ def score(
             **common,
         )
     if task is None and limit is not None:
-        raise UsageError("limit says that scores are of a task's first groups; name the task, or leave it out")
+        raise UsageError("limit says that scores are of a task's first groups; name the task, or omit it")
     started, clock, registry = datetime.now().astimezone(), time.perf_counter(), build_registry(include_path)
     array = _checked(np.asarray(scores))
     task_file: TaskFile | None = find_task(registry, task) if isinstance(task, str) else task

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ttmbench._util.console import warn
+from ttmbench._util.third_party_errors import phase
 from ttmbench.cache.scores import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import UsageError, phase
+from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.score_task import feature_limit, load_data
@@ -59,7 +60,7 @@ def rank_task(run: Run, task: TaskFile) -> Ranked:
             "which ranks by them"
         )
     if config.rerank and can.dual_encoder is not None:
-        raise UsageError(f"model {config.model} ranks all candidates itself; leave --rerank out")
+        raise UsageError(f"model {config.model} ranks all candidates itself; omit --rerank")
     if can.stored_features is not None:
         result = _from_features(run, spec)
     else:

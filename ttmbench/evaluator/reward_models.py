@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
+from ttmbench._util.third_party_errors import phase
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import UsageError, phase
+from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.plan import Run, plan_task
 from ttmbench.evaluator.score_task import score_task
@@ -103,5 +104,5 @@ def _note(reward: str, is_student: bool, scored: Scored, raw: Scores) -> str:
     shown = ", ".join(
         f"{name.replace('_', ' ')} {100 * mean:.1f} %" for name, mean in means.items() if mean is not None
     )
-    whose = "the reward model is the model itself as it came" if is_student else "compare with the reward model itself"
+    whose = "the reward model is the original model itself" if is_student else "compare with the reward model itself"
     return f"reward={reward}: {whose}, which has {shown}"

@@ -188,7 +188,7 @@ def task_settings(registry: Registry, config: RunConfig, spec: TaskSpec) -> TTMC
             "test-time matching; omit --ttm, --simple_match and --oracle, or run it separately"
         )
     if config.rerank and spec.kind != "retrieval":
-        raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; leave it out")
+        raise UsageError(f"task '{spec.task}' is of kind {spec.kind}: --rerank is for retrieval; omit it")
     settings, adapts = TTMConfig(), registry.adapts(config)
     name = config.model
     if name in registry.adapters:

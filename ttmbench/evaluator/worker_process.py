@@ -35,7 +35,7 @@ def _read_orders(stream: IO[str], units: queue.SimpleQueue[object]) -> None:
 
 
 def main() -> None:
-    """Does units until it is told to stop, and ends the process."""
+    """Does units until the order to stop, and ends the process."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what adapters print is not an answer
     stream = os.fdopen(os.dup(0), "r", encoding="utf-8")

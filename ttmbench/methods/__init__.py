@@ -1,1 +1,1 @@
-"""Test-time methods: what a method gets of a task, how it is run, and those that ship."""
+"""Test-time methods: the task objects that a method receives, the code that runs it, and the built-in methods."""

@@ -1,4 +1,4 @@
-"""The checks of a method: the label audit, which permutes captions, and the gain on groups that are held out."""
+"""Checks of a method: the label audit, which permutes captions, and the gain on held-out groups."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ttmbench.matching import match_groups
 from ttmbench.results.summary import metric_mean
 from ttmbench.types import Matching, MetricSpec, Record, Scores
 
-CLEAR = 0.01  # of the median margin: below it rounding may decide
+CLEAR = 0.01  # fraction of the median margin below which rounding may decide
 
 
 def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], Scores]) -> Record:
-    """Compares every clear matching of each seed with that of a second run.
+    """Compares the matchings of each seed with those of a second run on permuted captions.
 
-    A method that knows nothing but what it is given answers alike. Sums in another order differ by rounding, which
-    training carries on: groups whose margin is below 1 % of the median margin are not compared.
+    A method without access to labels gives the same matchings. Sums in a different order differ by rounding, which
+    training amplifies, so groups whose margin is below 1 % of the median margin are not compared.
 
     Args:
-        name: of the method.
-        found: seed -> its scores.
-        again: runs a seed with the captions of every group in another order.
+        name: name of the method.
+        found: seed -> scores of the first run.
+        again: runs a seed with the captions of every group permuted.
 
     Returns:
-        For results: ``passed``, and how many groups were ``compared`` of how many.
+        Record for results: ``passed``, and the number of groups that were ``compared``, with the number of all groups.
 
     Raises:
-        AssertionNotMet: a clear matching differs.
+        AssertionNotMet: a compared matching differs.
     """
     compared = 0
     for seed, scores in found.items():
@@ -50,14 +50,14 @@ def audit_labels(name: str, found: Mapping[int, Scores], again: Callable[[int], 
 def held_out_record(
     share: float, groups: tuple[int, int], metrics: Sequence[MetricSpec], before: Scores, after: Sequence[Scores]
 ) -> Record:
-    """For results: the metrics of held-out groups.
+    """Record for results: the metrics of held-out groups.
 
     Args:
-        share: of the groups, that was to be held out.
-        groups: how many were trained on, and how many held out.
+        share: requested fraction of held-out groups.
+        groups: number of groups trained on, and number of groups held out.
         metrics: of the task.
-        before: scores of the held-out groups by the model as it is.
-        after: by the model as each seed trained it on the others.
+        before: scores of the held-out groups by the original model.
+        after: their scores by the model that each seed trained on the other groups.
     """
     values = {
         metric.name: {"raw": metric_mean(metric, before), "adapted": [metric_mean(metric, each) for each in after]}
@@ -68,5 +68,5 @@ def held_out_record(
 
 
 def is_clear(matching: Matching) -> np.ndarray:
-    """Of which groups the matching has a margin that rounding does not decide."""
+    """Groups whose margin is large enough that rounding cannot change the matching, bool [groups]."""
     return np.asarray(matching.margin > CLEAR * np.median(matching.margin))

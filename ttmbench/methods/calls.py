@@ -1,4 +1,4 @@
-"""Calls of a method's function: its errors name it, and what it gives is checked."""
+"""Calls a method's function: validates what it returns, and names the method in its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ttmbench.types import MethodSpec
 
 
 def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plugin: str = "") -> np.ndarray:
-    """A method's scores as float32; TtmbenchError for anything but a finite number for each pair."""
+    """Converts a method's scores to float32; TtmbenchError unless there is a finite number for each pair."""
     name = name_of(spec, plugin)
     if not isinstance(given, torch.Tensor) or tuple(given.shape) != shape:
         what = f"a tensor of shape {list(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
@@ -26,13 +26,13 @@ def checked_scores(given: object, shape: tuple[int, ...], spec: MethodSpec, plug
     if wrong.any():
         raise TtmbenchError(
             f"{name} must give every pair a finite score, and gave {int(wrong.sum())} of {len(scores)} groups one that "
-            "is NaN or infinite; correct it, or leave it out of --methods"
+            "is NaN or infinite; fix the method, or remove it from --methods"
         )
     return scores
 
 
 def each_step(turns: Iterator[MethodStep], spec: MethodSpec, plugin: str) -> Iterator[MethodStep]:
-    """The turns of a method, each checked, with gradients only inside it."""
+    """Yields the validated steps of a method; gradients are enabled only inside the method."""
     name = name_of(spec, plugin)
     if not isinstance(turns, Iterator):
         raise TtmbenchError(f"{name} needs gradients, so it yields a MethodStep for each turn; it gave {turns!r:.60}")
@@ -49,13 +49,13 @@ def each_step(turns: Iterator[MethodStep], spec: MethodSpec, plugin: str) -> Ite
 
 
 def name_of(spec: MethodSpec, plugin: str) -> str:
-    """A method as messages call it."""
+    """Name of a method in messages."""
     return f"method '{spec.name}'" + (f" of plugin '{plugin}'" if plugin else "")
 
 
 @contextmanager
 def named(spec: MethodSpec, plugin: str) -> Iterator[None]:
-    """Errors of a method name it."""
+    """Prefixes errors raised inside with the method's name."""
     try:
         with foreign_errors(name_of(spec, plugin)):
             yield
@@ -65,7 +65,7 @@ def named(spec: MethodSpec, plugin: str) -> Iterator[None]:
 
 @contextmanager
 def frozen_again(adapter: Any) -> Iterator[None]:
-    """Parameters need gradients afterwards as they did before, and none is left."""
+    """Restores ``requires_grad`` of all parameters afterwards, and clears gradients."""
     before = [(parameter, parameter.requires_grad) for parameter in adapter.parameters()]
     try:
         yield

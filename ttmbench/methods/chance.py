@@ -1,4 +1,4 @@
-"""Chance levels of a method that trains nothing: what its numbers are when it is run on random scores or features."""
+"""Chance levels of a method without training, estimated by running it on random scores or features."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ WIDTH = 16  # of random features
 DRAWS = {"scores": 20_000, "features": 2_000, "views": 1_000}  # groups
 _DIRECTIONS = f"unit vectors in independent random directions of {WIDTH} dimensions, scored by the model"
 DISTRIBUTIONS = {"scores": "independent N(0, 1) logits", "features": _DIRECTIONS, "views": _DIRECTIONS}
-"""What a method gets in place of a task's scores or features, in words."""
+"""Descriptions of the random inputs that replace a task's scores or features."""
 
 
 @dataclass(frozen=True)
 class Chance:
-    """Chance levels, and what they are of.
+    """Chance levels, and how they were estimated.
 
     Attributes:
         values: metric -> mean over random groups, a fraction; None where it is undefined.
-        distribution: of the random numbers, in words.
+        distribution: description of the random numbers.
         draws: number of random groups.
     """
 
@@ -44,8 +44,8 @@ def chance_of(
 ) -> Chance:
     """Runs a method on random groups of a shape.
 
-    A method of scores gets independent N(0, 1) logits; one of features, and of views, unit vectors in independent
-    random directions, which ``model`` scores; so are as many references as it has of other tasks.
+    A method that needs scores gets independent N(0, 1) logits. A method that needs features or views gets unit vectors
+    in independent random directions, which ``model`` scores; its references from other tasks are replaced likewise.
     """
     kind = kind_of(spec)
     draws, generator = DRAWS[kind], torch.Generator().manual_seed(0)
@@ -65,14 +65,14 @@ def chance_of(
 
 
 def kind_of(spec: MethodSpec) -> str:
-    """What is drawn to find a method's chance levels: ``scores``, ``features`` or ``views``."""
+    """The random input for a method's chance levels: ``scores``, ``features`` or ``views``."""
     return "views" if "views" in spec.needs else "features" if spec.takes_features else "scores"
 
 
 def _means(metrics: Sequence[MetricSpec], scores: Scores, raw: Scores) -> dict[str, float | None]:
-    """Mean of each metric, with the metrics of the raw scores, whose means are known, as control variates.
+    """Mean of each metric, with the metrics of the raw scores, whose expectations are known, as control variates.
 
-    A metric that the method leaves as it was, group by group, so has exactly the chance level that it had.
+    A metric that the method does not change in any group thus gets exactly its raw chance level.
     """
     in_groups = [metric for metric in metrics if metric.scope == "group"]
     known = [(metric_values(metric, raw), metric_chance(metric, raw)) for metric in in_groups]

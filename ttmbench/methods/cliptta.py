@@ -1,4 +1,4 @@
-"""CLIPTTA: the model's contrastive loss on a batch of images with the captions that it gives them itself."""
+"""CLIPTTA: the model's contrastive loss on a batch of images and their pseudo-captions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ttmbench.methods.task import MethodStep, TrainingTask
 from ttmbench.ttm.low_rank import Train
 
 Labels = Literal["argmax", "matching"]
-"""How an image gets its pseudo-caption: the best one for it alone, or that of the best matching of its group."""
+"""Source of an image's pseudo-caption: its own best caption, or the best matching of its group."""
 
 
 def cliptta(
@@ -34,7 +34,7 @@ def cliptta(
 ) -> Iterator[MethodStep]:
     """Soft contrastive adaptation (arXiv:2507.14312): several steps on each batch, scored after the last one.
 
-    With c_i the pseudo-caption of image i, chosen anew at each step, and L_ij = T v_i . t_{c_j} over the images of the
+    With c_i the pseudo-caption of image i, updated at each step, and L_ij = T v_i . t_{c_j} over the images of the
     batch: loss = (mean entropy of the rows of L + mean entropy of its columns) / 2 - beta_reg D, where D is the entropy
     of the mean answer of a group's images, averaged over groups. ``as_published_columns`` takes the rows twice, as the
     authors' code does. No memory. D is for groups with as many images as captions, whose mean answer is known to be
@@ -54,7 +54,7 @@ def cliptta(
     optimizer = task.optimizer(torch.optim.Adam(parameters, lr=lr))
     for batch in task.stream(images=images, clusters=clusters, reset_every=reset_every):
         loss = None
-        for _ in range(steps if m * len(batch.groups) > 1 else 0):  # one image has nothing to be compared with
+        for _ in range(steps if m * len(batch.groups) > 1 else 0):  # a contrastive loss needs two images
             v, t = batch.features()
             scores = task.logits(v, t)
             chosen = pseudo_captions(scores, labels)[:, :, None].expand(-1, -1, t.shape[2])

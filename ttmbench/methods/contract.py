@@ -1,4 +1,4 @@
-"""The contract of a test-time method, tried out on small tasks; `ttmbench.testing.check_method` raises what fails."""
+"""The contract of a test-time method, checked on small tasks; used by `ttmbench.testing.check_method`."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ttmbench.ttm.low_rank import remove_low_rank
 from ttmbench.ttm.trainer import TrainingState
 from ttmbench.types import MethodSpec
 
-_Inputs = tuple[Prepared, list[str], torch.Tensor, torch.Tensor]  # texts of captions; features of both
+_Inputs = tuple[Prepared, list[str], torch.Tensor, torch.Tensor]  # dimensions: caption texts; features
 Outcome = tuple[str, bool, str]
-"""Name of a check, whether it holds, and what was found otherwise."""
+"""Name of a check, whether it holds, and a description of the failure."""
 
 GROUPS = 4
 OTHER_SHAPES = ((1, 4), (2, 3), (3, 3), (3, 2))  # images, captions
-TOLERANCE = 1e-3  # logits; of sums in another order, after training
+TOLERANCE = 1e-3  # logits; tolerance for sums in a different order, after training
 _TEXTS = [f"a {color} {shape}" for color, shape in product(("red", "green", "blue"), ("circle", "square", "star"))]
 CAPTION_TEXTS = [*_TEXTS, *(f"{text} on the left" for text in _TEXTS)]
 
 
 class BrokenMethodError(Exception):
-    """A method that cannot be run at all: which check it fails, and why."""
+    """A method that cannot be run: the check that fails, and the reason."""
 
     def __init__(self, check: str, why: str) -> None:
         super().__init__(check, why)
@@ -45,7 +45,7 @@ class BrokenMethodError(Exception):
 
 
 def outcomes(spec: MethodSpec, adapter: TrainableDualEncoder, settings: Mapping[str, object]) -> Iterator[Outcome]:
-    """Every check of a method with a model, one by one; BrokenMethodError for one after which no other can be made."""
+    """Yields the outcome of every check of a method with a model; BrokenMethodError if no further check is possible."""
     if spec.is_ttm:
         raise UsageError(f"'{spec.name}' is TTM with other settings; it yields no steps that could be checked here")
     try:
@@ -119,7 +119,7 @@ class Trial:
     """Runs a method on small tasks of random images, each time from the same model.
 
     Attributes:
-        turns: of the last run; 0 for a method that does not train.
+        turns: number of turns of the last run; 0 for a method that does not train.
     """
 
     spec: MethodSpec
@@ -142,14 +142,14 @@ class Trial:
 
         Args:
             shape: images and captions of a group.
-            order: of the captions in each group, which then have other numbers too.
-            only: positions of the groups that there are, in this order.
+            order: order of the captions in each group; their row numbers change accordingly.
+            only: positions of the groups in the task, in this order.
             constant: whether the model gives every pair the same score.
-            stop_after: the turn after which the run is stopped, and goes on from its state.
-            may_refuse: whether the method may raise a UsageError; it has no scores then.
+            stop_after: turn after which the run is stopped and resumed from its state.
+            may_refuse: whether the method may raise a UsageError; the result is None then.
 
         Raises:
-            BrokenMethodError: the method fails, or what it returns are not scores of the task.
+            BrokenMethodError: the method fails, or does not return scores of the task.
         """
         before = {name: tensor.clone() for name, tensor in self.adapter.state_dict().items()}
         trainable = [(parameter, parameter.requires_grad) for parameter in self.adapter.parameters()]
@@ -192,7 +192,7 @@ class Trial:
     def _trained(
         self, task: ScoreTask, resumed: Callable[[TrainingState], ScoreTask], stop_after: int | None
     ) -> torch.Tensor:
-        """The scores after the last turn; with ``stop_after`` in two runs."""
+        """The scores after the last turn; with ``stop_after``, after a stopped and a resumed run."""
         assert isinstance(task, TrainingTask), "a method that trains"
         original = {name: tensor.clone() for name, tensor in self.adapter.state_dict().items()}
         scores = torch.full_like(task.scores, torch.nan)
@@ -233,7 +233,7 @@ class Trial:
         constant: bool,
         resume: TrainingState | None = None,
     ) -> ScoreTask:
-        """The task as the method gets it: without what it does not say that it needs."""
+        """The task object for the method, without inputs that its specification does not list in ``needs``."""
         key = (shape, order is not None)
         if key not in self._inputs:
             self._inputs[key] = self._encoded(shape, renumbered=order is not None)
@@ -274,9 +274,9 @@ class Trial:
         )
 
     def _encoded(self, shape: tuple[int, int], renumbered: bool) -> _Inputs:
-        """Inputs and features; each image and caption is encoded alone, so that equal ones have equal bits.
+        """Inputs and features; each image and caption is encoded alone, so that equal inputs have identical features.
 
-        ``renumbered`` gives the distinct captions other numbers, so that a number says nothing.
+        ``renumbered`` permutes the row numbers of distinct captions, so that they carry no label.
         """
         m, n = shape
         numbers = np.random.default_rng(1).permutation(GROUPS * n) if renumbered else np.arange(GROUPS * n)
@@ -292,14 +292,14 @@ class Trial:
 
 
 class _SmallTask(TrainingTask):
-    """Batches have at most half of the groups, so that there are several turns."""
+    """A training task whose batches have at most half of the groups, so that there are several turns."""
 
     def batches(self, images: int, clusters: Clusters = "together") -> list[torch.Tensor]:
         return super().batches(min(images, len(self.scores) * self.scores.shape[1] // 2), clusters)
 
 
 class _Views:
-    """Views of each image: the plain one, and noise around it."""
+    """Views of each image: the plain image, and copies with noise."""
 
     def __init__(self, features: torch.Tensor) -> None:
         self.features = features
@@ -318,7 +318,7 @@ def _constant(images: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
 
 
 def random_images(count: int) -> list[Image.Image]:
-    """Images of random pixels, the same ones each time."""
+    """Images of random pixels, identical at each call."""
     drawn = np.random.default_rng(5).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
     return [Image.fromarray(pixels) for pixels in drawn]
 
@@ -341,7 +341,7 @@ def _put(step: object, scores: torch.Tensor) -> None:
 
 
 def _checked(scores: object, shape: torch.Size) -> torch.Tensor:
-    """A method's scores; BrokenMethodError unless they are a tensor of the task's shape, and finite."""
+    """Validates a method's scores; BrokenMethodError unless they are a finite tensor of the task's shape."""
     if not isinstance(scores, torch.Tensor):
         why = f"it returns {type(scores).__name__}; a method that yields steps has 'gradients' in its needs"
         raise BrokenMethodError("a method without gradients returns a tensor", why)

@@ -21,9 +21,9 @@ def dis(
 ) -> torch.Tensor:
     """Inverted softmax (arXiv:2112.12777): s_ij = (T / beta) ln(exp(beta c_ij) / sum_r exp(beta c_rj)) + b.
 
-    That is for i2t, with cosines c and r over the reference images; t2i divides by a sum over reference captions, and
-    ``both`` by both sums. The factor T / beta keeps the margins of matchings what they were. Every row is normalised:
-    the published "dynamic" rule leaves some as they are, on another scale.
+    This is the i2t direction, with cosines c and r over the reference images; t2i divides by a sum over reference
+    captions, and ``both`` by both sums. The factor T / beta preserves the margins of matchings. Every row is
+    normalised, unlike in the published "dynamic" rule, which leaves some rows on a different scale.
     """
 
     def bias(cosines: torch.Tensor) -> torch.Tensor:

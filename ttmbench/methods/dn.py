@@ -1,4 +1,4 @@
-"""Distribution normalisation: inner products of features with a part of their mean taken off."""
+"""Distribution normalisation: inner products of features after subtracting a fraction of their mean."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def dn(
 ) -> torch.Tensor:
     """Distribution normalisation (arXiv:2302.11084): s_ij = T (v_i - L mean v) . (t_j - L mean t) + b, L = strength.
 
-    The means are over the references, without renormalisation. The correction is a sum of a term of the image and one
-    of the caption, so the best matching of a square group stays what it was.
+    The means are over the references, without renormalisation. The correction is the sum of an image term and a caption
+    term, so the best matching of a square group does not change.
     """
     images = task.images.double() - strength * mean_feature(task, "images", references)[:, None]
     captions = task.captions.double() - strength * mean_feature(task, "captions", references)[:, None]

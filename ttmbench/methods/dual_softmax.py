@@ -1,4 +1,4 @@
-"""Dual softmax: how likely a caption is for its image, and an image for its caption."""
+"""Dual softmax: mean log probability of captions given the image and of images given the caption."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def dual_softmax(task: ScoreTask) -> torch.Tensor:
     """Log of the dual softmax (arXiv:2109.04290) inside each group: s_ij = (ln p_ij + ln q_ij) / 2.
 
     p is a softmax over the captions of an image, q one over the images of a caption; groups of one image have p alone,
-    groups of one caption q alone. Margins of matchings of a square group stay what they were.
+    groups of one caption q alone. Margins of matchings of a square group do not change.
     """
     logits = task.scores.double()
     answers = [logits.log_softmax(dim=axis) for axis in (2, 1) if logits.shape[axis] > 1]

@@ -1,4 +1,4 @@
-"""What a test-time method gets of a task that it does not train on: scores, features and views, without labels."""
+"""Inputs of test-time methods that do not train: scores, features and views of a task, without labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ttmbench.types import Record
 
 
 class ViewSource(Protocol):
-    """Makes and encodes views of the task's images, the same ones each time it is asked for them."""
+    """Creates and encodes views of the task's images; the same arguments always give the same views."""
 
     def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         """Features [distinct images, count, d]; the first view of each is the plain image."""
@@ -22,7 +22,7 @@ class ViewSource(Protocol):
 
 @dataclass(frozen=True)
 class ReferenceSet:
-    """Images and captions of another task that a method measures this one's by, each once and in no telling order.
+    """Distinct images and captions of another task, as references; their order does not reveal labels.
 
     Attributes:
         images, captions: features, float32 [distinct, d].
@@ -73,7 +73,7 @@ class FeatureTask(ScoreTask):
 
     Attributes:
         all_images, all_captions: of each distinct image and caption once, [distinct, d].
-        image_rows, caption_rows: which of them is where, int64 [groups, images] and [groups, captions].
+        image_rows, caption_rows: row of each among these, int64 [groups, images] and [groups, captions].
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Entropies of the answers of a model, in nats and computed in logs: the losses that test-time methods share.
+"""Entropies of a model's answers, in nats and computed in log space: loss functions of test-time methods.
 
-An image answers by a softmax over the captions of its group, a caption by one over the images.
+The answer of an image is a softmax over the captions of its group, the answer of a caption a softmax over the images.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from ttmbench.errors import UsageError
 
 Direction = Literal["i2t", "t2i", "both"]
-"""Whose answers a loss is about: the images' (rows), the captions' (columns), or both."""
+"""Direction of a loss: answers of images (rows), of captions (columns), or both."""
 
 
 def row_entropy(logits: torch.Tensor) -> torch.Tensor:
@@ -32,9 +32,9 @@ def column_entropy(logits: torch.Tensor) -> torch.Tensor:
 
 
 def directions(direction: Direction, m: int, n: int) -> tuple[bool, bool]:
-    """Whether the rows and whether the columns of an m x n group count: a direction with one item is dropped.
+    """Whether rows and whether columns of an m x n group are used; a direction with one item to choose from is dropped.
 
-    UsageError if none is left.
+    Raises a UsageError if no direction remains.
     """
     rows, columns = direction != "t2i" and n > 1, direction != "i2t" and m > 1
     if not (rows or columns):
@@ -46,17 +46,17 @@ def directions(direction: Direction, m: int, n: int) -> tuple[bool, bool]:
 def entropies(logits: torch.Tensor, direction: Direction) -> list[tuple[torch.Tensor, float]]:
     """Entropies of the answers in each direction, rows before columns, with the largest possible value of each.
 
-    A direction whose answers are one item each is dropped from ``both``.
+    A direction with one item to choose from is dropped from ``both``.
 
     Args:
         logits: [groups, m, n].
-        direction: of the answers.
+        direction: direction of the answers.
 
     Returns:
         ([groups, m], ln n) of the rows, ([groups, n], ln m) of the columns.
 
     Raises:
-        UsageError: in the one direction asked for there is one item to choose from.
+        UsageError: no direction has two items to choose from.
 
     >>> [(list(values.shape), most) for values, most in entropies(torch.zeros(7, 1, 4), "both")]
     [([7, 1], 1.3862943611198906)]
@@ -81,7 +81,7 @@ def confident(logits: torch.Tensor, share: float) -> torch.Tensor:
 
     Args:
         logits: of each view, [..., V, n].
-        share: fraction of the views; at least one is kept.
+        share: fraction of the views to select; at least one is selected.
 
     Returns:
         int64 [..., max(1, int(V * share))].

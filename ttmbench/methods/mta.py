@@ -1,4 +1,4 @@
-"""MTA: the mode of an image's views by mean shift, where views weigh more that answer as many others do."""
+"""MTA: mode of an image's views by mean shift; views whose answers agree with other views get larger weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.views import CropScale, Share, views_in_groups
 
-_SMALL_CHANGE = 1e-6  # a norm below which a step is the last of its round
+_SMALL_CHANGE = 1e-6  # norm of a step below which a round has converged
 
 
 def mta(
@@ -31,14 +31,14 @@ def mta(
 
     Args:
         task: with views of its images.
-        views: of each image: the plain one, and random crops.
+        views: number of views of each image: the plain image and random crops.
         crop_scale: least fraction of the image's area in a crop; published: 0.08, which loses objects.
         flip: mirror each crop with probability one half, as published; this exchanges left and right.
         share: fraction of the other views, the nearest, that give a view its bandwidth.
         lambda_y: temperature of the views' weights.
         lambda_q: how much a view's weight grows with those of the views that answer as it does.
-        rounds: of weights and mode in turn.
-        steps: at most, of the weights and of the mode in each round.
+        rounds: number of rounds; each updates first the weights and then the mode.
+        steps: maximum number of steps of the weights, and of the mode, in each round.
 
     Raises:
         UsageError: no view has a neighbour to take its bandwidth from.
@@ -80,13 +80,13 @@ def mode(
     with D of the new f each time. The first f is the plain view, the first y uniform; y goes on from round to round.
 
     Args:
-        features: of the views, [V, d]; the first is the plain image.
-        answers: their probabilities of the captions, [V, n].
+        features: features of the views, [V, d]; the first is the plain image.
+        answers: probabilities of the captions for each view, [V, n].
         nearest: how many other views give a view its bandwidth.
         lambda_y: temperature of y.
         lambda_q: weight of (W y)_k.
-        rounds: of y and f in turn.
-        steps: at most, of y and of f in each round; a change below 1e-6 is the last.
+        rounds: number of rounds; each updates first y and then f.
+        steps: maximum number of steps of y, and of f, in each round; a change below 1e-6 ends it.
 
     Returns:
         f, [d], and y, [V].
@@ -103,7 +103,7 @@ def mode(
             if torch.linalg.vector_norm(y - before) < _SMALL_CHANGE:
                 break
         for _ in range(steps):
-            # In logs, because every density may be too small for a number; the length of the sum does not matter.
+            # In log space, because every density may underflow; the length of the sum does not matter.
             weights = (y.log() - (features - f).square().sum(dim=1) / widths).softmax(dim=0)
             before, f = f, torch.nn.functional.normalize(features.T @ weights, dim=0)
             if torch.linalg.vector_norm(f - before) < _SMALL_CHANGE:

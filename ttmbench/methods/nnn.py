@@ -1,4 +1,4 @@
-"""Nearest-neighbour normalisation: a caption that is close to many images is worth less."""
+"""Nearest-neighbour normalisation: lowers the scores of captions that are close to many images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nnn(
 
     def bias(cosines: torch.Tensor) -> torch.Tensor:
         nearest = cosines.topk(min(k, cosines.shape[-1])).values
-        finite = nearest.isfinite()  # references of the own group are skipped
+        finite = nearest.isfinite()  # references from the same group are skipped
         return weight * nearest.masked_fill(~finite, 0).sum(dim=-1) / finite.sum(dim=-1)
 
     return subtract_biases(task, bias, direction, references)

@@ -1,4 +1,4 @@
-"""The contract of a part of TTM, tried out on a small task; `ttmbench.testing.check_method` raises what fails."""
+"""The contract of a part of TTM, checked on a small task; used by `ttmbench.testing.check_method`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CONFIG = TTMConfig(iterations=3, epochs=1, batch_groups=2, coverage=0.5)
 def outcomes_of_part(
     spec: MethodPart, adapter: TrainableDualEncoder, settings: Mapping[str, object]
 ) -> Iterator[Outcome]:
-    """Every check of a part with a model, one by one; UsageError for a part that cannot be run."""
+    """Yields the outcome of every check of a part with a model; UsageError for a part that cannot be run."""
     parts = replace(Parts(), **{spec.kind: load_part(spec, settings)})
     if spec.kind == "pseudo_labels":
-        parts = replace(parts, loss=cross_entropy)  # which takes soft labels and hard ones
+        parts = replace(parts, loss=cross_entropy)  # works with soft and hard labels
     yield "settings can be read", True, ""
     rows = np.arange(2 * GROUPS).reshape(GROUPS, 2)
     images = adapter.prepare_images(random_images(2 * GROUPS))

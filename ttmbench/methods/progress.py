@@ -1,4 +1,4 @@
-"""What a test-time method has done so far on one task and seed."""
+"""Progress of a test-time method on one task and seed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EVERY = 20.0  # seconds between two checkpoints, so that short turns are not spe
 
 @dataclass
 class MethodProgress:
-    """What a method has done so far.
+    """Progress of a method.
 
     Attributes:
         scores: [groups, images, captions], in the shuffled order; NaN where no turn has scored a group yet.
-        turns: that are over.
-        updates: turns in which something was trained.
-        losses: of those turns that state one.
+        turns: number of finished turns.
+        updates: number of turns in which parameters were trained.
+        losses: losses of the turns that report one.
         notes, cost: of the turns so far.
-        seconds: wall time of earlier processes.
+        seconds: wall time spent in earlier processes.
         trained: name of each parameter that was trained -> how many numbers it has.
     """
 
@@ -52,7 +52,7 @@ class MethodProgress:
 
     @property
     def mean_loss(self) -> float | None:
-        """Mean over the turns that state one; None if none does."""
+        """Mean loss over the turns that report one; None if no turn does."""
         return sum(self.losses) / len(self.losses) if self.losses else None
 
     def add(self, step: MethodStep, task: TrainingTask, checkpoint: SeedCheckpoint) -> None:

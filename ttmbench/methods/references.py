@@ -1,4 +1,4 @@
-"""References: items by which a score correction measures others: of the task, of other groups, or of another task."""
+"""References of score corrections: items of the same task, of its other groups, or of another task."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ttmbench.methods.features import FeatureTask
 from ttmbench.methods.losses import Direction, directions
 
 References = Annotated[str, Field(description="task, others, or another task: NAME or NAME:GROUPS")]
-"""All distinct images or captions of the task, for each group those that are not in it, or those of another task."""
+"""Distinct items of the whole task, of the task's other groups, or of another task."""
 
 Side = Literal["images", "captions"]
 _AT_ONCE = 1 << 22  # cosines, to bound memory
 
 
 def mean_feature(task: FeatureTask, side: Side, references: References) -> torch.Tensor:
-    """Mean feature of the references on one side, float64 [groups, d].
+    """Mean feature of the references of one modality, float64 [groups, d].
 
     UsageError for fewer than two references.
     """
@@ -38,20 +38,20 @@ def subtract_biases(
 ) -> torch.Tensor:
     """Scores minus the bias of each item, measured by its cosines with the references on the other side.
 
-    Images choose among captions, so ``i2t`` subtracts the captions' biases, ``t2i`` those of the images. A side with
-    one item in a group is dropped from ``both``: its bias changes no choice.
+    In ``i2t`` images choose among captions, so it subtracts the biases of captions; ``t2i`` subtracts those of images.
+    A modality with one item per group is dropped from ``both``, because its bias changes no choice.
 
     Args:
-        task: gives scores, features and temperature.
+        task: provides scores, features and temperature.
         bias: cosines float64 [..., references], -inf for those to skip -> biases [...], in units of cosines.
-        direction: which choices are corrected.
-        references: which items biases are measured by.
+        direction: direction of the choices to correct.
+        references: items from which biases are computed.
 
     Returns:
         float32 [groups, images, captions].
 
     Raises:
-        UsageError: fewer than two references, or in the one direction asked for there is one item to choose from.
+        UsageError: fewer than two references, or no direction has two items to choose from.
     """
     rows, columns = directions(direction, *task.scores.shape[1:])
     if direction == "both" and not (rows and columns):
@@ -67,10 +67,10 @@ def subtract_biases(
 def _biases(
     task: FeatureTask, side: Side, bias: Callable[[torch.Tensor], torch.Tensor], references: References
 ) -> torch.Tensor:
-    """Of the images or captions of each group, float64 [groups, items]."""
+    """Biases of the images or captions of each group, float64 [groups, items]."""
     measured, group_rows = _side(task, "captions" if side == "images" else "images", references)
     features, rows = _features(task, side)
-    # Without groups to leave out, each distinct item is a group of one, measured once.
+    # If no groups are excluded, each distinct item is treated as a group of one, to compute its bias once.
     groups = rows if references == "others" else torch.arange(len(features), device=rows.device)[:, None]
     size = max(1, _AT_ONCE // (groups.shape[1] * len(measured)))
     parts = []
@@ -86,7 +86,7 @@ def _biases(
 
 
 def _features(task: FeatureTask, side: Side) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each distinct item, float64 [distinct, d], and which of them is where, [groups, items]."""
+    """Features of each distinct item, float64 [distinct, d], and the row of each item, [groups, items]."""
     features, rows = (task.all_images, task.image_rows) if side == "images" else (task.all_captions, task.caption_rows)
     if features.ndim != 2:
         raise UsageError(f"references need one vector for each item, and this model has several for its {side}")
@@ -94,7 +94,7 @@ def _features(task: FeatureTask, side: Side) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _side(task: FeatureTask, side: Side, references: References) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features of the references on a side, and which item is where, once there are at least two for every group."""
+    """Features of the references of one modality, and the row of each; UsageError for fewer than two per group."""
     features, rows = _features(task, side)
     if references not in ("task", "others"):
         there = task.reference_set(references)
@@ -112,7 +112,7 @@ def _side(task: FeatureTask, side: Side, references: References) -> tuple[torch.
 
 
 def _distinct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of each group, sorted, and whether each is the first of its kind: [groups, items] both."""
+    """Sorted rows of each group, and whether each is the first of equal rows: both [groups, items]."""
     rows = rows.sort(dim=1).values
     once = torch.ones_like(rows, dtype=torch.bool)
     once[:, 1:] = rows[:, 1:] != rows[:, :-1]

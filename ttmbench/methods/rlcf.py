@@ -1,4 +1,4 @@
-"""RLCF: a tower tuned by the rewards of another model for the captions, or images, that it scores highest."""
+"""RLCF: reinforcement learning of a tower, with rewards from another model for its top-scored captions or images."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.ttm.low_rank import Train
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 
-WEIGHT = 2.5  # of the cosine in CLIPScore (arXiv:2104.08718)
+WEIGHT = 2.5  # weight of the cosine in CLIPScore (arXiv:2104.08718)
 EPSILON = 1e-6  # of AdamW, as published
-SELF = "reward=self: the reward model is the model itself as it came; compare with its raw scores"
+SELF = "reward=self: the reward model is the original model itself; compare with its raw scores"
 
 Reward = Annotated[str, Field(min_length=1, description="self, or a model: NAME or NAME:KEY=VALUE|KEY=VALUE")]
 
@@ -38,24 +38,25 @@ def rlcf(
 ) -> Iterator[MethodStep]:
     """Reinforcement learning with CLIP feedback (arXiv:2305.18010), its form for retrieval.
 
-    For each image a copy of the image tower: of the K captions of the group that it scores highest, the rewards are
-    r_k = max(2.5 cosine, 0) by the reward model, minus their mean; loss = mean_k r_k (-ln p(k)), p its softmax over
-    the captions, with the K best chosen anew at each step. The image's row is scored by its copy. For each caption a
-    copy of the caption tower is tuned and gives its column in the same way; the scores are the mean of the two.
-    Equal rewards give no step. With two captions, a step follows the sign of what the reward model prefers. A reward
-    model without features, which scores pairs, gives its scores as r_k.
+    For each image, a copy of the image tower is tuned. The rewards of the K captions of the group that the copy scores
+    highest are r_k = max(2.5 cosine, 0) by the reward model, minus their mean; loss = mean_k r_k (-ln p(k)), where p is
+    the copy's softmax over the captions, with the top K updated at each step. The copy then scores the image's row.
+    Likewise, for each caption a copy of the caption tower is tuned and scores the caption's column; the result is the
+    mean of the two.
+    If all rewards are equal, no step is made. With two captions, a step only uses which caption has the larger reward.
+    For a reward model that scores pairs and has no features, r_k are its scores.
 
     Args:
-        task: with features of the model as it came, and scores of the reward model.
-        reward: the reward model, by the name of a model; self: the model as it came.
-        unit: what a copy is for: an image or caption, as published, or the group, both towers and all losses at once.
-        direction: of images to captions, of captions to images, or both.
-        k_captions: that an image thinks of, at most.
-        k_images: that a caption thinks of, at most.
-        steps: of AdamW, for each copy.
+        task: features of the original model, and scores of the reward model.
+        reward: name of the reward model; self: the original model.
+        unit: unit of a copy: one image or caption, as published, or the group, with both towers and all losses at once.
+        direction: images to captions, captions to images, or both.
+        k_captions: maximum number of captions considered for an image.
+        k_images: maximum number of images considered for a caption.
+        steps: steps of AdamW for each copy.
         train: which parameters of the towers are tuned; temperature and bias of the logits are not.
         lr: learning rate of AdamW.
-        weight_decay: of AdamW.
+        weight_decay: weight decay of AdamW.
     """
     task.notes.append(SELF if reward == "self" else task.reward_model(reward).note)
     parameters, sides = towers(task, train, direction)
@@ -85,7 +86,7 @@ def rlcf(
 
 
 def towers(task: TrainingTask, train: str, direction: Direction) -> tuple[list[torch.nn.Parameter], tuple[bool, bool]]:
-    """The parameters to tune, and whether images and captions are; UsageError if there is nothing to tune."""
+    """The parameters to tune, and whether the image and the caption tower are tuned; UsageError if neither is."""
     task.train(train)
     chosen = {name: parameter for name, parameter in task.trained.items() if not is_temperature(name)}
     for name in task.trained.keys() - chosen.keys():
@@ -112,13 +113,13 @@ def tuned(
     """Scores of a tuned copy, which is restored, and its last loss, if there was a step.
 
     Args:
-        task: with the towers.
-        optimizer: of their parameters.
-        logits: of some images and captions as the model is now, [a, b].
-        rewards: of the same, [a, b].
+        task: task with the towers.
+        optimizer: optimizer of their parameters.
+        logits: function that scores some images and captions with the current model, [a, b].
+        rewards: rewards of the same pairs, [a, b].
         sides: whether rows have a loss, and whether columns have one.
-        k: best choices of a row and of a column.
-        steps: at most.
+        k: number of best choices of a row and of a column.
+        steps: maximum number of steps.
     """
     last: list[torch.Tensor] = []
     for _ in range(steps):
@@ -131,7 +132,7 @@ def tuned(
         loss = torch.stack(defined).sum() / len(losses)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()  # parameters without a gradient, such as the other tower's, stay as they are
+        optimizer.step()  # parameters without a gradient, such as those of the other tower, do not change
         last = [loss.detach()]
     with torch.no_grad():
         scores = logits()
@@ -140,7 +141,7 @@ def tuned(
 
 
 def policy_loss(logits: torch.Tensor, rewards: torch.Tensor, k: int) -> torch.Tensor | None:
-    """Mean over the k best choices of the centred reward times -ln p; None if all of these have one reward.
+    """Mean over the k best choices of the centred reward times -ln p; None if their rewards are all equal.
 
     >>> policy_loss(torch.tensor([2.0, 1.0, -9.0]), torch.tensor([0.5, 0.3, 2.0]), 2)
     tensor(-0.0500)
@@ -167,17 +168,17 @@ def rewards_by(task: TrainingTask, reward: str, batch: Batch) -> torch.Tensor:
 
 
 def image_logits(task: TrainingTask, row: torch.Tensor, captions: torch.Tensor) -> torch.Tensor:
-    """Scores of one image as the model is now with captions as they were, [1, n]."""
+    """Scores of one image by the current model with captions by the original model, [1, n]."""
     return task.logits(task.encode_images(row[None]), captions)
 
 
 def caption_logits(task: TrainingTask, images: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-    """Scores of one caption as the model is now with images as they were, [m, 1]."""
+    """Scores of one caption by the current model with images by the original model, [m, 1]."""
     return task.logits(images, task.encode_captions(row[None]))
 
 
 def group_logits(batch: Batch, sides: tuple[bool, bool]) -> torch.Tensor:
-    """Scores of a group [m, n]; images and captions as the model is now where they are tuned."""
+    """Scores of a group [m, n]; towers that are tuned encode with the current model."""
     images = batch.images()[0] if sides[0] else batch.task.all_images[batch.image_rows[0]]
     captions = batch.captions()[0] if sides[1] else batch.task.all_captions[batch.caption_rows[0]]
     return batch.task.logits(images, captions)

@@ -1,7 +1,7 @@
-"""Runs a test-time method on a task for every seed: what all methods have in common.
+"""Runs a test-time method on a task for every seed.
 
-Captions are shuffled by seed before the method sees them, and its scores are put back into the task's order. A method
-that trains is resumed where it was stopped, and the model is restored afterwards.
+Captions are shuffled by seed before the method sees them, and its scores are mapped back to the task's order. An
+interrupted training method resumes, and the model is restored afterwards.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record, Scores
 
 @dataclass(frozen=True)
 class MethodRun:
-    """A task, a model and what all test-time methods on them share."""
+    """A task, a model and the inputs that all test-time methods share."""
 
     raw: Scores  # scores of the model as it is
     shape: GroupShape
@@ -60,12 +60,12 @@ class MethodRun:
     views: Callable[[int, Cost], ViewSource] | None = None  # seed and counts -> views; None without images
     checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)
     texts: Sequence[str] = ()  # of distinct captions in the order of rows; none where features are stored
-    audit: bool = False  # run every seed again with captions in another order
-    holdout: float | None = None  # also train on a part of the groups, and score this share of them
+    audit: bool = False  # run every seed again with permuted captions
+    holdout: float | None = None  # also train on some groups and score this fraction of held-out groups
     clusters: np.ndarray | None = None  # of the groups, int [groups]; equal where they share an image
-    seed: int = 0  # of what all seeds share: which groups are held out
-    references: Callable[[str], ReferenceSet] | None = None  # another task by the name that a setting has of it
-    rewards: Callable[[str], RewardModel] | None = None  # another model, likewise
+    seed: int = 0  # seed of the held-out split, shared by all seeds
+    references: Callable[[str], ReferenceSet] | None = None  # name in a setting -> references from another task
+    rewards: Callable[[str], RewardModel] | None = None  # name in a setting -> another model
 
     def column(
         self,
@@ -74,13 +74,13 @@ class MethodRun:
         plugin: str = "",
         after: AfterSeed = AFTER_SEED,
     ) -> MethodScores:
-        """The method's scores for every seed, with its chance levels and the record of the run.
+        """Runs the method with every seed; returns its scores, chance levels and record.
 
         Args:
             spec: the method.
             given: the user's settings.
-            plugin: that registered it, for messages.
-            after: what follows each seed that is trained.
+            plugin: plugin that registered it, for messages.
+            after: step after each trained seed.
 
         Raises:
             UsageError: a wrong setting, or a task that the method is not defined for.
@@ -108,11 +108,11 @@ class MethodRun:
         )
 
     def seeds_of(self, spec: MethodSpec) -> Sequence[int]:
-        """The seeds that a method is run with: one where it draws nothing, since every seed gives the same scores."""
+        """The seeds of a method; one seed for a deterministic method, whose seeds all give the same scores."""
         return self.seeds if spec.is_random else self.seeds[:1]
 
     def positions(self, spec: MethodSpec, scores: np.ndarray, seed: int) -> list[float]:
-        """The share of rows that choose each position of the groups as the method sees them with a seed."""
+        """Fraction of rows that choose each position, in the order in which the method sees the group."""
         is_turned = self.shape.more_images
         shuffled = np.take_along_axis(scores, self.order(seed), axis=1 if is_turned else 2)
         shuffled = shuffled.transpose(0, 2, 1) if is_turned and not spec.takes_features else shuffled
@@ -127,18 +127,19 @@ class MethodRun:
         order: np.ndarray | None = None,
         after: AfterSeed = AFTER_SEED,
     ) -> SeedRun:
-        """One seed of a method.
+        """Runs one seed of a method.
 
         Args:
             spec: the method.
             settings: all of its settings.
-            seed: of the shuffle, the views and the stream.
-            plugin: that registered it, for messages.
-            order: of the shuffle (`order`), in place of that of the seed; such a run is not stored.
-            after: what follows the training.
+            seed: seed of the shuffle, the views and the stream.
+            plugin: plugin that registered it, for messages.
+            order: order of the captions (`order`), replacing the shuffle by the seed; such a run is not stored.
+            after: step after the training.
         """
         clock, is_turned = time.perf_counter(), self.shape.more_images
-        checkpoint = self.checkpoint if order is None else TaskCheckpoint()  # files are of the seed's own order
+        # checkpoints are valid only for the seed's order
+        checkpoint = self.checkpoint if order is None else TaskCheckpoint()
         order = self.order(seed) if order is None else order
         scores = np.take_along_axis(self.raw.groups, order, axis=1 if is_turned else 2)
         # Where there are more images than captions, captions choose: a method of scores gets images and captions
@@ -174,7 +175,7 @@ class MethodRun:
         return SeedRun(
             Scores(groups, caption_pairs=self.raw.caption_pairs),
             progress,
-            task.cost if isinstance(task, FeatureTask) else cost,  # of a stopped run: with what was counted before
+            task.cost if isinstance(task, FeatureTask) else cost,  # includes the counts of an interrupted run
             self.positions(spec, groups, seed),
             list(task.notes),
             progress.seconds + time.perf_counter() - clock,
@@ -189,14 +190,14 @@ class MethodRun:
 
     @cached_property
     def encoded(self) -> Features:
-        """Features of the model as it is, computed once for all methods."""
+        """Features of the original model, computed once for all methods."""
         assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
         with torch.no_grad():
             encoded = encode(self.stage.adapter, self.stage.prepared, self.stage.batch_size)
         return Features(*(replace(side, features=side.features.clone()) for side in (encoded.images, encoded.captions)))
 
     def _logits(self, spec: MethodSpec) -> Logits:
-        """Scores of features by the model's temperature and bias, whatever their dimension."""
+        """Scores of features of any dimension with the model's temperature and bias."""
         if not spec.takes_features:
             return lambda images, captions: images @ captions.T
         assert self.stage is not None and isinstance(self.stage.adapter, DualEncoder), "asked for before"
@@ -214,14 +215,14 @@ class MethodRun:
         return SeenRows.of(images), SeenRows.of(np.take_along_axis(captions, order[:, 0], axis=1))
 
     def _references(self, spec: MethodSpec, settings: Record) -> dict[str, ReferenceSet]:
-        """The references of another task that the settings name, if they do, by the model as it is."""
+        """Features of the references from another task, if the settings name one, by the original model."""
         name = settings.get("references") if "references" in spec.needs else None
         if self.references is None or not isinstance(name, str) or read_references(name) is None:
             return {}
         return {name: self.references(name)}
 
     def _rewards(self, spec: MethodSpec, settings: Record) -> dict[str, RewardModel]:
-        """The reward model that the settings name, if it is not the model itself."""
+        """The reward model that the settings name, unless it is the model itself."""
         name = settings.get("reward") if "reward_model" in spec.needs else None
         if self.rewards is None or not isinstance(name, str) or name == "self":
             return {}
@@ -265,7 +266,7 @@ class MethodRun:
         checkpoints: TaskCheckpoint,
         after: AfterSeed,
     ) -> tuple[torch.Tensor, MethodProgress, FeatureTask]:
-        """Goes through the turns of a training method, each kept, and restores the model."""
+        """Runs the turns of a training method, with checkpoints, and restores the model."""
         assert self.stage is not None, "features are of a prepared task"
         rewards = {name: model.scores for name, model in task._rewards.items()}
         checkpoint = checkpoints.seed(spec.name, seed, self.raw, rewards)
@@ -306,7 +307,7 @@ class MethodRun:
     def _record(
         self, spec: MethodSpec, settings: Record, seeds: Sequence[int], runs: Sequence[SeedRun], chance: Chance | None
     ) -> Record:
-        """What results say of the method and of each seed's run."""
+        """Record for results: the method, and the run of each seed."""
         parameters = runs[0].progress.trained
         references = [there.record for there in self._references(spec, settings).values()]
         rewards = [model.record for model in self._rewards(spec, settings).values()]
@@ -327,7 +328,7 @@ class MethodRun:
         }
 
     def _checks(self, spec: MethodSpec, settings: Record, plugin: str, runs: Mapping[int, SeedRun]) -> Record:
-        """The label audit and the held-out groups, where they are asked for and the method leaves a trained model."""
+        """The label audit and held-out groups, if requested and if the method ends with a trained model."""
         checks: Record = {}
         if self.audit:
             checks["audit_labels"] = audit_labels(
@@ -340,7 +341,7 @@ class MethodRun:
         return checks
 
     def _held_out(self, spec: MethodSpec, settings: Record, plugin: str, seeds: Sequence[int]) -> Record:
-        """Trains on a part of the groups and scores the others, which share no image with it, before and after."""
+        """Trains on some groups, and scores the others, which share no image with them, before and after."""
         assert self.stage is not None and self.holdout is not None, "asked for, of a method that trains"
         inputs = self.stage.prepared
         clusters = np.arange(len(self.raw.groups)) if self.clusters is None else self.clusters
@@ -379,11 +380,11 @@ def _of_groups(model: RewardModel, groups: np.ndarray) -> RewardModel:
 
 @dataclass(frozen=True)
 class SeedRun:
-    """What a method gave for one seed."""
+    """Result of a method for one seed."""
 
     scores: Scores
     progress: MethodProgress
     cost: Cost
-    positions: list[float]  # share of rows that choose each shuffled position
+    positions: list[float]  # fraction of rows that choose each shuffled position
     notes: list[str]
     seconds: float

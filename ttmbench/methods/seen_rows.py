@@ -1,30 +1,27 @@
-"""Images and captions numbered as a method sees them, so that their numbers say nothing about the truth."""
+"""Numbers images and captions after the shuffle, so that row numbers do not reveal labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from ttmbench.protocols import Batch
 from ttmbench.scoring.inputs import take
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
 
 
 @dataclass(frozen=True)
 class SeenRows:
-    """One side of a task after the shuffle inside its groups.
+    """The images or captions of a task after the shuffle inside its groups.
 
-    A task numbers its distinct captions as they come, so the smallest number of a group would be its first caption,
-    which is that of the first image. Here they are numbered as they come after the shuffle.
+    A task numbers its distinct captions in order of appearance, so the smallest number of a group would be its first
+    caption, which is the caption of the first image. Here they are numbered by appearance after the shuffle.
 
     Attributes:
         order: the task's number of each distinct item, int [distinct].
-        rows: which of them is where, int [groups, items of a group].
+        rows: number of each item, int [groups, items of a group].
     """
 
     order: np.ndarray

@@ -1,4 +1,4 @@
-"""Settings of a test-time method: those of its function, or TTM's."""
+"""Settings of a test-time method, read from its function, or TTM's settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPTION = "--method_args"
 
 
 def checked_settings(spec: MethodSpec, given: Mapping[str, object]) -> dict[str, object]:
-    """All settings of a method with the given ones in place of defaults; UsageError for an unknown or wrong one."""
+    """All settings of a method: the given values, else defaults; UsageError for an unknown or invalid setting."""
     if spec.is_ttm:
         return TTMConfig().with_changes({**spec.settings, **given}, f"{_OPTION} {spec.name}").model_dump()
     known, whose = arguments(spec), f"method '{spec.name}'"
@@ -33,9 +33,9 @@ def checked_settings(spec: MethodSpec, given: Mapping[str, object]) -> dict[str,
 
 
 def arguments(spec: MethodSpec) -> list[Argument]:
-    """The settings of a method in the order of its signature; UsageError if its function cannot be read."""
+    """The settings of a method in the order of its signature; UsageError if they cannot be read."""
     if spec.is_finetuning:
-        from ttmbench.ttm.supervised import FinetuneConfig  # for its page alone
+        from ttmbench.ttm.supervised import FinetuneConfig  # shown on its page only
 
         declared = list(_of_config(FinetuneConfig))
     else:

@@ -22,8 +22,8 @@ def sinkhorn(
     """Entropic optimal transport (arXiv:1306.0895) between the images and captions of each group: s = eps ln P.
 
     P is exp(s / eps) with rows and columns scaled in turn until each image's row sums to 1 within ``tolerance``, and
-    each caption's column to 1. With more captions than images, a row of zeros takes the captions that are left over.
-    On square groups the best matching and its margin stay what they were, and at 2x2 the group score of P is the group
+    each caption's column to 1. With more captions than images, an extra row of zeros takes up the remaining captions.
+    On square groups the best matching and its margin do not change, and at 2x2 the group score of P equals the group
     match: compare it with SimpleMatch, not with the raw group score.
     """
     groups, images, captions = task.scores.shape
@@ -31,7 +31,7 @@ def sinkhorn(
         raise UsageError(f"sinkhorn needs at least as many captions as images, not {images}x{captions}: transpose them")
     spare = captions - images
     plan = task.scores.double() / eps
-    marginals = plan.new_zeros(images, 1)  # logs of the rows' sums
+    marginals = plan.new_zeros(images, 1)  # logs of the row sums
     if spare:
         plan = torch.cat([plan, plan.new_zeros(groups, 1, captions)], dim=1)
         marginals = torch.cat([marginals, marginals.new_full((1, 1), math.log(spare))])
@@ -46,9 +46,9 @@ def sinkhorn(
 
 
 def _balance(plan: torch.Tensor, marginals: torch.Tensor, tolerance: float, rounds: int) -> torch.Tensor:
-    """Scales log plans [groups, rows, columns] in place, each group until its own rows fit; by how much they do not."""
+    """Scales log plans [groups, rows, columns] in place until rows converge; returns the remaining error per group."""
     off = plan.new_full((len(plan),), math.inf)
-    open_groups = torch.arange(len(plan), device=plan.device)  # one that has converged is left as it is
+    open_groups = torch.arange(len(plan), device=plan.device)  # converged groups are not changed any further
     work, sums = plan, plan.logsumexp(dim=2, keepdim=True)
     for _ in range(rounds):
         work = work + (marginals - sums)

@@ -1,4 +1,4 @@
-"""The order in which an online method meets the groups of a task: batches, drawn by seed."""
+"""The order in which an online method receives the groups of a task: batches, drawn by seed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-# Settings of methods, with the values that they may have.
+# Types of method settings, with their allowed values.
 Clusters = Literal["together", "scattered"]
-"""Whether groups that share an image are met in one batch, or wherever the seed puts each of them."""
+"""Whether groups that share an image are in one batch, or are scattered at random."""
 ResetEvery = Annotated[int, Field(ge=1)] | None
-"""So many batches after which the model is reset; None for never."""
+"""Number of batches after which the model is reset; None for never."""
 
 
 def batches_of(groups: int, size: int, seed: int, clusters: Sequence[int] | None = None) -> list[torch.Tensor]:
     """Positions of the groups of each batch, int64, in an order drawn by seed.
 
-    Without clusters of groups that share images, every batch but the last has ``size`` groups. With them the groups of
-    a cluster are in one batch: they are met with the first of them, and a batch ends where the next cluster would
-    exceed its size. A larger cluster is a batch of its own. Clusters of one group each change nothing.
+    Without clusters of groups that share images, every batch but the last has ``size`` groups. With clusters, all
+    groups of a cluster are in the batch of its first group, and a batch ends where the next cluster would exceed its
+    size. A larger cluster is a separate batch. Clusters of one group each have no effect.
 
     >>> [batch.tolist() for batch in batches_of(5, 2, 0)]
     [[4, 0], [1, 3], [2]]

@@ -1,7 +1,7 @@
-"""What a test-time method that trains gets of a task: parameters, optimisers and batches, without labels.
+"""The task object of a training method: parameters, optimisers and batches, without labels.
 
-Captions stand in an order drawn by seed inside each group, so a method cannot know which one is true; the framework
-puts its scores back into the task's own order.
+Captions are shuffled by seed inside each group, so a method cannot know which caption is true; the framework maps its
+scores back to the task's order.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Optimizer = torch.optim.Optimizer
 
 @dataclass(frozen=True)
 class MethodStep:
-    """What a training method has done: new scores of some groups.
+    """One turn of a training method: new scores of some groups.
 
     Attributes:
-        groups: positions, int64 [some groups]; a group that is given again has the later scores.
+        groups: positions, int64 [some groups]; if a group appears again, the later scores replace the earlier ones.
         scores: [some groups, images, captions].
         loss: of the last update; None for none.
-        updated: whether anything was trained.
+        updated: whether any parameter was trained.
     """
 
     groups: torch.Tensor
@@ -46,16 +46,16 @@ class MethodStep:
 
 
 class TrainingTask(FeatureTask):
-    """A task with a model that the method may train.
+    """A task with a model that the method can train.
 
-    A method is a generator: it asks for parameters (`train`) and an optimiser (`optimizer`) once, goes through
-    `stream` or `iterations`, and yields a `MethodStep` for each turn of that loop. What it must remember from one turn
-    to the next beside these stands in ``state``: a run that was stopped goes on at the turn after the last one.
-    A method that asks for no parameters trains tensors of its own, which it makes anew in each turn.
+    A method is a generator: it selects parameters (`train`) and registers an optimiser (`optimizer`) once, iterates
+    over `stream` or `iterations`, and yields a `MethodStep` for each turn of that loop. Everything else that it carries
+    from turn to turn has to be in ``state``: an interrupted run resumes after the last finished turn. A method that
+    selects no parameters trains other tensors, which it creates in each turn.
 
     Attributes:
-        state: name -> tensor; kept between turns.
-        trained: names of the parameters that `train` chose.
+        state: name -> tensor; preserved between turns.
+        trained: names of the parameters that `train` selected.
     """
 
     def __init__(
@@ -91,13 +91,15 @@ class TrainingTask(FeatureTask):
         self._original: dict[str, torch.Tensor] = {}
         self._optimizers: list[tuple[Optimizer, dict[str, object]]] = []
         self._begun = False
-        for parameter in adapter.parameters():  # until `train` chooses some: a method may train its own tensors alone
+        # until `train` selects some: a method may train only tensors that it creates
+        for parameter in adapter.parameters():
             parameter.requires_grad_(False)
 
     def train(self, which: str, temperature: bool = True) -> list[torch.nn.Parameter]:
         """The parameters that ``train=`` names (`ttmbench.ttm.low_rank.Train`); all others are frozen.
 
-        Without ``temperature`` that and the bias of the logits stay frozen too: for losses that fall as logits grow.
+        With ``temperature=False`` the temperature and the bias of the logits stay frozen too, for losses that decrease
+        as logits grow.
         """
         parameters = parameters_of(self.adapter, which)
         self.trained = {name: tensor for name, tensor in parameters.items() if temperature or not is_temperature(name)}
@@ -111,12 +113,12 @@ class TrainingTask(FeatureTask):
         return list(self.trained.values())
 
     def optimizer(self, optimizer: Optimizer) -> Optimizer:
-        """Takes charge of an optimiser: its steps are counted, it is reset with the model, and a stopped run resumes.
+        """Registers an optimiser: its steps are counted, it is reset with the model, and its state is in checkpoints.
 
-        Inside a turn, an optimiser of that turn's own variables is only counted.
+        An optimiser that is created inside a turn, for variables of that turn, is only counted.
         """
         optimizer.register_step_post_hook(lambda *_: self.cost.count(optimizer_steps=1))
-        if self._begun:  # made for this turn alone
+        if self._begun:  # created for this turn only
             return optimizer
         self._optimizers.append((optimizer, copy.deepcopy(optimizer.state_dict())))
         if self._resume is not None:
@@ -124,7 +126,7 @@ class TrainingTask(FeatureTask):
         return optimizer
 
     def views(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        """As of every task: by the model as it came, also when a part of it has been trained (or resumed) since."""
+        """Views encoded by the original model, also after training or resuming."""
         now = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         self._load(self._original)
         try:
@@ -133,7 +135,7 @@ class TrainingTask(FeatureTask):
             self._load(now)
 
     def reset(self, keep: Sequence[str] = ()) -> None:
-        """The parameters, optimisers and ``state`` as they were at the start; what ``keep`` names of that stays."""
+        """Resets the parameters, optimisers and ``state`` to their start, except keys of ``state`` in ``keep``."""
         self._load(self._original)
         for optimizer, first in self._optimizers:
             optimizer.load_state_dict(copy.deepcopy(first))
@@ -153,11 +155,11 @@ class TrainingTask(FeatureTask):
         reset_every: int | None = None,
         keep: Sequence[str] = (),
     ) -> Iterator[Batch]:
-        """The groups in an order drawn by seed, in batches of so many images (of at least one group).
+        """Yields the groups in an order drawn by seed, in batches of this many images (at least one group).
 
-        Groups that share an image are met in one batch, unless they are to be ``scattered``. After ``reset_every``
-        batches the model, its optimisers and ``state`` but for what ``keep`` names are reset. For a method that is
-        registered with ``reset`` they are reset before each batch, wherever groups share images.
+        Groups that share an image are in one batch, unless ``clusters`` is ``scattered``. After every ``reset_every``
+        batches the model, its optimisers and ``state`` (except keys in ``keep``) are reset. For a method that is
+        registered with ``reset``, they are reset before each batch, and clusters do not matter.
         """
         turns = self.batches(images, clusters)
         size, largest = max(1, images // self.scores.shape[1]), max(map(len, turns), default=0)
@@ -168,7 +170,7 @@ class TrainingTask(FeatureTask):
         yield from self._each(turns, reset_every, keep)
 
     def iterations(self, count: int) -> Iterator[Batch]:
-        """The whole task, so many times."""
+        """Yields the whole task this many times."""
         yield from self._each([torch.arange(len(self.scores))] * count)
 
     def _each(
@@ -182,11 +184,11 @@ class TrainingTask(FeatureTask):
             yield Batch(self, groups)
 
     def encode_images(self, rows: torch.Tensor) -> torch.Tensor:
-        """Features of distinct images as the model is now, [rows, d]; with gradients where they are enabled."""
+        """Features of distinct images by the current model, [rows, d]; with gradients where they are enabled."""
         return self._encode("images", rows)
 
     def encode_captions(self, rows: torch.Tensor, shift: torch.Tensor | None = None) -> torch.Tensor:
-        """Features of distinct captions as the model is now, [rows, d]; with gradients where they are enabled.
+        """Features of distinct captions by the current model, [rows, d]; with gradients where they are enabled.
 
         ``shift`` [k, `caption_width`] is added to the embeddings of each caption's first k tokens; dropout is off.
         """
@@ -202,17 +204,17 @@ class TrainingTask(FeatureTask):
 
     @property
     def caption_texts(self) -> Sequence[str]:
-        """Each distinct caption, in the order of ``all_captions``; UsageError if the task has features alone."""
+        """Each distinct caption, in the order of ``all_captions``; UsageError if the task has only features."""
         if not self._texts:
-            raise UsageError("the method needs the texts of captions, and the task has their features alone")
+            raise UsageError("the method needs the texts of captions, but the task has only their features")
         return self._texts
 
     def encode_texts(self, texts: Sequence[str]) -> torch.Tensor:
-        """Features of any texts as the model is now, [texts, d]; with gradients where they are enabled."""
+        """Features of any texts by the current model, [texts, d]; with gradients where they are enabled."""
         return self._features("captions", self.adapter.prepare_captions(texts))
 
     def snapshot(self, scores: Scores | None = None) -> TrainingState:
-        """Everything that the next turn depends on; the tensors are copies, but for ``scores``, those so far."""
+        """Everything that the next turn depends on; the tensors are copies, except ``scores``."""
         parameters = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         state = {name: tensor.detach().clone() for name, tensor in self.state.items()}
         optimizers = [copy.deepcopy(optimizer.state_dict()) for optimizer, _ in self._optimizers]
@@ -252,33 +254,33 @@ class Batch:
 
     @property
     def image_rows(self) -> torch.Tensor:
-        """Which distinct image is where, int64 [groups, images]."""
+        """Row of each image among the distinct images, int64 [groups, images]."""
         return self.task.image_rows[self.groups]
 
     @property
     def caption_rows(self) -> torch.Tensor:
-        """Which distinct caption is where, int64 [groups, captions]."""
+        """Row of each caption among the distinct captions, int64 [groups, captions]."""
         return self.task.caption_rows[self.groups]
 
     def images(self) -> torch.Tensor:
-        """Features of the images as the model is now, [groups, images, d]."""
+        """Features of the images by the current model, [groups, images, d]."""
         return self.task.encode_images(self.image_rows)
 
     def captions(self) -> torch.Tensor:
-        """Features of the captions as the model is now, [groups, captions, d]."""
+        """Features of the captions by the current model, [groups, captions, d]."""
         return self.task.encode_captions(self.caption_rows)
 
     def features(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of images and captions as the model is now; a side without trained parameters is not encoded again."""
+        """Features of images and captions by the current model; a tower without trained parameters is not run again."""
         trained = [name for name in self.task.trained if not is_temperature(name)]
         images = self.task.images[self.groups] if all(map(is_of_captions, trained)) else self.images()
         captions = self.task.captions[self.groups] if all(map(is_of_images, trained)) else self.captions()
         return images, captions
 
     def logits(self) -> torch.Tensor:
-        """Scores as the model is now, [groups, images, captions]."""
+        """Scores by the current model, [groups, images, captions]."""
         return self.task.logits(*self.features())
 
     def step(self, scores: torch.Tensor, loss: torch.Tensor | None = None, updated: bool = True) -> MethodStep:
-        """The result of this turn: new scores of these groups, [groups, images, captions]."""
+        """Creates the result of this turn: new scores of these groups, [groups, images, captions]."""
         return MethodStep(self.groups, scores.detach(), None if loss is None else float(loss.detach()), updated)

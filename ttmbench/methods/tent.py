@@ -14,10 +14,11 @@ from ttmbench.methods.stream import Clusters, ResetEvery
 from ttmbench.methods.task import Batch, MethodStep, TrainingTask
 from ttmbench.ttm.low_rank import Train
 
-MARGIN = 0.4  # of the largest entropy: answers above it are not reliable (ETA and SAR)
-RADIUS = 0.05  # of SAR's step towards a larger loss
-RECOVERY = 0.2 / math.log(1000)  # of the largest entropy: below it SAR resets, as 0.2 for the 1000 classes of ImageNet
-MEMORY = 0.9  # weight of the past in SAR's moving average of the loss
+MARGIN = 0.4  # fraction of the largest entropy; answers above it are unreliable (ETA and SAR)
+RADIUS = 0.05  # length of SAR's step that increases the loss
+# fraction of the largest entropy below which SAR resets; equals 0.2 for the 1000 classes of ImageNet
+RECOVERY = 0.2 / math.log(1000)
+MEMORY = 0.9  # decay of SAR's moving average of the loss
 
 Answers = list[tuple[torch.Tensor, float]]
 """Entropies in each direction, with the largest possible one (`ttmbench.methods.losses.entropies`)."""
@@ -52,7 +53,7 @@ def tent(
             "all groups are in one batch, which is scored before the only update: the scores are the model's"
         )
     elif reset_every == 1:
-        task.notes.append("reset_every=1: each batch is scored by the model as it came, so the scores are the model's")
+        task.notes.append("reset_every=1: each batch is scored by the original model, so the scores are the model's")
     sgd = filter == "sar"
     optimizer = torch.optim.SGD(parameters, lr * images / 64, momentum=0.9) if sgd else torch.optim.Adam(parameters, lr)
     task.optimizer(optimizer)
@@ -76,12 +77,12 @@ def tent(
 
 
 def reliable(answers: Answers, margin: float) -> list[torch.Tensor]:
-    """Which answers have an entropy below this fraction of the largest possible one."""
+    """Answers whose entropy is below this fraction of the largest possible entropy."""
     return [values < margin * most for values, most in answers]
 
 
 def mean_entropy(answers: Answers, chosen: list[torch.Tensor], weighted: bool = False) -> torch.Tensor | None:
-    """Mean entropy of the chosen answers of each direction, then of the directions that have any; None for none."""
+    """Mean entropy of the selected answers, per direction and then over directions; None if none is selected."""
     means = []
     for (values, most), mask in zip(answers, chosen, strict=True):
         weights = (MARGIN * most - values.detach()).exp() if weighted else torch.ones_like(values)
@@ -91,9 +92,9 @@ def mean_entropy(answers: Answers, chosen: list[torch.Tensor], weighted: bool = 
 
 
 def second_pass(task: TrainingTask, batch: Batch, answers: Answers, direction: Direction) -> torch.Tensor | None:
-    """Leaves the gradient of SAR's second pass: at the weights a step of length 0.05 up the gradient of the first.
+    """Computes the gradient of SAR's second pass, at weights moved by 0.05 along the gradient of the first pass.
 
-    The second pass is on the answers that were reliable and still are; None if there is none.
+    The second pass uses the answers that were and still are reliable; returns None if there are none.
     """
     parameters = [parameter for parameter in task.trained.values() if parameter.grad is not None]
     gradients = [parameter.grad.clone() for parameter in parameters if parameter.grad is not None]
@@ -115,7 +116,7 @@ def second_pass(task: TrainingTask, batch: Batch, answers: Answers, direction: D
 
 
 def recover(task: TrainingTask, answers: Answers, loss: torch.Tensor) -> None:
-    """Moves SAR's average of the loss, and resets model, optimiser and average when it is nearly zero."""
+    """Updates SAR's moving average of the loss; resets model, optimiser and average when it is nearly zero."""
     past = task.state.get("average")
     average = loss.detach() if past is None else MEMORY * past + (1 - MEMORY) * loss.detach()
     task.state["average"] = average

@@ -1,4 +1,4 @@
-"""Test-time prototype shifting: a shift of each caption's features, learned anew for every group."""
+"""Test-time prototype shifting: a shift of each caption's features, learned separately for every group."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def tps(
 
 
 def unit(features: torch.Tensor) -> torch.Tensor:
-    """The same directions with length 1."""
+    """Normalises vectors to length 1."""
     return features / features.norm(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Test-time prompt tuning: shifts of captions' first tokens, learned anew for every group."""
+"""Test-time prompt tuning: shifts of the captions' first tokens, learned separately for every group."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def tpt(
 ) -> Iterator[MethodStep]:
     """Test-time prompt tuning (arXiv:2209.07511), and C-TPT (arXiv:2403.14119) with ``dispersion``.
 
-    What is learned is added to the embeddings of the first tokens of each caption of the group, zero at first, so that
-    the scores before the first step are the model's own. AdamW lowers the entropy of the mean answer of each image's
+    The learned shift is added to the embeddings of the first tokens of each caption of the group. It starts at zero, so
+    the scores before the first step are the raw scores. AdamW lowers the entropy of the mean answer of each image's
     most confident views, chosen once. The plain image is then scored with the tuned captions.
 
     Args:
         task: with views of its images.
-        tokens: of each caption that are shifted, all captions of a group alike; shorter captions use fewer shifts.
+        tokens: number of shifted tokens; all captions of a group share the shifts, and shorter captions use fewer.
         dispersion: weight of the mean distance of the caption features from their mean, which is subtracted from the
             loss: it keeps captions apart.
         direction: whose answers count: of images among captions, as published, of captions among images, or both.

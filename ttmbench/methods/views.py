@@ -1,7 +1,7 @@
-"""Views of a task's images: random crops, encoded once for all methods that ask for the same ones.
+"""Views of a task's images: random crops, encoded once for all methods with the same settings.
 
-Views must not change which caption is correct. So crops have at least half of the image unless a method's setting
-says otherwise, are mirrored only on request (left would be right), and colours are never changed.
+Views must not change which caption is correct. So crops cover at least half of the image unless a method's setting
+overrides this, are mirrored only on request (mirroring exchanges left and right), and colours are never changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pydantic import Field
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import resized
-from ttmbench.errors import UsageError, phase
+from ttmbench._util.third_party_errors import phase
+from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.losses import Direction, confident, directions
 from ttmbench.protocols import DualEncoder
@@ -34,32 +35,32 @@ if TYPE_CHECKING:
 
     from ttmbench.protocols import Batch
 
-# Settings of methods, with the values that they may have.
+# Types of method settings, with their allowed values.
 ViewCount = Annotated[int, Field(ge=1)]
 CropScale = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 RATIOS = (3 / 4, 4 / 3)  # of a crop's width to its height
 _TRIES = 10
-KEPT_BYTES = 2 << 30  # of features, beyond which the oldest are dropped and made again when they are needed
+KEPT_BYTES = 2 << 30  # bytes of features, beyond which the oldest are dropped and recomputed when needed
 ViewSettings = tuple[int, int, float, bool]  # seed, count, crop_scale, flip
 
 
 @dataclass
 class Views:
-    """Makes and encodes views of a task's images: a `ttmbench.methods.features.ViewSource`.
+    """Creates and encodes views of a task's images: a `ttmbench.methods.features.ViewSource`.
 
-    The first view of an image is the image as the model's own preparation takes it. The others are random crops
-    (`random_crop`), resized to the model's input size before that preparation. A view depends on the image's pixels
-    and the seed alone: neither on the task nor on the order of its images, and the first views of many are the views of
-    few. So that this holds to the last bit, the views of an image are encoded as a batch of their own.
+    The first view of an image is the plain image, preprocessed by the model. The others are random crops
+    (`random_crop`), resized to the model's input size before preprocessing. A view depends on the image's pixels and
+    the seed only, not on the task or the order of its images, and a smaller count gives the first views of a larger
+    count. To make this exact to the last bit, the views of each image are encoded as a separate batch.
 
     Attributes:
         adapter: the model.
         images: each distinct image with a group that has it, in the order of rows (`distinct_images`).
-        seed: of the crops.
-        batch_size: views that the model takes at a time.
-        cost: counts what the views of a method cost, also where they were made for another method.
+        seed: seed of the crops.
+        batch_size: views encoded at a time.
+        cost: counts the cost of a method's views, also if they were created for another method.
         made: finished views by their settings, and the seconds that they took; shared by several objects.
     """
 
@@ -72,11 +73,11 @@ class Views:
     _counted: set[ViewSettings] = field(default_factory=set)
 
     def __call__(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        """Features of views, float32 [images, count, d]; UsageError for none, or for crops of no or too much area.
+        """Features of views, float32 [images, count, d]; UsageError for an invalid count or crop area.
 
         Args:
-            count: of views of each image, the plain one among them.
-            crop_scale: least fraction of the image's area that a crop has.
+            count: number of views of each image, including the plain image.
+            crop_scale: smallest fraction of the image's area in a crop.
             flip: whether each crop is mirrored with probability one half.
         """
         if count < 1 or not 0 < crop_scale <= 1:
@@ -99,7 +100,7 @@ class Views:
 
     def _encoded(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
         fingerprint, sizer = Fingerprint(()), BatchSizer.of(self.batch_size)
-        # Two images for each thread: views of several at a time would fill the memory.
+        # Two images for each thread, to bound memory.
         rows = ImageRows(self.adapter, self.images, fingerprint, decoded=2 * threads_beside_the_model())
 
         def prepared(opened: Opened) -> Batch:
@@ -126,7 +127,7 @@ class Views:
 
 
 def input_size(prepared: Batch) -> tuple[int, int] | None:
-    """Width and height of the images that a model takes; None for a model whose inputs have no fixed size."""
+    """Width and height of the model's input images; None for a model without a fixed input size."""
     tensors = [prepared] if isinstance(prepared, torch.Tensor) else []
     tensors += list(prepared.values()) if isinstance(prepared, Mapping) else []
     pixels = [tensor for tensor in tensors if tensor.ndim == 4]
@@ -136,16 +137,16 @@ def input_size(prepared: Batch) -> tuple[int, int] | None:
 def random_crop(
     image: Image, size: tuple[int, int] | None, scale: float, flip: bool, generator: np.random.Generator
 ) -> Image:
-    """A random part of an image (`crop_box`), resized to a width and height, and mirrored half of the time if asked.
+    """A random crop of an image (`crop_box`), resized, and with ``flip`` mirrored half of the time.
 
-    The part is the same with and without ``flip``. Without a size it is not resized.
+    The crop is the same with and without ``flip``. Without a size it is not resized.
     """
     from PIL import Image as Pillow
     from PIL import ImageOps
 
     crop = image.crop(crop_box(image.size, scale, generator))
     mirrored = generator.random() < 0.5
-    if size is not None:  # bicubic, as nearly every model resizes the plain image; torchvision's crops are bilinear
+    if size is not None:  # bicubic, like the preprocessing of nearly every model; torchvision's crops are bilinear
         crop = resized(crop, size, Pillow.Resampling.BICUBIC)
     return ImageOps.mirror(crop) if flip and mirrored else crop
 
@@ -153,10 +154,10 @@ def random_crop(
 def crop_box(size: tuple[int, int], scale: float, generator: np.random.Generator) -> tuple[int, int, int, int]:
     """Left, top, right and bottom of a random crop, drawn as torchvision's ``RandomResizedCrop`` does.
 
-    Its area is uniform in [scale, 1] of the image's, the logarithm of its width by its height uniform in ln 3/4 to
-    ln 4/3; drawn again, up to ten times, while it does not fit. Of a long image, where it never does, the crop has the
-    full short side and that fraction of the long one; torchvision takes the same piece of the middle each time, which
-    may have less area.
+    Its area is a fraction of the image's area, uniform in [scale, 1]; the logarithm of its aspect ratio is uniform in
+    ln 3/4 to ln 4/3; it is drawn again, up to ten times, until it fits. If it never fits, as for long images, the crop
+    has the full short side and the drawn fraction of the long side; torchvision instead always takes the same central
+    piece, which may have less area.
     """
     width, height = size
     for _ in range(_TRIES):
@@ -172,11 +173,11 @@ def crop_box(size: tuple[int, int], scale: float, generator: np.random.Generator
 
 
 def check_directions(task: ScoreTask, direction: Direction) -> None:
-    """UsageError where no answer has an entropy, or no view is more confident than another."""
+    """Raises a UsageError if answers have no entropy, or if no view can be more confident than another."""
     m, n = task.scores.shape[1:]
     rows, columns = directions(direction, m, n)
     if n == 1:
-        raise UsageError(f"views are chosen by an image's answer among captions, and a {m}x{n} group has one caption")
+        raise UsageError(f"views are selected by an image's answer among captions, but a {m}x{n} group has one caption")
     if direction == "both" and not (rows and columns):
         task.notes.append(f"direction=both: in a {m}x{n} group there is one image, so only its own answer counts")
 
@@ -204,7 +205,7 @@ def views_in_groups(
     UsageError for groups of one caption: every view gives it all of the probability.
     """
     if task.scores.shape[2] < 2:
-        raise UsageError("views are weighed by how they choose among captions, and the groups have one caption")
+        raise UsageError("views are weighted by their answers among several captions, but the groups have one caption")
     features = task.views(count, crop_scale, flip)
     for image_rows, captions in zip(task.image_rows, task.captions, strict=True):
         views = features[image_rows]
@@ -214,6 +215,6 @@ def views_in_groups(
 def views_of(
     adapter: DualEncoder, groups: Sequence[Group], batch_size: int | BatchSizer
 ) -> Callable[[int, Cost], Views]:
-    """Makes the views of a task's images for a seed and a method's cost; methods share what was encoded for one."""
+    """Creates the views of a task's images for a seed and a method's cost; methods share encoded views."""
     images, made = list(distinct_images(groups)), dict[ViewSettings, tuple[torch.Tensor, float]]()
     return lambda seed, cost: Views(adapter, images, seed, batch_size, cost, made)

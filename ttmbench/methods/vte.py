@@ -1,4 +1,4 @@
-"""View ensemble: the mean feature of an image's confident views."""
+"""View ensemble: scores by the mean feature of an image's confident views."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def vte(
     share: Share = 0.1,
     normalise: bool = False,
 ) -> torch.Tensor:
-    """The views' part of a view and text ensemble (arXiv:2405.14977): logits of the mean feature of confident views.
+    """The image part of a view and text ensemble (arXiv:2405.14977): logits of the mean feature of confident views.
 
-    Of an image's views the fraction ``share`` with the lowest entropy over the group's captions is kept. With
+    It averages the fraction ``share`` of an image's views with the lowest entropy over the group's captions. With
     ``share=1`` this is the control for methods that learn from views: the same views without adaptation.
 
     Args:

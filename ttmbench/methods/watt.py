@@ -1,4 +1,4 @@
-"""WATT: pseudo-captions in several wordings, and the mean of the weights that were trained with each."""
+"""WATT: pseudo-captions in several wordings, and the average of the weights trained with each."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ WRAPPERS = (
     "this is {}",
     "there is {}",
 )
-"""Words around a caption that do not change what it says; the paper's are for class names ("a origami {}.")."""
+"""Words around a caption that do not change its meaning; the paper's templates are for class names."""
 
 
 def separated(given: object) -> object:
-    """Wrappers of one text are separated by bars, as the command line gives them."""
+    """Splits wrappers that are given as one string, separated by bars."""
     return tuple(given.split("|")) if isinstance(given, str) else given
 
 
@@ -54,18 +54,19 @@ def watt(
     With each wrapper in turn: c_i is the best caption of image i in its group, in these words; L_ij = T v_i . t_{c_j}
     over the images of the batch; the targets are Q = softmax of (v_i . v_j + t_{c_i} . t_{c_j}) / 2 / temperature by
     rows, with gradients; loss = mean_i sum_j -Q_ji ln softmax_j(L_ij). After the last wrapper the trained parameters
-    are the mean of what they were after each. In a batch of one image the loss is 0.
+    are the average of their values after each. In a batch of one image the loss is 0.
 
-    The scores use caption features averaged over wrappers. Their share of any gain is that of ``rounds=0``: no
-    training, the same averaged captions.
+    The scores use caption features averaged over wrappers. Run ``rounds=0`` (no training, the same averaged captions)
+    to measure how much of a gain comes from the averaging.
 
     Args:
         task: with the texts of its captions.
-        wrappers: words around each caption, which stands at ``{}``, separated by ``|``; the model must know them.
-        variant: whether each wrapper goes on from the last one, or starts from the last mean.
-        steps: of Adam, with each wrapper.
-        rounds: times that all wrappers are gone through and averaged.
-        temperature: of the targets.
+        wrappers: templates with ``{}`` for the caption, separated by ``|``; the model's vocabulary must have their
+            words.
+        variant: whether each wrapper continues from the previous one, or starts from the last average.
+        steps: steps of Adam with each wrapper.
+        rounds: number of passes over all wrappers, each followed by averaging.
+        temperature: temperature of the targets.
         train: which parameters are trained.
         lr: learning rate of Adam.
         images: of a batch.
@@ -105,13 +106,13 @@ def watt(
 def pseudo_caption_loss(
     task: TrainingTask, images: torch.Tensor, captions: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    """Cross-entropy between images and their pseudo-captions over a batch, with soft targets of their likeness.
+    """Cross-entropy between images and their pseudo-captions over a batch, with similarities as soft targets.
 
     Args:
-        task: with the model's temperature.
+        task: provides the model's temperature.
         images: features [groups, m, d].
         captions: features in one wrapper [groups, n, d].
-        temperature: of the targets.
+        temperature: temperature of the targets.
     """
     best = task.logits(images, captions).argmax(dim=2)
     v = images.flatten(0, 1)
@@ -129,9 +130,9 @@ def wrapped(batch: Batch, wrapper: str) -> torch.Tensor:
 
 
 def check_wrappers(task: TrainingTask, wrappers: Sequence[str]) -> None:
-    """UsageError for a wrapper without a place for the caption, or whose words the model does not know."""
+    """Raises a UsageError for a wrapper without ``{}``, or with words that are not in the model's vocabulary."""
     if task.scores.shape[2] == 1:
-        raise UsageError("watt gives each image the best of several captions, and the groups have one")
+        raise UsageError("watt assigns each image the best of several captions, but the groups have one")
     for wrapper in wrappers:
         if wrapper.count("{}") != 1:
             raise UsageError(f"wrappers must have one {{}} each, for the caption, not {wrapper!r}")

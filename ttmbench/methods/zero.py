@@ -1,4 +1,4 @@
-"""ZERO: the confident views of an image vote for a caption, each with all of its weight."""
+"""ZERO: the confident views of an image vote for a caption (zero temperature)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def zero(
 ) -> torch.Tensor:
     """Votes of views (arXiv:2405.18330): a temperature of zero, then the sum of the answers.
 
-    Of an image's views the fraction ``share`` with the lowest entropy over the group's captions is kept. Each of them
-    votes for its best caption; captions that tie in a view share its vote. Votes tie often, so the mean logit of these
-    views is added, divided by 2 (1 + the group's largest absolute logit): less than half a vote, so that it decides
-    between equal votes alone. All images have the same number of votes, so with two images and two captions the group
-    score of the votes is their text score: compare it with the method's own chance level.
+    The fraction ``share`` of an image's views with the lowest entropy over the group's captions votes. Each view votes
+    for its best caption; captions that tie in a view split its vote. Votes tie often, so the mean logit of these views
+    is added, divided by 2 (1 + the group's largest absolute logit): less than half a vote, so that it only breaks ties
+    between equal votes. All images have the same number of votes, so with two images and two captions the group score
+    of the votes equals their text score: compare it with the chance level of this method.
 
     Args:
         task: with views of its images.
@@ -32,7 +32,7 @@ def zero(
         crop_scale: least fraction of the image's area in a crop; published: 0.08, which loses objects.
         flip: mirror each crop with probability one half, as published; this exchanges left and right.
         share: fraction of the views that vote.
-        as_published: votes alone; images and captions with equal votes tie, and a tie counts as wrong.
+        as_published: votes only; images and captions with equal votes tie, and a tie counts as incorrect.
 
     Returns:
         Numbers of votes, not logits.

@@ -1,1 +1,1 @@
-"""Plugins: how they are found, what they register, and the ones that ship."""
+"""Plugins: discovery, registration, and the built-in plugins."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from importlib.resources.abc import Traversable
 
 from ttmbench.hookspecs import hookimpl
 from ttmbench.metrics import METRICS
@@ -12,9 +12,6 @@ from ttmbench.plugins.methods import METHODS
 from ttmbench.results.ranks import RANK_METRICS
 from ttmbench.schedules import SCHEDULES
 from ttmbench.types import AdapterSpec, MethodPart, MethodSpec, MetricSpec, ScheduleSpec, SourceSpec
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 _SOURCES = (  # kind, module, summary
     ("rendered", "rendered", "scenes drawn from a seed; no download"),

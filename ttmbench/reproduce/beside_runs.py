@@ -8,12 +8,12 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import TYPE_CHECKING
 
 from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench.data.catalog import AlreadyRead, find_task
 from ttmbench.data.row_files import csv_rows
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.leaderboard import Leaderboard
@@ -24,10 +24,7 @@ from ttmbench.reproduce.tables import ModelEntry, TableSpec, TaskEntry, publishe
 from ttmbench.results.coverage import Extent
 from ttmbench.results.document import mapping
 from ttmbench.results.labels import NO_MODEL
-
-if TYPE_CHECKING:
-    from ttmbench.data.task_file import TaskSpec
-    from ttmbench.results.numbers import Number
+from ttmbench.results.numbers import Number
 
 _TIES = {
     "first": "the first of equal scores is chosen, where a tie is wrong here",
@@ -44,9 +41,9 @@ def published_numbers(names: Sequence[str]) -> list[Number]:
 
 
 def published_beside_runs(names: Sequence[str], registry: Registry | None = None) -> Published:
-    """What ``--published`` names (shipped tables, ``all``, a CSV of one's own), marked as published.
+    """The rows that ``--published`` names (built-in tables, ``all``, or your own CSV), marked as published.
 
-    Those of shipped tables have our names of tasks, metrics and registered models, the chance level, the number of
+    Rows of built-in tables have our names of tasks, metrics and registered models, the chance level, the number of
     groups, and a Wilson interval from value and number of groups. DataError naming file and line if a CSV is wrong.
     """
     if not names:

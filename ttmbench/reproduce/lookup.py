@@ -6,19 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_chance import chance_of
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, metric_for
 from ttmbench.reproduce.published_numbers import PublishedNumber
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable, load_table, shipped_tables, tables_naming
 from ttmbench.results.document import mapping
 from ttmbench.results.labels import CHOICE, SLASH
-
-if TYPE_CHECKING:
-    from ttmbench.data.task_file import TaskSpec
 
 _WEIGHTS = "pretrained"
 # Arguments of a model behind a server that change no answer.

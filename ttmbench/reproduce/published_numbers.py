@@ -36,7 +36,7 @@ class PublishedNumber:
         table: of the paper.
         task: the paper's name, which is ours where there is such a task.
         model: the paper's name.
-        method: ``raw``, ``simple_match``, ``ttm``, ``overfitted``, ``oracle``, a test-time method that ships, or the
+        method: ``raw``, ``simple_match``, ``ttm``, ``overfitted``, ``oracle``, a built-in test-time method, or the
             paper's own word.
         metric: name.
         measured: the number, and its spread over runs where that is stated.

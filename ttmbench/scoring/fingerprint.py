@@ -127,7 +127,7 @@ class Fingerprint:
         return self._digests[image.name]
 
     def opener(self) -> Callable[[str], Image]:
-        """A function that opens an image by name, anew at each call, and takes it in the first time."""
+        """A function that opens an image by name at each call, and adds it to the fingerprint the first time."""
         by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self._groups)}
         return lambda name: self.open(*by_name[name])
 

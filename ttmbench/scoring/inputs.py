@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Rows:
-    """Which distinct image and caption is where: int [groups, images] and int [groups, captions]."""
+    """Row of each image and caption among the distinct ones: int [groups, images] and int [groups, captions]."""
 
     images: np.ndarray
     captions: np.ndarray
@@ -131,7 +131,7 @@ def n_rows(batch: Batch) -> int:
 
 
 def rows_of(groups: Sequence[Group]) -> Rows:
-    """Which distinct image and caption is where."""
+    """Row of each image and caption among the distinct ones."""
     image_row = {image.name: row for row, (_, image) in enumerate(distinct_images(groups))}
     caption_row = {caption: row for row, caption in enumerate(distinct_captions(groups))}
     return Rows(

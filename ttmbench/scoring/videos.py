@@ -40,7 +40,7 @@ def on_videos(model: Capabilities, name: str, frames: int, pooling: str) -> Capa
     adapter: Any = model.adapter
     if model.scores == "choices":
         if model.choice_scorer is not None and model.choice_scorer.choice_style.side_by_side:
-            raise UsageError(f"side_by_side joins images, and the items of task '{name}' are videos; leave it out")
+            raise UsageError(f"side_by_side joins images, and the items of task '{name}' are videos; omit it")
         return model
     if model.stored_features is not None or model.blind is not None:
         return model

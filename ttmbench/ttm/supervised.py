@@ -10,10 +10,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tqdm import tqdm
 
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
@@ -23,9 +24,6 @@ from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.ttm.trainer import Trainer, TrainingState
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 Loss = Literal["contrastive", "matching"]
 
@@ -125,7 +123,7 @@ def train(
 ) -> Iterator[tuple[EpochRecord, TrainingState]]:
     """Finetunes a model in place and yields every epoch with the state after it; the tensors change with the next one.
 
-    Caption i of a group is true for image i. The seed orders the pairs anew in every epoch, and seeds torch's own
+    Caption i of a group is true for image i. The seed shuffles the pairs in every epoch, and seeds torch's own
     draws. With ``resume``, the state of an earlier run with the same arguments, its epochs are not yielded again.
     DivergedError if the loss is NaN or infinite, TtmbenchError if memory is too small.
     """

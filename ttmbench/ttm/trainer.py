@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import NotRestoredError
@@ -32,9 +33,6 @@ from ttmbench.ttm.low_rank import low_rank_removed, parameters_of, remove_low_ra
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts
 from ttmbench.types import Scores
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 TOLERANCE = 1e-4  # logits; what `check_adapter` allows for the same
 GROUPS = 16  # in the batch that is scored before and after
@@ -154,7 +152,7 @@ class Trainer:
         set_random_state(state.random, self.stage.adapter)
 
     def score(self) -> Scores:
-        """Scores of the model, or of its teacher if there is one; the model stays as it is."""
+        """Scores of the model, or of its teacher if there is one; the model is not changed."""
         if self._teacher is None:
             return self.stage.score()
         model = self._copied()
@@ -230,7 +228,7 @@ def trained_parameters(adapter: Trained, which: str) -> NamedParameters:
 
 
 def trained_sizes(adapter: Trained, which: str) -> dict[str, int]:
-    """Each parameter that ``train=`` names, with how many numbers it has; the model stays as it is."""
+    """Each parameter that ``train=`` names, with its size; the model is not changed."""
     if which == "all":
         return {name: parameter.numel() for name, parameter in named_parameters(adapter)}
     with low_rank_removed(adapter):
@@ -337,7 +335,7 @@ def cost_of(stage: PreparedTask, config: TTMConfig, steps: Sequence[Step], train
 
 
 class Original:
-    """A model as it came to the test-time stage: its weights, and its scores of the first `GROUPS` groups."""
+    """The original model before the test-time stage: its weights, and its scores of the first `GROUPS` groups."""
 
     def __init__(self, stage: PreparedTask) -> None:
         self._adapter, self._weights = stage.adapter, snapshot(stage.adapter)

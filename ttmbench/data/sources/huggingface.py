@@ -75,7 +75,7 @@ def locate_huggingface(request: SourceRequest) -> list[DataLocation]:
 
 
 def _without(groups: Iterator[Group], drop: Mapping[str, str], dropped: list[dict[str, str]]) -> Iterator[Group]:
-    """Groups whose true caption is not in ``drop``; the others are recorded in ``dropped``."""
+    """Groups whose correct caption is not in ``drop``; the others are recorded in ``dropped``."""
     reasons = {_plain(caption): why for caption, why in drop.items()}
     for group in groups:
         why = reasons.get(_plain(group.captions[0]))

@@ -50,7 +50,7 @@ class SubmissionMetadata(BaseModel):
         document: name of the results document beside it.
         sha256: of the document.
         model: as results call it.
-        weights: an address, ``ID@COMMIT`` of the Hub, or ``ttmbench`` for models that ship with it.
+        weights: an address, ``ID@COMMIT`` of the Hub, or ``ttmbench`` for models included in it.
         trained_on: image collections of the training, ``[]`` for none; None if unknown.
         contact: whom to ask, as the submitter wants to be named.
         note: what readers should know.

@@ -1,4 +1,4 @@
-"""The test-time stage of a submission again, without its model: every choice is made anew from the stored scores."""
+"""Replays the test-time stage of a submission without its model: recomputes every selection from stored scores."""
 
 from __future__ import annotations
 
