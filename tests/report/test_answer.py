@@ -48,6 +48,16 @@ def test_a_row_for_every_task_and_model_with_chance(tmp_path):
     assert [one.chance for one in rows[1].numbers] == pytest.approx([1 / 6, 0.5, 0.5])
 
 
+def test_a_report_without_adaptation_has_no_columns_of_it(tmp_path):
+    pages = []
+    for name, values in (("raw", (0.2, 0.5)), ("ttm", (0.2, 0.5, 0.75))):
+        write(tmp_path / name, "x.json", values=values)
+        assert main(["report", str(tmp_path / name), "-o", str(tmp_path / f"{name}.html"), "--images", "none"]) == 0
+        table = (tmp_path / f"{name}.html").read_text().partition('<h2 id="answer">')[2].partition("</section>")[0]
+        pages.append([head in table for head in (">TTM<", ">gain<", ">raw<")])
+    assert pages == [[False, False, True], [True, True, True]]
+
+
 def test_published_numbers_stand_beside_those_of_their_name(tmp_path):
     write(tmp_path, "x.json", model="clip")
     write(tmp_path, "y.json", model="siglip")

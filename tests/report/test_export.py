@@ -332,7 +332,7 @@ def test_forced_choices_have_tables_of_their_own(reference):
     document = {**reference, "results": choices, **{key: {"shapes_color": value} for key, value in maps.items()}}
     text = to_latex([run_of(document)])
     assert text.count("\\begin{tabular}") == 1 and text.startswith(
-        "% Forced choice: picks an option instead of scoring, with another chance level than scores"
+        "% Forced choice: the model picks an option, so chance differs from that of scores"
     )
 
 

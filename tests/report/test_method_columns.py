@@ -96,7 +96,8 @@ def test_exports_have_them(run):
     assert [name for name in head.rstrip("\\ ").replace("\\_", "_").split(" & ") if name in ORDER] == [
         name for name in ORDER if name != "placebo"
     ]
-    assert "without labels (tent)" in latex and latex.index("nothing (SimpleMatch)") < latex.index("(dual_softmax)")
+    assert "test images and captions (tent)" in latex
+    assert latex.index("no training (SimpleMatch)") < latex.index("(dual_softmax)")
     harness = lm_eval_document(run)
     assert harness["ttmbench"]["columns"][T]["group_match,zero"] == "zero"
     assert harness["results"][T]["group_match,zero"] == run.document.results[T]["group_match,zero"]

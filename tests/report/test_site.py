@@ -16,6 +16,7 @@ from support.documents import PUBLISHED, trained, whole_document, write_run
 from ttmbench.cli import main
 from ttmbench.report.group_values import GroupValues
 from ttmbench.report.html.site import file_names
+from ttmbench.report.html.site_plots import Point, scatter
 from ttmbench.report.html.site_rows import BoardLine, with_ranks
 from ttmbench.results.coverage import Extent
 from ttmbench.results.document import ResultsDocument
@@ -233,6 +234,13 @@ def test_methods_are_compared_by_gain_and_cost(tmp_path):
     assert table[-1][:5] == ["", "TTM published", "t", "m", "+5.00"]
     plot = re.search(r'<svg class="plot".*?</svg>', page.read_text(), re.S).group()
     assert 'role="img" aria-label="gain of 5 methods' in plot and plot.count("<circle") == 5 and ">TTM</text>" in plot
+
+
+def test_a_level_far_above_all_points_is_named_without_a_line():
+    points = [Point(10.0**at, 10.0 + at, f"m{at}", "") for at in range(5)]
+    plot = scatter(points, "x", "y", {"chance": 16.67, "human": 85.5}, "alt")
+    assert ">human 85.5 ↑</text>" in plot and ">chance</text>" in plot and plot.count('class="l"') == 1
+    assert ">16</text>" in plot and ">80</text>" not in plot, "the axis is that of the points"
 
 
 def test_documentation_is_linked_by_an_address_or_a_path(tmp_path, capsys):

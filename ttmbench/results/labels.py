@@ -91,11 +91,11 @@ PublishedTrack = Literal["zero_shot", "forced_choice", "supervised", "no_model"]
 
 TRACK_ORDER: tuple[Track, ...] = get_args(Track)
 TRACK_TITLES: dict[str, str] = {
-    "zero_shot": "Zero-shot: every pair scored on its own",
-    "forced_choice": "Forced choice: picks an option instead of scoring, with another chance level than scores",
-    "matching": "Matching: knows which captions compete, trains nothing",
-    "test_time": "Test-time: adapted to the images and captions of the test, without labels",
-    "supervised": "Supervised: the model or one of its settings was tuned on labels, whatever follows",
+    "zero_shot": "Zero-shot: each image-caption pair is scored alone",
+    "forced_choice": "Forced choice: the model picks an option, so chance differs from that of scores",
+    "matching": "Matching: knows which images and captions form a group; no training",
+    "test_time": "Test-time: adapted to the unlabelled test images and captions",
+    "supervised": "Supervised: the model or one of its settings was tuned on labels",
     "oracle": "Oracle: uses labels; an upper bound, not a result",
     NO_MODEL: "No model: published numbers of humans and of random guessing",
 }

@@ -20,14 +20,22 @@ from ttmbench.report.summary_table import AnswerRow, answer_of
 from ttmbench.report.text_table import transfer_table
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import DISAGREES_MARK, SEEN_LEGEND, SEEN_MARK, TRACK_ORDER, TRACK_TITLES, UNRANKED_TITLE
+from ttmbench.results.labels import (
+    COLUMNS,
+    DISAGREES_MARK,
+    SEEN_LEGEND,
+    SEEN_MARK,
+    TRACK_ORDER,
+    TRACK_TITLES,
+    UNRANKED_TITLE,
+)
 from ttmbench.results.models import command_of
 from ttmbench.results.numbers import Number
 from ttmbench.results.tag_means import MOST_VALUES
 from ttmbench.results.transfer_deltas import transfers_of
 
 STATUS = {
-    "done": "finished",
+    "done": "done",
     "failed": "a task failed",
     "running": "not finished: it is still running, or was killed",
     "interrupted": "interrupted; tasks that were finished are here",
@@ -119,6 +127,7 @@ def to_html(report: Report, title: str = "Report", links: bool = False) -> str:
         seen_legend=SEEN_LEGEND,
         bar=bar,
         transfers=transfer_table(transfers),
+        names={column.filter: column.name for column in COLUMNS},
         methods=[(run, row) for run in runs for row in method_rows(run.document)],
         models=sorted({run.model for run in runs}),
         tasks=sorted({number.task for number in numbers}),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod
-from ttmbench.report.html.site_rows import CHANCE, RANKED, REFERENCE, BoardLine, interval_of
+from ttmbench.report.html.site_rows import RANKED, REFERENCE, BoardLine, interval_of
 from ttmbench.report.table import percent
 from ttmbench.results.labels import TTM_COLUMN
 from ttmbench.results.numbers import Number
@@ -41,17 +41,15 @@ def size_plot(
         )
     if len(points) < _LEAST or len({point.x for point in points}) < 2:
         return None
-    values = [point.y for point in points]
     levels: dict[str, float] = {}
     for line in lines:
         value = line.cells[column].value if line.standing == REFERENCE and column in line.cells else None
-        # A chance level far below all would leave no room for the differences.
-        if value is not None and (line.model != CHANCE or 100 * value >= 2 * min(values) - max(values)):
+        if value is not None:
             levels.setdefault(line.model, 100 * value)
     words = metric.replace("_", " ")
     levels = dict(sorted(levels.items(), key=lambda level: level[1])[:2])
     alt = f"{words} of {len(points)} models on {task} against their number of parameters; the table has the numbers"
-    return scatter(points, "parameters", f"{words}, %", levels, alt)
+    return scatter(points, "parameters, log scale", f"{words}, %", levels, alt)
 
 
 def method_plots(rows: Sequence[ComparedMethod]) -> Mapping[tuple[str, str], Markup]:
@@ -65,7 +63,8 @@ def method_plots(rows: Sequence[ComparedMethod]) -> Mapping[tuple[str, str], Mar
         if len(same) >= _LEAST:
             points = [_point(row) for row in same]
             alt = f"gain of {len(points)} methods on {task} with {model} against their cost; the table has the numbers"
-            plots[task, model] = scatter(points, "passes through the towers", "gain, points", {"no gain": 0.0}, alt)
+            x_title = "passes through the towers, log scale"
+            plots[task, model] = scatter(points, x_title, "gain, points", {"no gain": 0.0}, alt)
     return plots
 
 
@@ -99,8 +98,14 @@ class Point:
 
 
 def scatter(points: Sequence[Point], x_title: str, y_title: str, levels: Mapping[str, float], alt: str) -> Markup:
-    """A plot with labels at the points that no cheaper one surpasses, and dashed lines at some levels."""
-    low, high = _limits([*(end for point in points for end in (point.y, *(point.ends or ()))), *levels.values()])
+    """A plot with labels at the points that no cheaper one surpasses, and dashed lines at some levels.
+
+    Levels so far away that differences between points would vanish are written at the edge, without a line.
+    """
+    least, most = (edge(point.y for point in points) for edge in (min, max))
+    room = max(most - least, 10)
+    near = {name: level for name, level in levels.items() if least - room <= level <= most + room}
+    low, high = _limits([*(end for point in points for end in (point.y, *(point.ends or ()))), *near.values()])
     first, last = (edge(math.log10(point.x) for point in points) for edge in (min, max))
     margin = max(0.06 * (last - first), 0.1)
     first, last = first - margin, last + margin
@@ -119,11 +124,15 @@ def scatter(points: Sequence[Point], x_title: str, y_title: str, levels: Mapping
     for tick in _decades(first, last):
         parts.append(f'<path class="g" d="M{x(tick):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>')
         parts.append(f'<text x="{x(tick):.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{short(tick)}</text>')
+    taken = []
     for name, level in levels.items():
+        base = y(level) - 4 if name in near else _TOP - 3 if level > most else _HEIGHT - _BOTTOM - 6
+        words = name if name in near else f"{name} {level:.4g} {'↑' if level > most else '↓'}"
+        parts.append(f'<text x="{right}" y="{base:.1f}" text-anchor="end">{escape(words)}</text>')
+        taken.append((right - _LETTER * len(words) - 4, base - 10, float(right), base + 4))
+    for level in near.values():
         parts.append(f'<path class="l" d="M{_LEFT} {y(level):.1f}H{right}"/>')
-        parts.append(f'<text x="{right}" y="{y(level) - 4:.1f}" text-anchor="end">{escape(name)}</text>')
-    taken = [(right - 60.0, y(level) - 14, float(right), y(level)) for level in levels.values()]
-    taken += [(float(_LEFT), y(level) - 1, float(right), y(level) + 1) for level in levels.values()]
+        taken.append((float(_LEFT), y(level) - 1, float(right), y(level) + 1))
     for point in points:
         if point.ends is not None:
             parts.append(f'<path class="b" d="M{x(point.x):.1f} {y(point.ends[0]):.1f}V{y(point.ends[1]):.1f}"/>')
