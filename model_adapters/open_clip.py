@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import open_clip
@@ -26,6 +26,7 @@ from open_clip.transform import (
     image_transform_v2,
 )
 from PIL import Image as Pillow
+from PIL.Image import Image
 from safetensors.torch import save_file
 from torch.func import functional_call
 from torchvision.transforms.functional import pil_to_tensor
@@ -47,9 +48,6 @@ from ttmbench.model_adapters._shared.options import takes
 from ttmbench.model_adapters._shared.pretrained import digest_of, tokenizer_digest
 from ttmbench.model_adapters._shared.repository import quiet_hub
 from ttmbench.types import ModelFiles
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 Tokenizer: TypeAlias = HFTokenizer | open_clip.SimpleTokenizer
 Transform: TypeAlias = Callable[[Any], torch.Tensor]

@@ -8,11 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from PIL import Image as Pillow
+from PIL.Image import Image
 
 from ttmbench.model_adapters._shared.contrastive import PIXELS, on_device
 from ttmbench.model_adapters._shared.image_text import (
@@ -26,11 +28,6 @@ from ttmbench.model_adapters._shared.image_text import (
 from ttmbench.model_adapters._shared.options import VisualGptOptions, takes
 from ttmbench.model_adapters._shared.pair_model import PairModel, full_precision
 from ttmbench.model_adapters._shared.pretrained import LoadedModel, find, load_config, load_whole, locate
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from PIL.Image import Image
 
 __all__ = ["CaptionModel", "load", "locate"]
 NOISE_IMAGES = 3  # most benchmarks in appendix B; for Winoground it has 100, which the task's file says

@@ -22,7 +22,6 @@ from ttmbench._util.third_party_errors import error_line, is_out_of_memory
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.chat_prompts import ChatPrompts
 from ttmbench.model_adapters._shared.contrastive import declared_name
-from ttmbench.model_adapters._shared.engine_options import VllmOptions
 from ttmbench.model_adapters._shared.options import takes
 from ttmbench.model_adapters._shared.pretrained import (
     Pretrained,
@@ -34,6 +33,7 @@ from ttmbench.model_adapters._shared.pretrained import (
     load_part,
     locate,
 )
+from ttmbench.model_adapters._shared.served_options import VllmOptions
 from ttmbench.model_adapters.vqascore import answer_tokens
 from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
 

@@ -1,7 +1,8 @@
-"""Builds the wheel and the sdist, installs the wheel in a clean environment and checks what is in it.
+"""Builds the wheel and the sdist, installs the wheel in a clean environment and checks what is in both.
 
 `ttmbench ls tasks` there must list exactly the YAMLs of tasks/. With --full the environment gets all dependencies and
-runs the built-in model; without, only those that the listing needs. --outdir keeps what was built and checked.
+runs the built-in model; without, only those that the listing needs. The sdist must have every file of the repository.
+Its tests are collected outside of it, against the wheel, and those of the project's files run. --outdir keeps both.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import set_repository
 
 ROOT = Path(__file__).resolve().parents[1]
 LIGHT = ["numpy", "scipy", "jaxtyping", "pluggy", "pydantic", "PyYAML", "pillow"]
-IN_SDIST = ("LICENSE", "CITATION.cff", "docs/metrics.md", "tests/conftest.py", "tasks/winoground.yaml", ".ci/run")
+RUN_IN_SDIST = "test_project_files or test_readme"  # the rest is collected
 
 
 def clean_environment(folder: Path) -> Path:
@@ -48,11 +49,28 @@ def build(target: Path, scratch: Path) -> Path:
         text = readme.read_text(encoding="utf-8")
         readme.write_text(set_repository.with_absolute_links(text, repository, tag), encoding="utf-8")
     subprocess.run([*command, "--outdir", target, source], check=True, stdout=subprocess.DEVNULL)
-    with tarfile.open(next(target.glob("*.tar.gz"))) as files:
-        names = {name.partition("/")[2] for name in files.getnames()}
-    if lacking := [name for name in IN_SDIST if name not in names]:
-        sys.exit(f"the sdist lacks {', '.join(lacking)}")
     return next(target.glob("*.whl"))
+
+
+def check_sdist(archive: Path, wheel: Path, folder: Path) -> None:
+    """Unpacks an sdist into an empty folder; its tests must be collected there with the package of the wheel.
+
+    Raises:
+        SystemExit: If a file of the repository is not in it, or a test cannot be collected or fails.
+    """
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    if lacking := [name for name in tracked.split("\0") if name and not (unpacked / name).is_file()]:
+        sys.exit(f"the sdist lacks {', '.join(lacking)}")
+    installed = folder / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", installed]
+    subprocess.run([*pip, wheel], check=True)
+    tests = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", RUN_IN_SDIST, "tests"]
+    done = subprocess.run(tests, cwd=unpacked, env={**os.environ, "PYTHONPATH": str(installed)}, stdout=-1, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout}the tests of the sdist do not run outside of the repository")
 
 
 def main() -> None:
@@ -66,6 +84,8 @@ def main() -> None:
         folder = Path(scratch)
         (folder / "source").mkdir()
         wheel = build((options.outdir or folder / "dist").absolute(), folder / "source")
+        (folder / "sdist").mkdir()
+        check_sdist(next(wheel.parent.glob("*.tar.gz")), wheel, folder / "sdist")
         python = clean_environment(folder / "env")
         install = [python, "-m", "pip", "install", "--quiet"]
         if full:
@@ -90,6 +110,7 @@ def main() -> None:
             run = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "8", "--device", "cpu"]
             subprocess.run([*command, *run], check=True, cwd=folder)
     print(f"wheel: {len(names)} tasks, as in tasks/{'; the built-in model runs' if full else ''}")
+    print("sdist: every file of the repository; its tests are collected outside of it")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def _ctrl_c():
 @pytest.fixture(autouse=True, scope="session")
 def _read_once():
     """Plugins, the commit, task files, tables that ship and drawn scenes stay as they are: read once a process."""
-    from ttmbench._util import digests
+    from ttmbench._util import machine
     from ttmbench.data import catalog
     from ttmbench.data.rendered import scenes
     from ttmbench.plugins import manager
@@ -112,14 +112,14 @@ def _read_once():
             seen[path] = read(path)
         return seen[path]
 
-    ask_git, draw = digests.git_hash, functools.lru_cache(maxsize=4096)(scenes.render)
+    ask_git, draw = machine.git_hash, functools.lru_cache(maxsize=4096)(scenes.render)
     commit_of = functools.cache(lambda folder: ask_git())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(scenes, "render", lambda scene: draw(scene).copy())
         patched.setattr(manager, "entry_points", functools.cache(find))
         patched.setattr(catalog, "read_yaml", read_once)
         patched.setattr(tables, "_load", load_once)
-        patched.setattr(digests, "git_hash", lambda: commit_of(Path.cwd()))
+        patched.setattr(machine, "git_hash", lambda: commit_of(Path.cwd()))
         yield
 
 

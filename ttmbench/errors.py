@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 INTERRUPTED = 130
@@ -67,29 +65,3 @@ class DivergedError(TtmbenchError):
             return self.what
         lower = self.usual if self.usual < self.learning_rate else self.learning_rate / 10
         return f"{self.what}; a lower learning rate may help ({self.option} lr={lower:.1e})"
-
-
-@contextmanager
-def phase(stage: str) -> Iterator[None]:
-    """Marks errors raised inside with this stage, unless an inner stage already did."""
-    try:
-        yield
-    except BaseException as error:
-        if not hasattr(error, "ttmbench_stage"):
-            error.ttmbench_stage = stage  # type: ignore[attr-defined]
-        raise
-
-
-def phase_of(error: BaseException, otherwise: str) -> str:
-    """The stage in which an error was raised."""
-    return str(getattr(error, "ttmbench_stage", otherwise))
-
-
-def carry(error: BaseException, results: Any) -> None:
-    """Attaches results to an error."""
-    error.results = results  # type: ignore[attr-defined]
-
-
-def results_of(error: BaseException) -> Any:
-    """The results (`EvalResults`) attached to an error, or None."""
-    return getattr(error, "results", None)

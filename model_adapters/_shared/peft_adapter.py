@@ -6,8 +6,6 @@ read as tensors alone). It has to fit its base exactly: no tensor of it may be l
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ttmbench._util.console import one_line
-from ttmbench._util.digests import tensors_digest
+from ttmbench._util.digests import json_digest, tensors_digest
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.pickled_weights import read_pickle
 from ttmbench.model_adapters._shared.repository import Repository, find_repository, read_json_file
@@ -153,8 +151,7 @@ def _quiet() -> Iterator[None]:
 
 def _declared(config: Mapping[str, Any]) -> dict[str, object]:
     settings = {key: value for key, value in config.items() if key not in _VOLATILE}
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    return {"type": config["peft_type"], "config_sha256": digest}
+    return {"type": config["peft_type"], "config_sha256": json_digest(settings)}
 
 
 def applied_to(model: object) -> AppliedAdapter:

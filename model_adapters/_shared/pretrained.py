@@ -6,7 +6,6 @@ Weights are safetensors, or else a pickle that ``torch.load(weights_only=True)``
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ttmbench._util.console import one_line, warn
-from ttmbench._util.digests import known_digest
+from ttmbench._util.digests import json_digest, known_digest
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.peft_adapter import (
@@ -126,7 +125,7 @@ class LoadedModel:
 
 def digest_of_weights(loaded: LoadedModel, asked: HubFiles) -> str:
     """Digest of a model's weights; of those that files alone make, also as an earlier start has found it."""
-    if loaded.files is None or applied_to(loaded.model).declared or asked.peft is not None or asked.trust_remote_code:
+    if loaded.files is None or hasattr(loaded.model, KEPT) or asked.peft is not None or asked.trust_remote_code:
         return weights_digest(loaded.model)
     files = [loaded.files.folder / name for name in loaded.files.weights]
     how = [type(loaded.model).__name__, str(loaded.model.dtype), str(len(weights_of(loaded.model))), repr(asked)]
@@ -386,7 +385,7 @@ def _settings(tokenizer: PreTrainedTokenizerBase) -> dict[str, object]:
 
 def digest_of(settings: Mapping[str, object]) -> str:
     """sha256 of settings, in whatever order they are and wherever their files came from."""
-    return hashlib.sha256(json.dumps(plain(settings), sort_keys=True).encode()).hexdigest()
+    return json_digest(plain(settings))
 
 
 def plain(value: object) -> object:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NotRequired, TypedDict, cast
 
 from ttmbench._util.console import warn
+from ttmbench._util.digests import json_digest
 from ttmbench.errors import UsageError
 
 _REFUSALS = ("content_policy", "content_filter", "moderation_blocked", "responsibleaipolicyviolation")
@@ -198,7 +199,7 @@ def _writable(text: str) -> str:
 
 def request_key(request: Mapping[str, object]) -> str:
     """sha256 of a request: model, server, prompt, parameters and digests of the images, in whatever order."""
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    return json_digest(request)
 
 
 @contextmanager

@@ -62,7 +62,12 @@ def arguments_page() -> str:
     """The page with the arguments of every kind of model, as ``ttmbench show`` lists them."""
     from ttmbench.plugins.registry import build_registry, load_target
 
-    lines = [f"{BEHIND}# Model arguments", "", "The arguments of `--model_args`, by kind of model.", ""]
+    lines = [
+        f"{BEHIND}# Model arguments",
+        "",
+        "This page lists the arguments of `--model_args` for each kind of model.",
+        "",
+    ]
     kinds: dict[str, list[AdapterSpec]] = {}
     for spec in {
         spec.name: spec for spec, plugin in build_registry().adapters.values() if plugin == "ttmbench"

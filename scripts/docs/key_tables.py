@@ -32,9 +32,9 @@ RESULTS = """# Keys of results documents
 This page lists every key of a results document. [Results format](../../../docs/results-format.md) explains
 files, samples and scores.
 
-*checked* says how `ttmbench validate` treats a key of a [submission](../../../docs/leaderboard.md): `recomputed`
-from command, data and scores, `recorded` (type, range and consistency) or `free`. Keys with * are named as in
-lm-evaluation-harness.
+The column *checked* says how `ttmbench validate` treats a key of a
+[submission](../../../docs/leaderboard.md#what-is-checked): `recomputed` from command, data and scores, `recorded`
+(checked for type, range and consistency) or `free`. Keys with * have the same name in lm-evaluation-harness.
 """
 
 

@@ -85,13 +85,13 @@ def models() -> str:
                 rows.append([family, f"`{model}`", *cells])
     used = {name for (model, *place), same in numbers.items() if tuple(place) in COLUMNS.values() for name in same}
     letters = "; ".join(f"{letter}: {title}" for name, (letter, title) in SOURCES.items() if name in used)
-    count = f"in bold, {len(ours)} computed with ttmbench" if ours else "none was computed with ttmbench"
-    return f"{letters}; {count}.\n\n{table(head, rows)}"
+    count = f"Bold: {len(ours)} computed" if ours else "No value was computed"
+    return f"Letters name the sources: {letters}. {count} with ttmbench.\n\n{table(head, rows)}"
 
 
 PAGE = """# Models by benchmark
 
-Published numbers of raw models in percent, a row for each model. Several values in a cell come from several sources;
+Published numbers of models without adaptation, in percent. Several values in a cell come from several sources;
 `-` means that no table has the number. [Published results](published.md) explains why sources differ.
 
 {models}
@@ -101,21 +101,22 @@ pairs of attributes. mteb's numbers on other data or prompts are excluded.
 
 ## mteb
 
-mteb's rules differ in these points:
+mteb's rules differ from those of ttmbench:
 
 | subject | mteb | ttmbench |
 |---|---|---|
 | ties on 2x2 and 1xk groups | first option wins | incorrect; correct in `text_score_ties_right` |
 | ties in retrieval | ordered by document name | incorrect; first wins in `_as_topk` |
 | ARO relations, attributes | whole images | cropped: not comparable |
-| ImageCoDe | 256 pixels, 12 to 15 % | original images |
+| ImageCoDe | images of 256 pixels; scores of 12 to 15 % | original images |
 | ImageNet | one prompt | 80 prompts, 1 to 4.5 points higher |
 | COCO | 24,809 distinct captions | all 25,010 |
 | LAION's CLIP, EVA-02 | half precision (inferred from its code) | float32 by default |
 | BLIP | contrastive half | `blip-itc`, not `blip-itm` |
 
-mteb minus [arXiv:2406.09388](https://arxiv.org/abs/2406.09388) (`vl_compo`), for CLIP ViT-B/32, ViT-B/16, ViT-L/14,
-SigLIP ViT-B/16 and ViT-L/16. ARO's word orders differ because the shuffles do; `reproduce` compares on mteb's own.
+This table shows mteb's values minus those of [arXiv:2406.09388](https://arxiv.org/abs/2406.09388) (`vl_compo`), in this
+order: CLIP ViT-B/32, ViT-B/16, ViT-L/14, SigLIP ViT-B/16 and ViT-L/16. On ARO's word-order tasks the values differ
+because the shuffled captions differ; `reproduce` compares runs on mteb's captions.
 
 {differences}
 """

@@ -89,8 +89,10 @@ def pages() -> dict[str, str]:
 
 def parity(text: str) -> str:
     """The page of comparisons with reference implementations, from its YAML file."""
-    lines = ["# Parity", "", "How each scorer, data loader and method compares with its [reference implementation]"]
-    lines[-1] += "(../../docs/evidence.md#reference-implementations)."
+    lines = ["# Comparison with reference implementations", ""]
+    lines.append("Every scorer, data loader and test-time method is tested against a reference implementation;")
+    lines.append("[Evidence](../../docs/evidence.md#reference-implementations) explains how. The last column lists")
+    lines.append("deliberate differences from the reference.")
     for section, rows in yaml.safe_load(text).items():
         cells = [(row["what"], row["reference"], row["difference"], row.get("deliberate", "-")) for row in rows]
         head = ("what", "reference", "largest difference", "deliberate differences")
@@ -103,7 +105,7 @@ def with_limits(text: str) -> str:
     source = (ROOT / "ttmbench" / "_util" / "limits.py").read_text(encoding="utf-8")
     meanings = dict(re.findall(r'^    "(\w+)": [^#]+#  ?(.+)$', source.replace("  # ", " # "), flags=re.MULTILINE))
     rows = [(f"`{name}`", f"{value:,}", meanings[name]) for name, value in limits.DEFAULTS.items()]
-    return text.replace("<!-- limits -->", table(("limit", "default", "of"), rows))
+    return text.replace("<!-- limits -->", table(("limit", "default", "meaning"), rows))
 
 
 def api_pages() -> dict[str, str]:
@@ -116,14 +118,14 @@ def api_pages() -> dict[str, str]:
     lines = [
         "# ttmbench",
         "",
-        "What programs import. [Run evaluations](../running.md#from-python) shows how it is used.",
+        "This page lists what programs can import. [Run evaluations](../running.md#from-python) shows how to use it.",
         "",
     ]
     rows = []
     for module in sorted(modules):
         names = ", ".join(f"`{name}`" for name in sorted(homes) if homes[name] == module)
         rows.append((f"[`ttmbench.{module}`]({module}.md)", names or "-"))
-    lines.append(table(("module", "what is in it, also to be had from `ttmbench` itself"), rows))
+    lines.append(table(("module", "contents, also available from `ttmbench` itself"), rows))
     for name in top_level:
         lines += ["", f"::: ttmbench.{homes[name]}.{name}"]
     made = {"api/index.md": "\n".join([*lines, ""])}

@@ -42,10 +42,8 @@ MODEL_FAMILIES = (
 )
 # Kinds of models that the test-time stage can train.
 TRAINED = ("hf", "open_clip", "itc", "itm", "vqascore", "tiny_clip")
-METHOD_HEAD = (
-    *("method", "paper", "uses", "one answer depends on", "restored", "order of groups", "scored"),
-    "fair baseline of group score",
-)
+METHOD_HEAD = ("method", "what it does", "paper")
+
 FAMILY_HEAD = (
     *("benchmark", "`--tasks`", "what it tests", "shape", "groups", "chance: group score", "chance: group match"),
 )
@@ -117,10 +115,10 @@ def page() -> str:
     """The site's page of all named models."""
     return f"""# Named models
 
-Every model that a name of `--model` loads, with its repository, commit, file and licence; [models](models.md) explains
-how they are loaded. *Tried* says what the tests run, on small copies of the repositories with random weights: raw
-scores, one iteration of TTM where the model trains, then the same offline. `newest`: no commit is known; what was read
-is in the results.
+This page lists every model that `--model` accepts by name, with repository, commit, file and licence.
+[Models](models.md) explains how they are loaded. *Tried* states what the tests run on a small copy of the repository
+with random weights: raw scores, one iteration of TTM if the model can be trained, and both offline. `newest` means that
+no commit is known; results record the commit that was read.
 
 {models()}
 
@@ -133,7 +131,7 @@ is in the results.
 def models() -> str:
     """The Markdown table, one line a name that has weights."""
     rows = []
-    listed = {spec.name for spec in catalog.listed()}  # are in a table of their own
+    listed = {spec.name for spec in catalog.named("finetuned")}  # are in a table of their own
     specs = {spec.name: spec for spec, _ in build_registry().adapters.values() if spec.card is not None}
     specs = {name: spec for name, spec in specs.items() if name not in listed}
     for name, spec in sorted(specs.items()):
@@ -159,9 +157,9 @@ def models() -> str:
 
 
 def finetuned() -> str:
-    """The Markdown table, one line a name of ``named_models.json``."""
+    """The Markdown table, one line a finetuned model of ``named_models.json``."""
     rows = []
-    for spec in sorted(catalog.listed(), key=lambda spec: spec.name):
+    for spec in sorted(catalog.named("finetuned"), key=lambda spec: spec.name):
         card, arguments = spec.card, spec.model_args
         kind, commit = spec.target.partition(":")[0].rpartition(".")[2], str(arguments.get("revision", ""))
         cells = (
@@ -200,13 +198,8 @@ def methods() -> str:
     for name, (spec, _) in build_registry().methods.items():
         cells = (
             f"`{name}`",
+            spec.summary.replace("'", "`") if "ttmbench" in spec.summary else spec.summary,
             _paper(spec.reference),
-            ", ".join(need.replace("_", " ") for need in spec.needs),
-            spec.scope,
-            {"group": "before each group", "batch": "before each batch", "never": "never", None: "-"}[spec.reset],
-            "matters" if spec.order_dependent else "no effect",
-            "-" if not spec.trains else "before the update" if spec.scores_before_update else "after the update",
-            "SimpleMatch" if spec.uses_matching else "raw",
         )
         rows.append(cells)
     return table(METHOD_HEAD, rows)

@@ -12,6 +12,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from ttmbench._util.machine import installed_version
 from ttmbench.cli import main
 from ttmbench.cli.doctor import check_model, check_task
 from ttmbench.data.catalog import find_task
@@ -227,16 +228,12 @@ def test_folders_and_unknown_adapters(tmp_path, tiny_hf_clip):
 
 
 def test_a_model_whose_extra_is_not_installed_is_missing(monkeypatch):
-    from importlib.metadata import PackageNotFoundError, version
-
-    def absent(name: str) -> str:
-        if name == "httpx2":
-            raise PackageNotFoundError(name)
-        return version(name)
+    def absent(name: str) -> str | None:
+        return None if name == "httpx2" else installed_version(name)
 
     model = AdapterSpec("served", "ttmbench.model_adapters.openai:load", needs=("ttmbench[api]",))
     assert check_model(model).state != "missing"
-    monkeypatch.setattr("ttmbench.cli.doctor.version", absent)
+    monkeypatch.setattr("ttmbench.cli.doctor.installed_version", absent)
     found = check_model(model)
     assert found.state == "missing" and found.fix == "pip install 'ttmbench[api]'"
     assert check_model(AdapterSpec("acme", "acme.model:load", needs=("torch", "open_clip_torch"))).state == "unknown"

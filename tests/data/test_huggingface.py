@@ -26,8 +26,7 @@ from support.task_data import changed, encoded, find, run, task_file, write
 from ttmbench.cli import main
 from ttmbench.data.cells import Condition
 from ttmbench.data.hub_datasets import HubOptions
-from ttmbench.data.hub_tables import folder_name
-from ttmbench.data.hub_tables import files_of_split, missing_shards
+from ttmbench.data.hub_tables import files_of_split, folder_name, missing_shards
 from ttmbench.data.loader import data_locations
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError

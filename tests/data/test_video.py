@@ -16,10 +16,9 @@ from support.task_data import find, load, rewritten, task_file, write
 import ttmbench
 from ttmbench._util.images import frames_of
 from ttmbench.cli import main
-from ttmbench.data.rendered.clips import FRAMES, make_clips
 from ttmbench.data.rendered.drawing import SIZE as SIDE
 from ttmbench.data.rendered.drawing import UNIT
-from ttmbench.data.rendered.scenes import Look, render
+from ttmbench.data.rendered.scenes import FRAMES, Look, make_clips, render
 from ttmbench.data.video import Video, sampled
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.scoring.fingerprint import open_upright

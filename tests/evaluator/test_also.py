@@ -311,9 +311,12 @@ def test_a_method_that_was_stopped_measures_nothing_twice(tmp_path, monkeypatch,
             "restores the model before each group",
         ),
         ({"methods": ["dn"], "save_adapted": "x"}, "--save_adapted needs TTM or a method that leaves a trained model"),
-        (
-            {"methods": ["tent"], "method_args": {"tent.train": "lora:2"}, "save_adapted": "x"},
-            "method 'tent': --save_adapted cannot save the updates of train=lora:2; train a set of weights",
+        *(
+            (
+                {"methods": ["tent"], "method_args": {"tent.train": added}, "save_adapted": "x"},
+                f"method 'tent': --save_adapted cannot save what train={added} adds; train a set of weights",
+            )
+            for added in ("lora:2", "context:2", "shift")
         ),
     ],
 )

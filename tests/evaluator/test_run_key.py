@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
@@ -133,10 +133,10 @@ def test_the_content_of_a_samples_file_counts(key, tmp_path):
 
 
 def test_packages_count(key, monkeypatch):
-    before, packages = key(), digests.packages()
+    before, packages = key(), machine.packages()
     for name in packages:
         with monkeypatch.context() as patched:
-            patched.setattr(module.digests, "packages", lambda name=name: {**packages, name: "0"})
+            patched.setattr(module.machine, "packages", lambda name=name: {**packages, name: "0"})
             assert key() != before, name
 
 
@@ -158,7 +158,7 @@ def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):
 def document_of(**changes):
     """What a key needs of a results document: packages, code, and what bits depend on."""
     code = {"ttmbench": hashlib.sha256(b"").hexdigest()}
-    return SimpleNamespace(**{"packages": digests.packages(), "code": code, "hardware": digests.hardware(), **changes})
+    return SimpleNamespace(**{"packages": machine.packages(), "code": code, "hardware": machine.hardware(), **changes})
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_an_older_document_states_no_code(run):
 
 
 def test_packages_that_changed_are_named_with_their_versions(run, monkeypatch):
-    packages = digests.packages()
+    packages = machine.packages()
     with monkeypatch.context() as patched:
-        patched.setattr(module.digests, "packages", lambda: {**packages, "numpy": "1.0"})
+        patched.setattr(module.machine, "packages", lambda: {**packages, "numpy": "1.0"})
         older = run({"ttmbench": "a"})
     now = packages["numpy"]
     assert run({"ttmbench": "a"}).changes_since(stored(older)) == f"numpy 1.0 became {now}"

@@ -78,9 +78,9 @@ ADDITIONS: dict[str, dict[str, tuple[str | None, str]]] = {
         "ttmbench/plugins/builtin.py": ('    ("folder", ', '    ("squares", "squares", "plain squares"),\n'),
     },
     "a named model": {
-        "model_adapters/catalog.py": (
-            "    # The models of the TTM paper",
-            '    _spec("tiny-too", "tiny_clip", "another name", {"training_seed": 0}),\n',
+        "model_adapters/named_models.json": (
+            '{"name": "siglip-b16", ',
+            '{"name": "tiny-too", "kind": "tiny_clip", "summary": "another", "model_args": {"training_seed": 0}},\n',
         )
     },
     "an export format": {
@@ -160,8 +160,8 @@ def test_one_of_each_is_added_where_the_table_says(copy):
     done = processes.run(["-c", PROGRAM, copy], capture_output=True, text=True, env=environment, cwd=copy)
     assert done.returncode == 0, done.stderr[-2000:]
     metrics, models, formats, table, exported = re.split(r"^\$ .*\n", done.stdout, flags=re.MULTILINE)[1:]
-    assert re.search(r"^mean_margin +group .*own captions win on the whole", metrics, flags=re.MULTILINE)
-    assert re.search(r"^tiny-too .*another name", models, flags=re.MULTILINE)
+    assert re.search(r"^mean_margin .*own captions win on the whole", metrics, flags=re.MULTILINE)
+    assert re.search(r"^tiny-too .*another", models, flags=re.MULTILINE)
     assert "names" in formats.partition("--to")[2]
     assert re.search(r"squares .*\n?(.*\n)*.*mean_margin", table)
     assert exported == "model tiny-too\n"

@@ -182,12 +182,12 @@ def fuzz(one: Format, count: int, seed: int) -> dict:
 
     A file's number and the seed give its content again.
     """
-    from ttmbench._util import digests
+    from ttmbench._util import machine
 
     tally: Counter[str] = Counter(dict.fromkeys(COLUMNS, 0))
     faults: list[str] = []
     slowest = 0.0
-    digests.git_hash, kept = (lambda: None), digests.git_hash  # the one process that a run starts itself
+    machine.git_hash, kept = (lambda: None), machine.git_hash  # the one process that a run starts itself
     try:
         with grounds() as base:
             watch = Watch(base)
@@ -225,7 +225,7 @@ def fuzz(one: Format, count: int, seed: int) -> dict:
                     tally[name] += bool(what)
                     faults += [f"{name}: file {number} ({kind}): {text}" for text in what[:1]]
     finally:
-        digests.git_hash = kept
+        machine.git_hash = kept
     return {**tally, "slowest": slowest, "faults": faults}
 
 

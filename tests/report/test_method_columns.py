@@ -10,13 +10,13 @@ import pytest
 
 from ttmbench import simple_evaluate
 from ttmbench.report import leaderboard
+from ttmbench.report.compared_methods import method_rows
 from ttmbench.report.export import hub
 from ttmbench.report.export.lm_eval import lm_eval_document
 from ttmbench.report.export.tables import to_csv, to_latex
 from ttmbench.report.html.report_page import read_report, to_html
 from ttmbench.report.html.site import SitePages
 from ttmbench.report.html.site_rows import chance_levels
-from ttmbench.report.methods_table import method_rows
 from ttmbench.report.terminal import print_results
 from ttmbench.report.thumbnails import ThumbnailOptions
 from ttmbench.results.numbers import DocumentFile, Number, numbers_of, to_frame

@@ -140,9 +140,19 @@ def test_every_number_has_its_run_and_earlier_ones_are_listed(site):
     assert "<dt>label audit</dt><dd>passed</dd>" in page and "ttmbench 0.9.9, numpy 2" in page
 
 
+def test_a_model_without_runs_has_a_page_of_published_numbers(site):
+    (row,) = rows_of_page((site / "models" / "theirs.html").read_text(), "published")
+    assert row == ["t", "matching", "SimpleMatch", "group match", "55.00", "-", "-", "-", "", "A paper, Table 1"]
+    for page in ("tasks/t.html", "index.html", "models.html"):
+        assert 'models/theirs.html"><bdi>theirs</bdi></a>' in (site / page).read_text(), page
+    body = (site / "models.html").read_text().partition("<tbody>")[2]
+    names = re.findall(r"<bdi>(.*?)</bdi>", body)
+    assert names == ["alpha", "beta", "elsewhere", "gamma", "older", "part", "theirs"], "those with runs first"
+
+
 def test_every_link_leads_somewhere_and_nothing_is_loaded(site):
     pages = sorted(site.rglob("*.html"))
-    assert len(pages) == 2 + 2 + 6
+    assert len(pages) == 2 + 2 + 7
     found = {page.resolve(): Links(page.read_text()) for page in pages}
     for page, one in found.items():
         assert not one.loads and "default-src &#39;none&#39;" in page.read_text()
@@ -345,7 +355,7 @@ def test_from_the_start_page_to_a_run(start):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_is_wider_than_a_phone(opened, site, scheme):
     colors = set()
-    for name in ("index.html", "tasks/t.html", "models/alpha.html"):
+    for name in ("index.html", "tasks/t.html", "models.html", "models/alpha.html", "models/theirs.html"):
         with opened(site / name, width=360, color_scheme=scheme) as page:
             assert page.evaluate("document.documentElement.scrollWidth") == 360, name
             colors.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))

@@ -52,7 +52,7 @@ def test_hours_follow_from_seeds_epochs_and_the_card(shown):
     score = 400 * 2 * (image + caption)
     total = score + 4 * 10 * (30 * 3 * score + score)
     hours = total / cards.rate("NVIDIA H100 80GB HBM3", "tf32") / 3600
-    assert f"#   winoground: at most {hours:.2g} hours; data of unknown size to download (800 in" in "\n".join(lines)
+    assert f"#   winoground: at most {hours:.2g} hours; data of unknown size to download (800 im" in "\n".join(lines)
     assert "# siglip-b16: weights 810.0 MB to download" in lines
     assert f"# in all: at most {hours:.2g} hours for 1 of 1 cells on NVIDIA H100 80GB HBM3" in "\n".join(lines)
     assert "# terms to accept first: https://huggingface.co/datasets/facebook/winoground" in lines

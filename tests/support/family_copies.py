@@ -28,7 +28,7 @@ ARCHITECTURES = {
     f"{name}{end}": shape for name in FORMS for end, shape in (("", tiny_models.OPEN_CLIP), ("-quickgelu", QUICK))
 }
 RANK = 4
-NAMES = {spec.name: spec for spec in catalog.listed()}
+NAMES = {spec.name: spec for spec in catalog.named("finetuned")}
 REFUSED = [name for name, spec in NAMES.items() if spec.card and spec.card.refused] + ["jina-clip-v2"]
 BY_HAND = [name for name, spec in NAMES.items() if spec.card and spec.card.page]
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from support.sweeps import SMALL, TTM, cells_of
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench.cli import main
 from ttmbench.errors import TtmbenchError, UsageError
 from ttmbench.evaluator import executor as watch
@@ -368,7 +368,7 @@ def greeting(tmp_path, monkeypatch):
         "token": "t",
         "cwd": str(tmp_path),
         "cache": str(tmp_path / "cache"),
-        "packages": digests.packages(),
+        "packages": machine.packages(),
         "payload": Payload({}, {}, ()),
         "variables": {},
         "threads": 1,
@@ -395,7 +395,7 @@ def test_a_worker_that_sees_the_folder_works_there(greeting, tmp_path, capsys):
 
 def test_a_worker_that_does_not_see_it_sends_what_it_wrote(greeting, tmp_path):
     given, _ = greeting
-    worker = RayWorker(Greeting(**{**given, "packages": {**digests.packages(), "torch": "1.0"}}))
+    worker = RayWorker(Greeting(**{**given, "packages": {**machine.packages(), "torch": "1.0"}}))
     assert not worker.common and worker._cache == tmp_path / "node"
     assert [line.startswith("it has torch ") and line.endswith(", the driver has 1.0") for line in worker.lacks] == [
         True

@@ -19,8 +19,8 @@ from ttmbench import schedules
 from ttmbench.config import TTMConfig
 from ttmbench.errors import UsageError
 from ttmbench.evaluator import score_task
+from ttmbench.plugins.builtin import PARTS
 from ttmbench.plugins.manager import problem_of
-from ttmbench.plugins.parts import PARTS
 from ttmbench.plugins.registry import build_registry, load_target
 from ttmbench.testing import ContractError, check_method
 from ttmbench.ttm import finetune, other_parts

@@ -1,4 +1,4 @@
-"""Provenance of numbers: digests of packages and tensors, versions, hardware; tensor files with a checksum."""
+"""Digests of packages, tensors and JSON values; tensor files with a checksum."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ import importlib.util
 import inspect
 import json
 import os
-import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttmbench._util.files import replace_file
+from ttmbench._util.machine import installed_version
 from ttmbench._util.text import Unreadable, parse_json
-from ttmbench._version import __version__
 
 if TYPE_CHECKING:
     import torch
@@ -150,6 +147,11 @@ def _files(name: str, root: Path, endings: tuple[str, ...]) -> Iterator[tuple[st
                 yield f"{name.replace('.', '/')}/{(below / file).as_posix()}", Path(parent) / file
 
 
+def json_digest(value: object, **options: Any) -> str:
+    """sha256 of a value as JSON, whatever the order of its keys; ``options`` are of ``json.dumps``."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, **options).encode()).hexdigest()
+
+
 def tensors_digest(state: Mapping[str, object]) -> str:
     """sha256 over names, types, shapes and bytes of tensors by name; of other values over their ``repr``.
 
@@ -202,7 +204,7 @@ def known_digest(files: Sequence[Path], loaded_as: Sequence[str], compute: Calla
     if folder is None or not stats or None in code.values():
         return compute()
     states = [(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in stats]
-    about = [states, list(loaded_as), {name: _version(name) for name in _LOADERS}, code]
+    about = [states, list(loaded_as), {name: installed_version(name) for name in _LOADERS}, code]
     known = folder / hashlib.sha256(json.dumps(about).encode()).hexdigest()
     with suppress(OSError, ValueError):
         digest = known.read_text(encoding="ascii")
@@ -279,79 +281,3 @@ def _file_digest(path: Path, start: int) -> str:
         while block := file.read(_CHUNK):
             digest.update(block)
     return digest.hexdigest()
-
-
-PACKAGES = "ttmbench torch torchvision transformers numpy scipy datasets open_clip_torch pillow".split()
-
-
-def packages() -> dict[str, str]:
-    """Versions of the installed packages that affect numbers."""
-    interpreter = {"python": platform.python_version()}
-    versions = ((name, __version__ if name == "ttmbench" else _version(name)) for name in PACKAGES)
-    return interpreter | {name: number for name, number in versions if number is not None}
-
-
-@functools.cache  # what is imported stays what it is; reading metadata takes longer than scoring a few groups
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def matmul_precision() -> str:
-    """Torch's precision of float32 products, by whichever of its two ways it was set."""
-    import torch
-
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:  # set for a backend, and torch has no one word for all of them
-        backends: Any = torch.backends
-        return f"cuda {backends.cuda.matmul.fp32_precision}, cpu {backends.mkldnn.matmul.fp32_precision}"
-
-
-def hardware() -> dict[str, object]:
-    """CPU, and torch's threads, precision of float32 products and accelerator if torch is imported."""
-    torch, override = sys.modules.get("torch"), os.environ.get("NVIDIA_TF32_OVERRIDE")
-    return {
-        "platform": platform.platform(terse=True),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability() if torch else None,
-        "torch_threads": torch.get_num_threads() if torch else None,
-        "accelerator": torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None,
-        **({"matmul_precision": matmul_precision()} if torch else {}),
-        **({"NVIDIA_TF32_OVERRIDE": override} if override else {}),
-    }
-
-
-def peak_memory(restart: bool = False) -> dict[str, int | str]:
-    """The most memory held so far: of tensors on all GPUs since the last ``restart``, else of this process.
-
-    Empty where the system does not report it.
-    """
-    torch = sys.modules.get("torch")
-    if torch and torch.cuda.is_available() and torch.cuda.is_initialized():
-        gpus = range(torch.cuda.device_count())
-        if restart:
-            for gpu in gpus:
-                torch.cuda.reset_peak_memory_stats(gpu)
-        most = sum(torch.cuda.max_memory_allocated(gpu) for gpu in gpus)
-        return {"peak_memory_bytes": most, "peak_memory_of": "cuda"}
-    try:
-        import resource
-    except ImportError:  # Windows
-        return {}
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return {"peak_memory_bytes": most, "peak_memory_of": "process"}
-
-
-def git_hash() -> str | None:
-    """Commit of the working folder; None outside a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=Path.cwd(), check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None

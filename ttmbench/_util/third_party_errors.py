@@ -1,4 +1,4 @@
-"""Errors of plugins, adapters and libraries, also of pydantic, as one line with their origin."""
+"""Errors of plugins, adapters and libraries, also of pydantic, as one line with their origin; the stage of an error."""
 
 from __future__ import annotations
 
@@ -157,3 +157,19 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
     shown = repr(first["input"])
     got = f", got {shown}" if key and len(shown) < 80 else ""
     return f"'{key}': {message[0].lower()}{message[1:]}{got}" if key else message
+
+
+@contextmanager
+def phase(stage: str) -> Iterator[None]:
+    """Marks errors raised inside with this stage, unless an inner stage already did."""
+    try:
+        yield
+    except BaseException as error:
+        if not hasattr(error, "ttmbench_stage"):
+            error.ttmbench_stage = stage  # type: ignore[attr-defined]
+        raise
+
+
+def phase_of(error: BaseException, otherwise: str) -> str:
+    """The stage in which an error was raised."""
+    return str(getattr(error, "ttmbench_stage", otherwise))

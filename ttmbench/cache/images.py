@@ -12,7 +12,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,10 +19,8 @@ from filelock import FileLock, Timeout
 
 from ttmbench.cache.entry import ENDING, PIXELS, PREPARED, Arrays, DamagedError, Header, Store
 from ttmbench.cache.key import decoder
+from ttmbench.protocols import Batch
 from ttmbench.types import ImageRef
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
 
 _SIZE = 32  # bytes of a sha256
 _TABLE = "pictures"  # what files of digests have called it from the first on

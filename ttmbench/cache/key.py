@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import torch
 
-from ttmbench._util.digests import OWN, digests_of_object, matmul_precision, tensors_digest
+from ttmbench._util.digests import OWN, digests_of_object, json_digest, tensors_digest
+from ttmbench._util.machine import installed_version, matmul_precision
 from ttmbench._util.redact import redact_values
 from ttmbench._version import __version__
 from ttmbench.cache.entry import SCORING_VERSION, Header
@@ -96,7 +94,7 @@ def score_identity(
         **({} if exact is None else {"deterministic": exact}),
     }
     counted = _plain(description)
-    return Identity(_sha256(counted), redact_values(counted))
+    return Identity(json_digest(counted), redact_values(counted))
 
 
 def prepared_key(adapter: object, exact: Header | None = None) -> str | None:
@@ -116,7 +114,7 @@ def prepared_key(adapter: object, exact: Header | None = None) -> str | None:
         "decoder": decoder(),
         **({} if exact is None else {"deterministic": exact}),
     }
-    return _sha256(_plain(description))
+    return json_digest(_plain(description))
 
 
 def decoder() -> str:
@@ -134,13 +132,9 @@ def minor_versions() -> dict[str, str | None]:
     return {name: _minor_version(name) for name in PACKAGES}
 
 
-@cache  # what is imported stays what it is; reading metadata takes longer than looking scores up
 def _minor_version(name: str) -> str | None:
-    try:
-        installed = version(name)
-    except PackageNotFoundError:
-        return None
-    match = re.match(r"\d+(?:\.\d+)?", installed)
+    installed = installed_version(name)
+    match = re.match(r"\d+(?:\.\d+)?", installed or "")
     return match.group() if match else installed
 
 
@@ -154,10 +148,6 @@ def code_digest(adapter: object) -> str | None:
         return None
     foreign = "".join(f"{name}:{digest};" for name, digest in digests.items() if name != OWN)
     return hashlib.sha256(foreign.encode()).hexdigest()
-
-
-def _sha256(description: object) -> str:
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: object) -> Any:

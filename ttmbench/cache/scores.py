@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ttmbench._util.digests import hardware
+from ttmbench._util.digests import json_digest
+from ttmbench._util.machine import hardware
 from ttmbench.cache.entry import ENDING, SCORES, Arrays, DamagedError, Header, Store, prepared_limit
 from ttmbench.cache.images import PixelDigestCache, PreparedImageCache
 from ttmbench.cache.key import Identity, model_description, prepared_key, score_identity, why_not_kept
@@ -216,8 +215,7 @@ class KnownData:
         return self._blocks_folder / f"{side}-{block:06d}{ENDING}"
 
     def _with_also(self, digest: str) -> str:
-        content = json.dumps([digest, self._also], sort_keys=True)
-        return digest if self._also is None else hashlib.sha256(content.encode()).hexdigest()
+        return digest if self._also is None else json_digest([digest, self._also])
 
     def _data_of(self, side: str, block: int, rows: int) -> str:
         """Digest of the data that a block depends on."""

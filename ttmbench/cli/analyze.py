@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ttmbench._util.console import echo
 from ttmbench._util.option_values import split_names
@@ -18,9 +17,7 @@ from ttmbench.config import make_run_config
 from ttmbench.errors import UsageError
 from ttmbench.report.table import NOTHING, TableColumn, percent, print_table, signed_interval, spread
 from ttmbench.results.labels import RAW
-
-if TYPE_CHECKING:
-    from ttmbench.types import Record
+from ttmbench.types import Record
 
 LEVEL = 0.05  # of tests, after Holm's correction
 KNOWN = ("thresholds", "schedules", "supervision", "oracle", "tau", "lr", "alpha", "transfer", "methods")

@@ -14,6 +14,7 @@ from ttmbench.cli.options import count
 from ttmbench.errors import DataError, UsageError
 from ttmbench.report.table import TableColumn, print_table, signed_interval
 from ttmbench.report.terminal import p_value
+from ttmbench.report.text_table import markdown_table
 from ttmbench.results.clusters import clusters_note
 from ttmbench.results.comparison import adjust_for_several, compare_runs, pairs_of
 from ttmbench.results.labels import SLASH, key_of, name_of
@@ -199,9 +200,7 @@ def _matched_method(row: Row, tracks: Tracks) -> str | None:
 
 
 def _markdown(comparison: Row, tracks: Tracks) -> str:
-    rule = ["---"] * 3 + ["---:"] * (len(HEAD) - 3)
-    rows = [HEAD, rule, *([*map(markdown, _cells(row, tracks))] for row in comparison["rows"])]
+    rows = [_cells(row, tracks) for row in comparison["rows"]]
     names = [f'"{markdown(name)}"' for name in comparison["names"]]
     remarks = "".join(f"\n{markdown(line)}\n" for line in _remarks(comparison["rows"], tracks))
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"{names[0]} -> {names[1]}, percent\n\n{table}\n{remarks}"
+    return f"{names[0]} -> {names[1]}, percent\n\n{markdown_table(HEAD, rows, texts=3)}{remarks}"

@@ -11,12 +11,13 @@ import shlex
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal
 
 from ttmbench._util.console import console, echo, warn
+from ttmbench._util.machine import installed_version
 from ttmbench._util.option_values import split_names
 from ttmbench.cache.entry import cache_folder
 from ttmbench.cache.maintenance import list_items
@@ -31,28 +32,12 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.cards import advice
 from ttmbench.plugins.registry import Registry, build_registry, locate_files
 from ttmbench.report.table import TableColumn, print_table
-from ttmbench.types import AdapterSpec
+from ttmbench.types import AdapterSpec, Record
 
 State = Literal["present", "missing", "gated", "unknown"]
 PACKAGES = ("ttmbench", "torch", "transformers", "open_clip_torch", "datasets", "huggingface_hub")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 EXIT_MISSING = 4
-
-
-class _Folder(TypedDict):
-    path: str
-    exists: bool
-    free_bytes: int | None
-    outdated_bytes: NotRequired[int]
-
-
-class _Environment(TypedDict):
-    python: str
-    packages: dict[str, str | None]
-    devices: list[str]
-    folders: dict[str, _Folder]
-    HF_TOKEN: bool
-    HF_HUB_OFFLINE: bool
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +97,7 @@ def _required(registry: Registry, options: argparse.Namespace) -> tuple[list[str
     return tasks, models
 
 
-def _print_environment(environment: _Environment, broken: dict[str, str]) -> None:
+def _print_environment(environment: Record, broken: dict[str, str]) -> None:
     lines = [("python", environment["python"])]
     lines += [(name, version or "not installed") for name, version in environment["packages"].items()]
     lines.append(("devices", ", ".join(environment["devices"])))
@@ -131,7 +116,7 @@ def _print_environment(environment: _Environment, broken: dict[str, str]) -> Non
     print_table((TableColumn("machine", "key"), TableColumn("state")), lines)
 
 
-def _print_findings(findings: list[Finding], folders: dict[str, _Folder], *, is_named: bool) -> None:
+def _print_findings(findings: list[Finding], folders: Record, *, is_named: bool) -> None:
     """A table with short commits and the names of folders; of everything, a line each without the usual commands."""
     if not findings:
         return
@@ -232,7 +217,7 @@ def _missing_model(spec: AdapterSpec, why: str) -> Finding:
     return Finding("model", spec.name, "gated", why, f"accept the terms at {page}, set HF_TOKEN, then `{command}`")
 
 
-def _environment(data_dir: Path) -> _Environment:
+def _environment(data_dir: Path) -> Record:
     """Versions (None for an absent package), devices, folders, and whether a token is set."""
     from huggingface_hub import constants
 
@@ -249,7 +234,7 @@ def _environment(data_dir: Path) -> _Environment:
             folders["score cache"]["outdated_bytes"] = outdated
     return {
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: installed_version(name) for name in PACKAGES},
         "devices": _devices(),
         "folders": folders,
         "HF_TOKEN": token_is_set(),
@@ -272,20 +257,13 @@ def _list(missing: dict[str, str]) -> str:
     return ", ".join(name if why.startswith("it is not") else f"{name} ({why})" for name, why in missing.items())
 
 
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def _installed(need: str) -> bool:
     """Whether a package is installed, by the name of its distribution or module, with the packages of its extras."""
     plain, _, extras = need.rstrip("]").partition("[")
-    if _version(plain) is None:
+    if installed_version(plain) is None:
         return find_spec(plain.replace("-", "_")) is not None
     return all(
-        _version(re.split(r"[^\w.-]", requirement, maxsplit=1)[0]) is not None
+        installed_version(re.split(r"[^\w.-]", requirement, maxsplit=1)[0]) is not None
         for requirement, _, marker in (line.partition(";") for line in requires(plain) or ())
         if any(re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", marker) for extra in extras.split(","))
     )
@@ -299,7 +277,7 @@ def _devices() -> list[str]:
     return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
-def _folder(path: Path) -> _Folder:
+def _folder(path: Path) -> Record:
     """A folder, with the free bytes of its disk; None if unknown."""
     try:
         free = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
+import keyword
+import re
+import shlex
+from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
+from string import Template
 
 from ttmbench._util.console import echo
-from ttmbench.data.template import new_task
-from ttmbench.plugins.template import new_package
+from ttmbench._util.files import new_folder
+from ttmbench.errors import UsageError
 
 _NEXT = {
     "task": "a task of three rendered groups. Put your images into {0}/images, write one line per group\n"
@@ -16,6 +23,47 @@ _NEXT = {
     "method": "a package with a test-time method. Put your loss into {0}/{2}/method.py. Then:",
     "plugin": "a package with a task, a metric, a schedule and a hook. They are in {0}/{2}. Then:",
 }
+_PACKAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_FILES = {  # kind -> path in the package -> template
+    "adapter": {
+        "${module}/plugin.py": "adapter_plugin.py",
+        "${module}/adapter.py": "adapter_adapter.py",
+        "test_${module}.py": "adapter_test.py",
+    },
+    "method": {
+        "${module}/plugin.py": "method_plugin.py",
+        "${module}/method.py": "method_method.py",
+        "test_${module}.py": "method_test.py",
+    },
+    "plugin": {
+        "${module}/plugin.py": "plugin_plugin.py",
+        "${module}/tasks/${module}_colors.yaml": "plugin_colors.yaml",
+        "test_${module}.py": "plugin_test.py",
+    },
+}
+EXAMPLES = 3
+_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_TASK = """\
+task: "{name}"  # the name; equal to the name of this file
+version: 1                     # raise it whenever the numbers of the task can change
+description: Two images and two captions that exchange their colours.
+# reference: https://...       # the paper or page
+license: CC0-1.0               # of the images and captions
+tag: [mine, group_2x2]         # --tasks selects by these too
+source:
+  kind: folder                 # rows in a file beside images; other kinds are in docs/task-file.md
+  path: groups.jsonl           # one group per line; .json, .csv and .tsv work too
+  images: images               # folder that the names of images start from
+group:
+  shape: [2, 2]                # images and captions in each group; [1, 2] is one image and two captions
+  n_groups: {count}                  # number of groups; data of another size is an error
+  id: id                       # column with the group's ID
+  images: [image_0, image_1]   # columns with the names of images
+  captions: [caption_0, caption_1]  # columns with captions; the i-th is correct for the i-th image
+  # tags: [kind]               # columns to report results by
+metrics: [text_score, image_score, group_score, group_match, individual_match]
+# `ttmbench ls metrics` lists all; groups of one image have no image_score
+"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +76,79 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def new(options: argparse.Namespace) -> int:
     """Write the template and print the next steps."""
     what, name, folder = options.what, options.name, Path(options.output_path or options.name)
-    commands = new_task(name, folder) if what == "task" else new_package(what, name, folder)
+    commands = _new_task(name, folder) if what == "task" else _new_package(what, name, folder)
     echo(f"{folder}: {_NEXT[what].format(folder, name, name.replace('-', '_'))}")
     for command in commands:
         echo(f"  {command}")
     return 0
+
+
+def _new_task(name: str, folder: Path) -> list[str]:
+    """Writes a new folder with a task that validates and runs; returns the next commands.
+
+    UsageError if the name is invalid, the folder is not empty, or it cannot be written.
+    """
+    if not _TASK_NAME.fullmatch(name) or name.endswith((".yaml", ".yml")):
+        raise UsageError(
+            f"a task name must have letters, digits, '_', '.' and '-', and begin with a letter or digit, got '{name}'"
+        )
+    new_folder(folder, lambda made: _write_task(name, made))
+    file = folder / f"{name}.yaml"
+    return [
+        shlex.join(["ttmbench", "validate", str(file)]),
+        shlex.join(["ttmbench", "--model", "tiny-clip", "--tasks", str(file)]),
+        shlex.join(["ttmbench", "--model", "tiny-clip", "--tasks", name, "--include_path", str(folder), "--ttm"]),
+    ]
+
+
+def _write_task(name: str, folder: Path) -> None:
+    from ttmbench.data.rendered.scenes import make_groups, render
+
+    (folder / "images").mkdir(parents=True)
+    (folder / f"{name}.yaml").write_text(_TASK.format(name=name, count=EXAMPLES), encoding="utf-8")
+    lines = []
+    for number, group in enumerate(make_groups("color", EXAMPLES, seed=0), start=1):
+        row: dict[str, str] = {"id": f"g{number}"}
+        for side, (scene, caption) in enumerate(zip(group.scenes, group.captions, strict=True)):
+            image = f"g{number}_{side}.png"
+            render(scene).save(folder / "images" / image)
+            row |= {f"image_{side}": image, f"caption_{side}": caption}
+        lines.append(json.dumps(row) + "\n")
+    (folder / "groups.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def _new_package(what: str, name: str, folder: Path) -> list[str]:
+    """Writes a folder with an ``adapter``, ``method`` or ``plugin``, and returns the next commands to run.
+
+    UsageError if the name is not a valid package name or is taken, or the folder is not empty or cannot be written.
+    """
+    module = name.replace("-", "_")
+    if not _PACKAGE_NAME.fullmatch(name) or keyword.iskeyword(module):
+        raise UsageError(
+            f"a package name must have letters, digits, '_' and '-', begin with a letter and be no keyword of Python, "
+            f"got '{name}'"
+        )
+    if find_spec(module) is not None:
+        raise UsageError(f"'{module}' is the name of an installed module; choose another")
+
+    def write(made: Path) -> None:
+        templates = files("ttmbench.plugins") / "templates"
+        (made / module).mkdir(parents=True)
+        (made / module / "__init__.py").touch()
+        for path, template in {"pyproject.toml": "pyproject.toml", **_FILES[what]}.items():
+            target = made / Template(path).substitute(module=module)
+            target.parent.mkdir(exist_ok=True)
+            text = Template((templates / f"{template}.txt").read_text(encoding="utf-8"))
+            target.write_text(text.substitute(name=name, module=module), encoding="utf-8")
+
+    new_folder(folder, write)
+    run = {
+        "adapter": ["--model", name, "--tasks", "shapes_replace"],
+        "method": ["--model", "tiny-clip", "--tasks", "shapes_color", "--methods", module],
+        "plugin": ["--model", "tiny-clip", "--tasks", f"{module}_colors"],
+    }[what]
+    return [
+        shlex.join(["pip", "install", "-e", str(folder)]),
+        shlex.join(["python", "-m", "pytest", str(folder)]),
+        shlex.join(["ttmbench", *run]),
+    ]

@@ -19,7 +19,7 @@ from ttmbench._util.console import echo, warn
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_assertions, add_how, add_ttm_settings, add_verbosity, add_what
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
-from ttmbench.errors import INTERRUPTED, UsageError, results_of
+from ttmbench.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
@@ -95,12 +95,12 @@ def run(options: argparse.Namespace) -> int:
         with terminated_like_interrupted():
             results = evaluate(config, command=["ttmbench", *sys.argv[1:]], chosen=chosen)
     except KeyboardInterrupt as stop:
-        show(results_of(stop))
+        show(getattr(stop, "results", None))
         resume = "finished tasks are saved; run the same command again to resume"
         warn(f"interrupted; {resume if config.output_path else 'nothing was saved'}")
         return INTERRUPTED
     except Exception as error:
-        show(results_of(error))
+        show(getattr(error, "results", None))
         raise
     show(results)
     results.typed.check_baseline()

@@ -13,7 +13,7 @@ from ttmbench._util.console import echo, warn
 from ttmbench.cli.options import LIMIT, add_choice, add_machine, add_task_files, count, count_or_fraction
 from ttmbench.cli.run import terminated_like_interrupted
 from ttmbench.config import RunConfig, parse_pairs
-from ttmbench.errors import INTERRUPTED, UsageError, results_of
+from ttmbench.errors import INTERRUPTED, UsageError
 
 if TYPE_CHECKING:
     from ttmbench.evaluator.executor import Executor
@@ -104,11 +104,11 @@ def _one_cell(options: argparse.Namespace, planned: Sequence[PlannedCell], root:
         with terminated_like_interrupted():
             results = run_cell(root, options.plan, planned, options.cell)
     except KeyboardInterrupt as stop:
-        show(results_of(stop))
+        show(getattr(stop, "results", None))
         warn("interrupted; finished tasks are saved; run the same command again to resume")
         return INTERRUPTED
     except Exception as error:
-        show(results_of(error))
+        show(getattr(error, "results", None))
         raise
     show(results)
     return 1 if results.failed else 0

@@ -16,29 +16,23 @@ class DataNeed(Protocol):
     @property
     def name(self) -> str:
         """Name in output and messages; equal names are the same thing."""
-        ...
 
     @property
     def origin(self) -> str:
         """Address or page that it comes from."""
-        ...
 
     @property
     def where(self) -> str:
         """Folder of this machine that it should be in."""
-        ...
 
     def missing(self) -> str | None:
         """Why it cannot be used; None if it is here and complete. Never touches the network."""
-        ...
 
     def size(self, web: Any) -> int | None:
         """Bytes to fetch, if known; ``web`` is a `data.download.http.Web`."""
-        ...
 
     def fetch(self, web: Any) -> str:
         """Fetches it and returns a description of what came; TtmbenchError if that fails."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -14,9 +15,6 @@ from ttmbench._util.text import Unreadable, read_yaml
 from ttmbench.data.task_file import SCOPES, TaskFile, TaskSpec, describe_error
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import ENDINGS, Registry
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 MAX_INCLUDES = 8
 AlreadyRead = dict[str, object]

@@ -1,4 +1,4 @@
-"""Builds the adapter that ``--model`` and ``--model_args`` name, and reports what it states of itself.
+"""Builds the adapter of a model's name, or of a model that a program has loaded, and reports what it states of itself.
 
 A folder of weights that `ttmbench finetune` wrote holds a record, by which later runs know that their model is
 supervised.
@@ -6,12 +6,13 @@ supervised.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from ttmbench._util.digests import json_digest
 from ttmbench._util.files import to_json, write_atomically
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench._util.third_party_errors import error_line, foreign_errors
@@ -24,6 +25,7 @@ from ttmbench.types import ModelFiles, Record
 
 RECORD = "ttmbench_finetune.json"
 KIND = "finetuning"
+_TRIPLE = "(model, preprocess, tokenizer)"
 
 
 def model_settings(config: RunConfig, first_device: bool = False) -> Record:
@@ -123,7 +125,7 @@ def name_of_adapter(adapter: Model, written: bool) -> str:
         return name
     declared = model_info(Capabilities(adapter))["fingerprint"]
     if declared:
-        return f"{kind}-{hashlib.sha256(json.dumps(declared, sort_keys=True).encode()).hexdigest()[:8]}"
+        return f"{kind}-{json_digest(declared)[:8]}"
     if written:
         raise UsageError(
             f"{kind} states no fingerprint, so its results would be taken for those of any other {kind}; give "
@@ -251,3 +253,73 @@ def check_model(config: RunConfig, model: Capabilities, adapts: bool) -> None:
             f"model {config.model} reads stored features of one task, so it cannot be measured on another; "
             "leave --ttm_also out"
         )
+
+
+def library_of(model: object) -> str:
+    """The library that a model's class comes from, or one that it is derived from; empty for others."""
+    modules = {base.__module__.partition(".")[0] for base in type(model).__mro__}
+    return next((name for name in ("transformers", "open_clip") if name in modules), "")
+
+
+def as_adapter(model: object, processor: object, settings: dict[str, str | bool]) -> object:
+    """An adapter for a model with its ``processor``, or for open_clip's three objects; anything else as it is.
+
+    Args:
+        model: as a program gives it to `simple_evaluate`.
+        processor: tokenizer and image processor of a model of transformers, or None.
+        settings: ``device`` (``auto`` is where the model is), ``dtype`` and ``compile``.
+
+    Raises:
+        UsageError: objects that do not belong together, or weights that are not float32.
+    """
+    if isinstance(model, Sequence) and not isinstance(model, str):
+        return _of_open_clip(list(model), processor, settings)
+    if processor is None:
+        return model
+    name = type(model).__name__
+    if isinstance(model, str):
+        advice = "a name brings its own, and 'hf' takes model_args={'processor': ID}"
+        raise UsageError(f"processor is for a model given as an object; {advice}")
+    if library_of(model) != "transformers":
+        raise UsageError(f"processor is for a model of transformers, but {name} is not one; omit it")
+    if not all(hasattr(model, part) for part in ("get_image_features", "get_text_features", "logit_scale")):
+        advice = "give simple_evaluate('vqascore', ..., model_args={'pretrained': FOLDER}) a model that writes text"
+        raise UsageError(f"{name} is not a contrastive dual encoder with a temperature; {advice}")
+    if not all(hasattr(processor, part) for part in ("tokenizer", "image_processor")):
+        advice = "give that of AutoProcessor.from_pretrained"
+        raise UsageError(f"processor must have a tokenizer and an image_processor, got {_kind(processor)}; {advice}")
+    return load_target("ttmbench.model_adapters.hf:wrap", ())(model, processor, **_placed(model, settings))
+
+
+def _of_open_clip(objects: list[object], processor: object, settings: dict[str, str | bool]) -> object:
+    how = f"a model of open_clip is given as {_TRIPLE}"
+    if len(objects) != 3 or library_of(objects[0]) != "open_clip":
+        raise UsageError(f"{how}, got ({', '.join(map(_kind, objects))})")
+    if processor is not None:
+        raise UsageError(f"{how}, so leave processor out")
+    model, preprocess, tokenizer = objects
+    if library_of(tokenizer) != "open_clip":
+        raise UsageError(f"{how}: the third must be open_clip.get_tokenizer(NAME), got {_kind(tokenizer)}")
+    if not callable(preprocess) or library_of(preprocess) == "open_clip":
+        raise UsageError(f"{how}: the second must turn an image into a tensor, got {_kind(preprocess)}")
+    if "Random" in repr(preprocess):
+        raise UsageError(
+            f"{how}: the second is the transform for training; the one for validation is the third object "
+            "that open_clip.create_model_and_transforms returns"
+        )
+    wrap = load_target("ttmbench.model_adapters.open_clip:wrap", ("open_clip_torch",))
+    return wrap(model, preprocess, tokenizer, **_placed(model, settings))
+
+
+def _placed(model: Any, settings: dict[str, str | bool]) -> dict[str, str | bool]:
+    """The settings with the device that the model is on in place of ``auto``."""
+    first = next(model.parameters())
+    others = {str(one.dtype).removeprefix("torch.") for one in model.parameters()} - {"float32"}
+    if others:
+        advice = "load it in float32, and give dtype='bf16' for faster arithmetic"
+        raise UsageError(f"the weights of {type(model).__name__} are {', '.join(sorted(others))}; {advice}")
+    return settings if settings["device"] != "auto" else {**settings, "device": str(first.device)}
+
+
+def _kind(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else type(value).__name__

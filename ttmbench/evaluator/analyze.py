@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench._util.console import warn
 from ttmbench._util.redact import redact, scrub_values, secrets_of
 from ttmbench.config import RunConfig
@@ -140,7 +140,7 @@ def _document(
         **content,
         "date": started.timestamp(),
         "deterministic": config.deterministic,
-        "packages": digests.packages() if packages is None else packages,
+        "packages": machine.packages() if packages is None else packages,
         "command": redact(command),
     }
     scrubbed: Record = scrub_values(document, secrets_of(config.model_args))
@@ -209,11 +209,6 @@ def _cell(document: ResultsDocument, transfer: Transfer) -> Record:
         document.ttm[transfer.adapted_on] if is_own else document.ttm_also[transfer.adapted_on][transfer.measured_on]
     )
     gain = (record.differences or {}).get(transfer.metric)
-    return {
-        "value": transfer.value,
-        "seed_std": transfer.seed_std,
-        "difference": None if gain is None else gain.value,
-        "ci": None if gain is None else gain.ci,
-        "by_seed": None if gain is None else gain.by_seed,
-        "seed_ci": None if gain is None else gain.seed_ci,
-    }
+    of_gain = {name: None if gain is None else getattr(gain, name) for name in ("ci", "by_seed", "seed_ci")}
+    difference = None if gain is None else gain.value
+    return {"value": transfer.value, "seed_std": transfer.seed_std, "difference": difference, **of_gain}

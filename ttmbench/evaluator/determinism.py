@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench.config import RunConfig
 from ttmbench.errors import TtmbenchError, UsageError
 
@@ -92,7 +92,7 @@ def conditions(batch_size: int | str) -> dict[str, Any]:
         "batch_size": batch_size,
         "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
         "accelerator": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
-        "packages": digests.packages(),
+        "packages": machine.packages(),
     }
 
 

@@ -62,19 +62,15 @@ class Executor(Protocol):
 
     def start(self) -> None:
         """Starts the workers; each joins when it is ready. TtmbenchError if there can be none."""
-        ...
 
     def submit(self, worker: str, unit: Unit) -> None:
         """Gives a unit to an idle worker. That the worker is gone is reported as an event, not as an error."""
-        ...
 
     def wait(self, timeout: float) -> list[Event]:
         """Events since the last call, in order; waits up to ``timeout`` seconds for the first."""
-        ...
 
     def stop(self, at_once: bool) -> None:
         """Ends all workers within seconds; ``at_once`` interrupts units under way, which save their state."""
-        ...
 
 
 @dataclass

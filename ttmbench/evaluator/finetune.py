@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import filelock
 
-from ttmbench._util import digests
+from ttmbench._util import digests, machine
 from ttmbench._util.console import progress_bar, warn
 from ttmbench._util.digests import tensors_digest
 from ttmbench._util.files import take_lock
@@ -195,7 +193,7 @@ def _key(run: str, settings: FinetuneConfig, model: Capabilities, data: str) -> 
     """Digest of what makes two finetunings the same: settings, code, weights and data."""
     fingerprint = model_info(model)["fingerprint"]
     content = {"run": run, "settings": settings.model_dump(mode="json"), "model": fingerprint, "data": data}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+    return digests.json_digest(content, default=str)
 
 
 def _record(
@@ -229,9 +227,9 @@ def _record(
         "config": redact_values(config.model_dump(mode="json")),
         "deterministic": config.deterministic,
         "ttmbench": __version__,
-        "git_hash": digests.git_hash(),
-        "packages": digests.packages(),
-        "hardware": digests.hardware(),
+        "git_hash": machine.git_hash(),
+        "packages": machine.packages(),
+        "hardware": machine.hardware(),
     }
 
 

@@ -27,7 +27,7 @@ from ttmbench.scoring.capabilities import Capabilities, Model, unknown_wrappers
 from ttmbench.scoring.fingerprint import distinct_captions
 from ttmbench.scoring.inputs import rows_of
 from ttmbench.ttm.checkpoint import TaskCheckpoint
-from ttmbench.ttm.low_rank import check_train, rank_of
+from ttmbench.ttm.low_rank import check_train, is_added
 from ttmbench.ttm.parts import check_parts
 from ttmbench.ttm.variants import Adaptation
 from ttmbench.types import MethodSpec, Record
@@ -104,9 +104,9 @@ def _check_parameters(config: RunConfig, spec: MethodSpec, settings: Record, ada
     which = settings.get("train")
     if config.dtype == "fp16" and (which is not None or "caption_embeddings" in spec.needs):
         raise UsageError(f"method '{spec.name}' needs gradients, which underflow in fp16; use --dtype bf16 or fp32")
-    if isinstance(which, str) and spec.leaves_model and config.save_adapted is not None and rank_of(which) is not None:
+    if isinstance(which, str) and spec.leaves_model and config.save_adapted is not None and is_added(which):
         raise UsageError(
-            f"method '{spec.name}': --save_adapted cannot save the updates of train={which}; train a set of weights"
+            f"method '{spec.name}': --save_adapted cannot save what train={which} adds; train a set of weights"
         )
     if isinstance(which, str) and isinstance(adapter, TrainableInParts):
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -66,40 +65,33 @@ def _compared(registry: Registry, config: RunConfig, scored: Scored, document: R
             spec = registry.methods[name][0] if name in registry.methods else None
             knows = spec is not None and spec.uses_matching and "group_match" in metrics
             baseline = metrics["group_match"] if knows else metric
-            against = _Against(config, scored, baseline, raw)
-            compared.append({"method": name, "metric": metric.name, **against.row(metric, column.scores)})
+            row = _against(config, scored, baseline, metric, column.scores)
+            compared.append({"method": name, "metric": metric.name, **row})
         adjusted = stats.holm([row["p"] for row in compared])
         rows += [{**row, "p_holm": p} for row, p in zip(compared, adjusted, strict=True)]
     methods = {name: _about(registry, document, scored, name, column.scores) for name, column in columns.items()}
     return {"rows": rows, "methods": methods, "chance": dict(document.chance[scored.spec.task])}
 
 
-@dataclass(frozen=True)
-class _Against:
-    """A baseline of the model as it is, group by group."""
-
-    config: RunConfig
-    scored: Scored
-    metric: MetricSpec
-    raw: Scores
-
-    def row(self, metric: MetricSpec, per_seed: Sequence[Scores]) -> Record:
-        """A method's value and its gain: with intervals over groups and over seeds, and the test's p-value."""
-        before, after = metric_values(self.metric, self.raw), seed_values(metric, per_seed)
-        assert before is not None and after is not None, "both metrics are defined for the task"
-        clusters = metric_units(metric, self.scored.data.clusters, None)
-        mean, iters, seed = after.mean(axis=0), self.config.bootstrap_iters, self.config.seed
-        gain, ends = stats.paired_difference(before, mean, iters, seed, clusters=clusters)
-        by_seed = [float(np.mean(values)) - float(np.mean(before)) for values in after]
-        return {
-            **_value(metric, per_seed),
-            "baseline": self.metric.name,
-            "gain": gain,
-            "ci": None if ends is None else list(ends),
-            "by_seed": by_seed,
-            "seed_ci": seed_interval(by_seed),
-            "p": stats.sign_flip(before, mean, FLIPS, seed, clusters),
-        }
+def _against(
+    config: RunConfig, scored: Scored, baseline: MetricSpec, metric: MetricSpec, per_seed: Sequence[Scores]
+) -> Record:
+    """A method's value and its gain: with intervals over groups and over seeds, and the test's p-value."""
+    before, after = metric_values(baseline, scored.raw), seed_values(metric, per_seed)
+    assert before is not None and after is not None, "both metrics are defined for the task"
+    clusters = metric_units(metric, scored.data.clusters, None)
+    mean = after.mean(axis=0)
+    gain, ends = stats.paired_difference(before, mean, config.bootstrap_iters, config.seed, clusters=clusters)
+    by_seed = [float(np.mean(values)) - float(np.mean(before)) for values in after]
+    return {
+        **_value(metric, per_seed),
+        "baseline": baseline.name,
+        "gain": gain,
+        "ci": None if ends is None else list(ends),
+        "by_seed": by_seed,
+        "seed_ci": seed_interval(by_seed),
+        "p": stats.sign_flip(before, mean, FLIPS, config.seed, clusters),
+    }
 
 
 def _value(metric: MetricSpec, per_seed: Sequence[Scores]) -> Record:

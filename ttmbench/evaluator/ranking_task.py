@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ttmbench._util.console import warn
+from ttmbench._util.third_party_errors import phase
 from ttmbench.cache.scores import RankCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import UsageError, phase
+from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.plan import Run
 from ttmbench.evaluator.score_task import feature_limit, load_data

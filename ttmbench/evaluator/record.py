@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench._util import redact as secrets
 from ttmbench._util.console import one_line, warn
-from ttmbench._util.third_party_errors import describe, error_line
-from ttmbench.errors import TtmbenchError, carry, phase, phase_of
+from ttmbench._util.third_party_errors import describe, error_line, phase, phase_of
+from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.adapters import finetuned, finetuning_shown, fits_note, model_info
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.eval_results import EvalResults
@@ -70,7 +70,7 @@ class RunRecord:
         self._model_name, self._date = model_name, started
         self._command = secrets.redact([shlex.join(command)])
         self._clock = time.perf_counter() if clock is None else clock
-        self._git_hash, self._packages = digests.git_hash(), digests.packages()
+        self._git_hash, self._packages = machine.git_hash(), machine.packages()
         self.results: dict[str, TaskResult] = {}
         self.errors: list[Record] = []
         self.model_info: Record = {}
@@ -139,11 +139,11 @@ class RunRecord:
             document = self._save_after(error)
             notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
             if document.results:
-                carry(error, self.evaluated(is_whole=False))
+                error.results = self.evaluated(is_whole=False)  # type: ignore[attr-defined]
             raise
         notify("ttmbench_run_finished", result=document.to_dict(), run_dir=folder)
         if self._output is not None and self._output.unsent is not None:
-            carry(self._output.unsent, self.evaluated())
+            self._output.unsent.results = self.evaluated()
             raise self._output.unsent
 
     @contextmanager
@@ -168,14 +168,14 @@ class RunRecord:
     @contextmanager
     def _measured(self, task: str) -> Iterator[None]:
         """Records the memory and the energy of a task."""
-        digests.peak_memory(restart=True)
+        machine.peak_memory(restart=True)
         if self._meter is not None:
             self._meter.start(task)
         try:
             yield
         finally:
             energy = {} if self._meter is None else self._meter.stop(task)
-            self._used[task] = {**digests.peak_memory(), **energy}
+            self._used[task] = {**machine.peak_memory(), **energy}
 
     def add(self, result: TaskResult) -> None:
         """Takes a task's result; raises the failure that ended its test-time stage early, if one did."""
@@ -277,7 +277,7 @@ class RunRecord:
             "git_hash": self._git_hash,
             "packages": self._packages,
             **({} if self._key is None else {"code": self._key.code}),
-            "hardware": digests.hardware(),
+            "hardware": machine.hardware(),
             "total_evaluation_time_seconds": self._earlier_seconds + time.perf_counter() - self._clock,
             "command": self._command,
             "artifacts": {} if self._output is None else dict(self._output.files.artifacts),
@@ -363,7 +363,7 @@ def _notes_on_hardware(earlier: Sequence[Mapping[str, object]]) -> list[str]:
         parts = (hardware.get(name) for name in ("cpu_capability", "machine", "accelerator"))
         return " ".join(str(part) for part in parts if part is not None)
 
-    this = words(digests.hardware())
+    this = words(machine.hardware())
     others = dict.fromkeys(part for part in map(words, earlier) if part != this)
     if not others:
         return []

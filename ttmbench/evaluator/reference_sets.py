@@ -8,12 +8,13 @@ import numpy as np
 import torch
 
 from ttmbench._util.option_values import read_references
+from ttmbench._util.third_party_errors import phase
 from ttmbench.cache.scores import FeatureCache
 from ttmbench.config import RunConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import UsageError, phase
+from ttmbench.errors import UsageError
 from ttmbench.evaluator.plan import Run
 from ttmbench.methods.features import ReferenceSet
 from ttmbench.plugins.registry import Registry

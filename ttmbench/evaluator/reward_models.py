@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import warn
+from ttmbench._util.third_party_errors import phase
 from ttmbench.config import RunConfig, parse_pairs
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import UsageError, phase
+from ttmbench.errors import UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_info, model_settings, remarks
 from ttmbench.evaluator.plan import Run, plan_task
 from ttmbench.evaluator.score_task import score_task

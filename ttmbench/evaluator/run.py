@@ -14,12 +14,12 @@ from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.console import progress_iter as progress_of
 from ttmbench._util.digests import remembering_weights
 from ttmbench._util.option_values import is_address
-from ttmbench._util.third_party_errors import foreign_errors
+from ttmbench._util.third_party_errors import foreign_errors, phase
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DataError, phase
+from ttmbench.errors import DataError
 from ttmbench.evaluator.adapters import check_model, make_adapter, model_settings, remarks, trained_on
 from ttmbench.evaluator.baseline import Baseline
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
@@ -65,7 +65,8 @@ def run(
 
     ``chosen`` is what the names of the configuration were resolved to, ``memory`` keeps a task scored between runs.
     """
-    with each_note_once(), arithmetic_of(config):
+    switches = config.deterministic or config.arithmetic == "tf32"
+    with each_note_once(), arithmetic_of(config) if switches else nullcontext():
         if chosen is None:  # a wrong name is an error before anything is written
             chosen = choose(config, plugins=plugins, in_memory=in_memory, is_registered=adapter is None)
         baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), chosen.tasks)

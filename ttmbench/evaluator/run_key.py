@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ttmbench._util import digests
-from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object
+from ttmbench._util import machine
+from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object, json_digest
 from ttmbench._util.redact import GONE
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
@@ -52,10 +52,10 @@ class RunKey:
             from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
 
             bits["deterministic"] = conditions(config.batch_size)
-        content = _content(config, tasks, settings, also, digests.packages(), bits, code)
+        content = _content(config, tasks, settings, also, machine.packages(), bits, code)
         if config.samples is not None:
             content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
-        return cls(content, _sha256(content))
+        return cls(content, json_digest(content))
 
     @property
     def code(self) -> Digests:
@@ -73,7 +73,7 @@ class RunKey:
             return text if self._asks_the_same(document) else None
         content = {name: value for name, value in self.content.items() if name not in ("once", "code")}
         content |= {"packages": packages, **({"code": code} if code else {})}
-        if document.get("run_key") != _sha256(content):
+        if document.get("run_key") != json_digest(content):
             return None
         edited, now = _differing(code, self.code), self.content["packages"]
         changes = [f"the source of package{'s' if edited[1:] else ''} {' and '.join(edited)} changed"] if edited else []
@@ -113,7 +113,7 @@ def stated_key(
         bits = {"batch_size": config.batch_size, "processor": processor, "accelerator": hardware.get("accelerator")}
         bits = {"deterministic": {**bits, "packages": document.packages}}
     content = _content(config, tasks, settings, also, document.packages, bits, document.code)
-    return RunKey(content, _sha256(content))
+    return RunKey(content, json_digest(content))
 
 
 def _content(
@@ -136,10 +136,6 @@ def _content(
         **bits,
         **({"code": dict(code)} if code else {}),
     }
-
-
-def _sha256(content: Mapping[str, object]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def code_of(

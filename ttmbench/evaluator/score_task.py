@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import NoReturn, cast
 
 from ttmbench._util.option_values import groups_of
+from ttmbench._util.third_party_errors import phase
 from ttmbench.cache.scores import TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
-from ttmbench.errors import DataError, UsageError, phase
+from ttmbench.errors import DataError, UsageError
 from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, way_of
 from ttmbench.evaluator.run_key import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool

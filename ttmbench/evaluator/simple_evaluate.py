@@ -8,10 +8,8 @@ from typing import Any, Literal
 from ttmbench._util.option_values import split_names
 from ttmbench.config import RunConfig, TTMConfig, make_run_config
 from ttmbench.data.memory import Task
-from ttmbench.errors import carry
-from ttmbench.evaluator.adapters import check_scores, name_of_adapter
+from ttmbench.evaluator.adapters import as_adapter, check_scores, name_of_adapter
 from ttmbench.evaluator.eval_results import EvalResults
-from ttmbench.evaluator.library_models import as_adapter
 from ttmbench.evaluator.run import run
 from ttmbench.results.assertions import check_assertions
 from ttmbench.scoring.capabilities import Model
@@ -156,6 +154,6 @@ def simple_evaluate(
         results.typed.check_baseline()
         check_assertions(config.assertions, results.typed)
     except BaseException as error:
-        carry(error, results)
+        error.results = results  # type: ignore[attr-defined]
         raise
     return results

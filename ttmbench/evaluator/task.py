@@ -12,12 +12,12 @@ from pathlib import Path
 
 from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
-from ttmbench._util.third_party_errors import error_line
+from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
 from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError, phase
+from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, model_notes, tokens_read, write_record
 from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import rank_task

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from ttmbench._util.digests import tensors_digest
+from ttmbench._util.third_party_errors import phase
 from ttmbench.config import RunConfig
 from ttmbench.data.task_file import TaskFile
-from ttmbench.errors import phase
 from ttmbench.evaluator.task_result import Scored, TaskResult, TransferResult
 from ttmbench.results.labels import RAW, TTM, key_of, numbers_in, seed_std_key, stderr_key
 from ttmbench.results.summary import MethodScores, Summary, difference_of, differences

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from ttmbench._util.console import each_note_once
 from ttmbench._util.text import Unreadable, read_json
-from ttmbench._util.third_party_errors import error_line, foreign_errors
+from ttmbench._util.third_party_errors import error_line, foreign_errors, phase, phase_of
 from ttmbench.config import RunConfig
-from ttmbench.errors import DataError, TtmbenchError, UsageError, phase, phase_of
+from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import make_adapter, model_settings
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.plan import Run, TaskPlan, plan_task

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from ttmbench.protocols import Batch
 from ttmbench.scoring.inputs import take
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
 
 
 @dataclass(frozen=True)

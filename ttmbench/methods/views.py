@@ -18,7 +18,8 @@ from pydantic import Field
 
 from ttmbench._util.console import progress_bar
 from ttmbench._util.images import resized
-from ttmbench.errors import UsageError, phase
+from ttmbench._util.third_party_errors import phase
+from ttmbench.errors import UsageError
 from ttmbench.methods.features import FeatureTask, ScoreTask
 from ttmbench.methods.losses import Direction, confident, directions
 from ttmbench.protocols import DualEncoder

@@ -28,65 +28,50 @@ _PROMPTS = {
     "steps": "1 in the paper",
 }
 
-_of_ttm = partial(MethodSpec, scope="task", reset="never")
+_of_ttm = partial(
+    MethodSpec,
+    target="ttmbench.ttm.algorithm:adapt",
+    reference=_TTM,
+    needs=("gradients",),
+    scope="task",
+    reset="never",
+    assumes_matching=True,
+)
+_control = partial(_of_ttm, reference="", needs=("gradients", "random_labels"))
 
 METHODS: tuple[MethodSpec, ...] = (
-    _of_ttm(
-        "ttm",
-        "ttmbench.ttm.algorithm:adapt",
-        summary="Test-Time Matching: trains on the most confident matchings, iteration by iteration",
-        reference=_TTM,
-        needs=("gradients",),
-        assumes_matching=True,
-    ),
+    _of_ttm("ttm", summary="Test-Time Matching: trains on the most confident matchings, iteratively"),
     _of_ttm(
         "simple_match",
-        "ttmbench.ttm.algorithm:overfit",
-        summary="SimpleMatch's second step: trains on all first matchings until group scores reach them",
-        reference=_TTM,
-        needs=("gradients",),
-        assumes_matching=True,
+        target="ttmbench.ttm.algorithm:overfit",
+        summary="SimpleMatch's overfitting step: trains on the raw model's matchings of all groups",
     ),
     _of_ttm(
         "oracle",
-        "ttmbench.ttm.algorithm:adapt",
         summary="upper bound: TTM with correct pseudo-labels only (uses labels)",
-        reference=_TTM,
         needs=("gradients", "labels"),
-        assumes_matching=True,
     ),
-    _of_ttm(
-        "placebo",
-        "ttmbench.ttm.algorithm:adapt",
-        summary="control: TTM with a random matching for each selected group",
-        needs=("gradients", "random_labels"),
-        assumes_matching=True,
-    ),
-    _of_ttm(
-        "shuffle",
-        "ttmbench.ttm.algorithm:adapt",
-        summary="control: TTM with its pseudo-labels moved to other selected groups",
-        needs=("gradients", "random_labels"),
-        assumes_matching=True,
-    ),
-    _of_ttm(
+    _control("placebo", summary="control: TTM with random matchings of the selected groups"),
+    _control("shuffle", summary="control: TTM with pseudo-labels swapped between selected groups"),
+    MethodSpec(
         "finetuned",
         "ttmbench.ttm.supervised:train",
-        summary="a model finetuned on labelled groups: 'ttmbench finetune' writes its weights",
+        summary="a model finetuned on labelled groups with 'ttmbench finetune'",
         needs=("gradients", "labels"),
         scope="row",
+        reset="never",
     ),
-    _of_ttm(
+    _control(
         "selftrain",
-        "ttmbench.ttm.algorithm:adapt",
-        summary="control: TTM with each image's best caption in place of the matching",
+        summary="control: TTM with each image's best caption as pseudo-label, without matching",
         needs=("gradients",),
+        assumes_matching=False,
         settings={"pseudo_labels": "argmax"},
     ),
     MethodSpec(
         "dn",
         "ttmbench.methods.dn:dn",
-        summary="distribution normalisation: features minus a part of their mean",
+        summary="distribution normalisation: subtracts a fraction of the mean feature",
         reference="arXiv:2302.11084",
         needs=("features", "references"),
         scope="task",
@@ -95,7 +80,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "nnn",
         "ttmbench.methods.nnn:nnn",
-        summary="nearest-neighbour normalisation: minus the mean cosine with the nearest references",
+        summary="nearest-neighbour normalisation: subtracts the mean cosine with the nearest references",
         reference="arXiv:2410.24114",
         needs=("features", "references"),
         scope="task",
@@ -104,7 +89,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "sinkhorn",
         "ttmbench.methods.sinkhorn:sinkhorn",
-        summary="log of the Sinkhorn plan of each group: soft matchings, to be compared with SimpleMatch",
+        summary="logarithm of each group's Sinkhorn plan, a soft matching",
         reference="arXiv:1306.0895",
         sources={"eps": "the model's own temperature"},
         assumes_matching=True,
@@ -112,14 +97,14 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "dual_softmax",
         "ttmbench.methods.dual_softmax:dual_softmax",
-        summary="mean log of the softmax over captions and of that over images, inside each group",
+        summary="mean of the log-softmax over a group's captions and the log-softmax over its images",
         reference="arXiv:2109.04290",
         assumes_matching=True,
     ),
     MethodSpec(
         "dis",
         "ttmbench.methods.dis:dis",
-        summary="inverted softmax: a score relative to those with the references",
+        summary="inverted softmax: normalises a score by the scores of the references",
         reference="arXiv:2112.12777",
         needs=("features", "references"),
         scope="task",
@@ -128,7 +113,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "tps",
         "ttmbench.methods.tps:tps",
-        summary="test-time prototype shifting: caption features shifted to lower the entropy over confident views",
+        summary="test-time prototype shifting: shifts caption features to minimise the entropy of confident views",
         reference="arXiv:2403.12952",
         needs=("views", "gradients"),
         reset="group",
@@ -143,7 +128,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "tent",
         "ttmbench.methods.tent:tent",
-        summary="entropy minimisation of the model's own answers along the stream; filter=eta or sar",
+        summary="minimises the entropy of the model's answers, one batch at a time",
         reference="arXiv:2006.10726",
         needs=("features", "gradients"),
         scope="stream",
@@ -162,7 +147,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "cliptta",
         "ttmbench.methods.cliptta:cliptta",
-        summary="contrastive loss on batches of images with their pseudo-captions",
+        summary="contrastive loss on batches of images and their pseudo-captions",
         reference="arXiv:2507.14312",
         needs=("features", "gradients"),
         scope="stream",
@@ -183,7 +168,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "tpt",
         "ttmbench.methods.tpt:tpt",
-        summary="test-time prompt tuning: captions' first tokens shifted to lower the entropy over confident views",
+        summary="test-time prompt tuning: shifts captions' first tokens to minimise the entropy of confident views",
         reference="arXiv:2209.07511",
         needs=("views", "gradients", "caption_embeddings"),
         reset="group",
@@ -192,7 +177,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "c_tpt",
         "ttmbench.methods.tpt:tpt",
-        summary="calibrated prompt tuning: tpt that also keeps the captions of a group apart",
+        summary="calibrated prompt tuning: tpt with a term that disperses the captions of a group",
         reference="arXiv:2403.14119",
         needs=("views", "gradients", "caption_embeddings"),
         reset="group",
@@ -202,7 +187,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "zero",
         "ttmbench.methods.zero:zero",
-        summary="ZERO: votes of each image's most confident views",
+        summary="ZERO: majority vote of each image's most confident views",
         reference="arXiv:2405.18330",
         needs=("views",),
         sources={**_VIEWS, "share": "gamma = 0.3 in the paper's code"},
@@ -211,7 +196,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "vte",
         "ttmbench.methods.vte:vte",
-        summary="view ensemble: mean feature of each image's most confident views (share=1: of all views)",
+        summary="view ensemble: averages the features of each image's most confident views",
         reference="arXiv:2405.14977",
         needs=("views",),
         scope="row",
@@ -220,7 +205,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "mta",
         "ttmbench.methods.mta:mta",
-        summary="MTA: mode of each image's views by mean shift, where views that answer alike weigh more",
+        summary="MTA: mode of the features of each image's views, by weighted mean shift",
         reference="arXiv:2405.02266",
         needs=("views",),
         scope="row",
@@ -229,7 +214,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "watt",
         "ttmbench.methods.watt:watt",
-        summary="pseudo-captions in several wordings, and the mean of the weights trained with each; compare rounds=0",
+        summary="trains on pseudo-captions in several wordings and averages the weights",
         reference="arXiv:2406.13875",
         needs=("features", "gradients", "caption_texts"),
         scope="batch",
@@ -243,7 +228,7 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "rlcf",
         "ttmbench.methods.rlcf:rlcf",
-        summary="towers tuned by CLIP rewards for the captions, or images, that they score highest",
+        summary="trains the encoders to prefer the captions and images that a reward model prefers",
         reference="arXiv:2305.18010",
         needs=("features", "gradients", "reward_model"),
         reset="group",

@@ -11,8 +11,9 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -34,9 +35,6 @@ from ttmbench.types import (
     ScheduleSpec,
     SourceSpec,
 )
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 ENDINGS = (".yaml", ".yml")
 MOST_NAMES = 40  # that an error lists

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import safe_name, to_json
@@ -23,9 +23,7 @@ from ttmbench.config import RunConfig
 from ttmbench.errors import UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.results.labels import key_of, numbers_in
-
-if TYPE_CHECKING:
-    from ttmbench.types import IterationRecord
+from ttmbench.types import IterationRecord
 
 Record = Mapping[str, Any]
 """Settings, or a part of a results document as hooks get it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated
 
 from pydantic import BaseModel, Field, ValidationError
@@ -12,12 +13,24 @@ from pydantic import BaseModel, Field, ValidationError
 from ttmbench._util.console import one_line
 from ttmbench._util.text import Unreadable, read_json
 from ttmbench.report.group_values import GroupValues
-from ttmbench.report.methods_table import method_rows
 from ttmbench.results.document import ResultsDocument
-from ttmbench.results.labels import NO_MODEL, ORACLE, PLACEBO, SHUFFLE, SIMPLE_MATCH_COLUMN, name_of
+from ttmbench.results.labels import (
+    NO_MODEL,
+    ORACLE,
+    PLACEBO,
+    RAW,
+    SHUFFLE,
+    SIMPLE_MATCH,
+    SIMPLE_MATCH_COLUMN,
+    TTM,
+    key_of,
+    name_of,
+)
+from ttmbench.results.method_record import Holdout, MethodRecord
 from ttmbench.results.numbers import Number
 
 NOT_RANKED = {ORACLE: "uses labels", PLACEBO: "control", SHUFFLE: "control"}
+_OF_TTM = (SIMPLE_MATCH, TTM, PLACEBO, SHUFFLE, ORACLE)
 _CELL = 200
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -151,3 +164,62 @@ def _published(numbers: Iterable[Number]) -> Iterator[ComparedMethod]:
         if row.track == "test_time" and start is not None and row.value is not None:
             gain = row.value - start
             yield ComparedMethod(row.task, row.model, row.method, row.value, gain, source=row.file, published=True)
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One method on one task; numbers are fractions, None where they are undefined.
+
+    Attributes:
+        task, method: names.
+        score, match: group score and group match.
+        score_gain, match_gain: over the raw group score, and over SimpleMatch; scores that assume a matching are
+            compared with SimpleMatch in both.
+        passes: of images and captions through the towers, a mean over seeds; scoring the task once is 2.
+        seconds: of one seed.
+        parameters: how many numbers were trained; None for none, and of TTM in older documents.
+        position: share of rows that choose the most frequent of the shuffled positions; None of TTM likewise.
+        scope: what an answer depends on.
+    """
+
+    task: str
+    method: str
+    score: float | None
+    match: float | None
+    score_gain: float | None
+    match_gain: float | None
+    passes: float
+    seconds: float
+    parameters: int | None
+    position: float | None
+    scope: str
+
+
+def method_rows(document: ResultsDocument) -> Iterator[MethodRow]:
+    """The methods of a run whose cost is known, task by task: TTM and its variants, then others as they were run."""
+    for task in document.results:
+        numbers = document.results[task]
+        raw_score, raw_match = (numbers.get(key_of(metric, RAW)) for metric in ("group_score", "group_match"))
+        for name in (*_OF_TTM, *document.methods.get(task, {})):
+            record = document.training(task, name)
+            if record is None or isinstance(record, Holdout) or not record.cost:
+                continue
+            own = record if isinstance(record, MethodRecord) else None
+            score, match = (numbers.get(key_of(metric, name)) for metric in ("group_score", "group_match"))
+            yield MethodRow(
+                task=task,
+                method=name,
+                score=score,
+                match=match,
+                score_gain=_difference(score, raw_match if own is not None and own.uses_matching else raw_score),
+                match_gain=_difference(match, raw_match),
+                passes=fmean(cost.tower_passes for cost in record.cost),
+                seconds=fmean(cost.seconds for cost in record.cost),
+                parameters=None if record.trained is None else record.trained.parameters,
+                position=max(record.positions) if record.positions else None,
+                scope="task" if own is None else own.scope,
+            )
+
+
+def _difference(value: float | None, baseline: float | None) -> float | None:
+    return None if value is None or baseline is None else value - baseline

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttmbench._arrays.scores import given_captions
 from ttmbench._util.option_values import groups_of
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.matching import match_groups
 from ttmbench.plugins.registry import metric_for
@@ -20,11 +21,7 @@ from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, RAW, TTM, name_of
 from ttmbench.results.sample_logs import sample_lines
 from ttmbench.results.scores_file import read_scores
 from ttmbench.results.summary import metric_values
-from ttmbench.types import GroupShape
-
-if TYPE_CHECKING:
-    from ttmbench.data.task_file import TaskSpec
-    from ttmbench.types import Group
+from ttmbench.types import Group, GroupShape
 
 Line = Mapping[str, Any]
 """A samples line."""

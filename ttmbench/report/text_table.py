@@ -45,9 +45,14 @@ class TextTable:
 
 def to_markdown(table: TextTable) -> str:
     """A section with a table."""
-    rule = ["---"] * table.texts + ["---:"] * (len(table.heads[0]) - table.texts)
-    lines = [[*map(markdown, table.heads[0])], rule, *([*map(markdown, row)] for row in table.rows)]
-    return f"## {table.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"## {table.title}\n\n{markdown_table(table.heads[0], table.rows, table.texts)}"
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], texts: int) -> str:
+    """A Markdown table; its first columns hold texts, the others numbers."""
+    rule = ["---"] * texts + ["---:"] * (len(head) - texts)
+    lines = [[*map(markdown, head)], rule, *([*map(markdown, row)] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def to_latex(table: TextTable) -> str:

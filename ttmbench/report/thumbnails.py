@@ -9,17 +9,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import quote
+
+from PIL.Image import Image
 
 from ttmbench._util.images import frames_of, side_by_side
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.report.groups import GroupSet, load_again
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    from ttmbench.types import Exif, Group
+from ttmbench.types import Exif, Group
 
 Images = Literal["thumbnails", "links", "none"]
 _WHERE = "; --include_path and --data_dir say where task files and data lie"

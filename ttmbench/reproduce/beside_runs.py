@@ -8,27 +8,23 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import TYPE_CHECKING
 
 from ttmbench import stats
 from ttmbench._util.console import one_line
 from ttmbench.data.catalog import AlreadyRead, find_task
 from ttmbench.data.row_files import csv_rows
+from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import DataError
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.leaderboard import Leaderboard
 from ttmbench.report.published import Published, PublishedSource
-from ttmbench.reproduce.identity import model_identity
-from ttmbench.reproduce.lookup import PublishedRow, chance_level, published_rows
+from ttmbench.reproduce.lookup import PublishedRow, chance_level, model_identity, published_rows
 from ttmbench.reproduce.published_numbers import CELL, TRACKS, PublishedNumber, read_published
 from ttmbench.reproduce.tables import ModelEntry, TableSpec, TaskEntry, published_tables
 from ttmbench.results.coverage import Extent
 from ttmbench.results.document import mapping
 from ttmbench.results.labels import NO_MODEL
-
-if TYPE_CHECKING:
-    from ttmbench.data.task_file import TaskSpec
-    from ttmbench.results.numbers import Number
+from ttmbench.results.numbers import Number
 
 _TIES = {
     "first": "the first of equal scores is chosen, where a tie is wrong here",

@@ -6,20 +6,22 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ttmbench.data.catalog import find_task
 from ttmbench.data.task_chance import chance_of
+from ttmbench.data.task_file import TaskSpec
+from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry, metric_for
-from ttmbench.reproduce.identity import model_identity
 from ttmbench.reproduce.published_numbers import PublishedNumber
 from ttmbench.reproduce.tables import ModelEntry, PublishedTable, load_table, shipped_tables, tables_naming
+from ttmbench.results.document import mapping
 from ttmbench.results.labels import CHOICE, SLASH
 
-if TYPE_CHECKING:
-    from ttmbench.data.task_file import TaskSpec
-
 _WEIGHTS = "pretrained"
+# Arguments of a model behind a server that change no answer.
+_HOW_ASKED = frozenset(
+    ("api_key_env", "backoff", "cache", "concurrency", "max_cost", "price_in", "price_out", "retries", "timeout")
+)
 
 
 @dataclass(frozen=True)
@@ -198,3 +200,27 @@ def _weights_of(model: str, arguments: dict[str, object], registry: Registry) ->
     """What loads a model and its arguments, whichever commit of the repository is read."""
     target, given = model_identity({"model": model, "model_args": arguments}, registry) or (model, arguments)
     return json.dumps([target, {key: given[key] for key in sorted(given) if key != "revision"}], default=str)
+
+
+def model_identity(config: Mapping[str, object], registry: Registry) -> tuple[str, dict[str, object]] | None:
+    """What loads a model, and with which arguments: the same for a name, an alias, and the weights' own name."""
+    name = config.get("model")
+    if not isinstance(name, str):
+        return None
+    arguments = {key: value for key, value in mapping(config.get("model_args")).items() if key not in _HOW_ASKED}
+    if not is_known_model(name, registry):
+        return name, arguments
+    spec = registry.adapter(name)
+    if spec.card is not None and spec.card.page:  # weights that are downloaded by hand: any file, under this name alone
+        arguments.pop("pretrained", None)
+        return f"{spec.target} {spec.name}", {**spec.model_args, **arguments}
+    return spec.target, {**spec.model_args, **arguments}
+
+
+def is_known_model(name: str, registry: Registry) -> bool:
+    """Whether a model of this name is registered."""
+    try:
+        registry.adapter(name)
+    except UsageError:
+        return False
+    return True

@@ -10,7 +10,7 @@ from statistics import fmean
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import Registry
 from ttmbench.reproduce.agreement import Measured, agrees, correct, tolerance
-from ttmbench.reproduce.identity import is_known_model, model_identity
+from ttmbench.reproduce.lookup import is_known_model, model_identity
 from ttmbench.reproduce.published_numbers import PublishedNumber
 from ttmbench.reproduce.tables import FinetuningEntry, ModelEntry, PublishedTable, TaskEntry
 from ttmbench.results.coverage import Extent, together

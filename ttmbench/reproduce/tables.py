@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,10 +19,6 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.reproduce.agreement import Rule
 from ttmbench.reproduce.published_numbers import PublishedNumber, column_of, read_published
 from ttmbench.results.labels import PUBLISHED, PublishedTrack
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
 
 ENDINGS = (".yaml", ".yml")
 _ARXIV = re.compile(r"arXiv:([0-9]{4}\.[0-9]{5})")

@@ -72,7 +72,7 @@ class ResultsDocument(Part):
     task_status: Recomputed[dict[str, Literal["done", "failed", "pending"]]] = Field(
         {}, description="Every task of the run; a failed one keeps the numbers that it had reached."
     )
-    track: Recomputed[Track] = Field(description="The track furthest from plain scoring that any number belongs to.")
+    track: Recomputed[Track] = Field(description="The track of the run's numbers that is furthest from plain scoring.")
     groups: Recomputed[dict[str, dict[str, Real | None]]] = Field(
         {}, description="Dataset -> unweighted mean of its tasks, when all of them were run."
     )
@@ -109,15 +109,16 @@ class ResultsDocument(Part):
         description="Task -> metric,filter -> groups (images, for global metrics) in which the metric met an equality, "
         "a mean over seeds; null if unknown."
     )
-    ttm: Recomputed[ByTask[TtmRecord]] = Field(description="Task -> how TTM went; only tasks that it ran on.")
+    ttm: Recomputed[ByTask[TtmRecord]] = Field(description="Task -> record of TTM; only tasks that it ran on.")
     simple_match: Recomputed[ByTask[SimpleMatchRecord]] = Field(
-        description="Task -> how SimpleMatch's overfitting step went."
+        description="Task -> record of SimpleMatch's fine-tuning step."
     )
     oracle: Recomputed[ByTask[OracleRecord]] = Field(
-        {}, description="TTM that trains on correct matchings only: an upper bound that reads labels, never a result."
+        {},
+        description="Task -> record of TTM on correct matchings only: an upper bound that uses labels, never a result.",
     )
     methods: Recomputed[ByTask[dict[str, MethodRecord]]] = Field(
-        {}, description="Task -> test-time method -> how it went. Its name is the filter of its numbers."
+        {}, description="Task -> test-time method -> its record. The method's name is the filter of its numbers."
     )
     ttm_also: Recomputed[ByTask[dict[str, AlsoRecord]]] = Field(
         {},
@@ -130,25 +131,26 @@ class ResultsDocument(Part):
         "their own.",
     )
     ranking: Recomputed[ByTask[RankingRecord]] = Field(
-        {}, description="Tasks of kind retrieval or classification: what was ranked, and what intervals are over."
+        {}, description="Task of kind retrieval or classification -> what was ranked, and the unit of intervals."
     )
     truncated: Recorded[ByTask[Truncated]] = Field(
-        {}, description="Captions cut at the model's context length; of models that say so (`Truncating`)."
+        {},
+        description="Task -> captions cut at the model's context length, for models that report this (`Truncating`).",
     )
     seen_in_training: Recomputed[ByTask[list[str]]] = Field(
-        {}, description="Image collections that the model was trained on and the task's images are of."
+        {}, description="Task -> image collections of its images that the model was trained on."
     )
     notes: Free[ByTask[list[str]]] = Field({}, description="Task -> remarks; only tasks that have some.")
     undecided: Recorded[ByTask[Undecided]] = Field(
         {}, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
     )
     configs: Recomputed[ByTask[dict[str, Any]]] = Field(
-        description="Task -> its file, with include and --task_args applied."
+        description="Task -> content of its file, with include and --task_args applied."
     )
     versions: Recomputed[ByTask[int]] = Field(description="Task -> version of its file.")
     n_shot: Recomputed[ByTask[Zero]] = Field({}, alias="n-shot", description="Task -> 0.")
     n_samples: Recomputed[ByTask[Samples]] = Field(
-        alias="n-samples", description="Task -> its groups, those that were scored, and their clusters."
+        alias="n-samples", description="Task -> number of groups, of scored groups and of clusters."
     )
     higher_is_better: Recomputed[ByTask[dict[str, bool]]] = Field(description="Task -> metric -> bool.")
     task_hashes: Recomputed[ByTask[str]] = Field(
@@ -159,13 +161,11 @@ class ResultsDocument(Part):
         description="Task -> stage -> seconds: load, look_up (data compared with the cache), prepare, score, devices "
         "(seeds on several devices), and each filter that was run."
     )
-    efficiency: Recorded[ByTask[Efficiency]] = Field(
-        {}, description="Task -> how fast it was scored, with the memory and energy that it took."
-    )
+    efficiency: Recorded[ByTask[Efficiency]] = Field({}, description="Task -> speed of scoring, memory and energy.")
     baseline: Recomputed[BaselineRecord | Absent] = Field(
         None, description="Differences to another results document (--baseline)."
     )
-    errors: Recomputed[list[TaskError]] = Field(description="What failed.")
+    errors: Recomputed[list[TaskError]] = Field(description="Tasks and stages that failed.")
     config: Recomputed[dict[str, Any]] = Field(description="The run's configuration, secrets redacted.")
     run_key: Recomputed[Digest | None] = Field(
         None,
@@ -184,7 +184,7 @@ class ResultsDocument(Part):
     )
     date: Recorded[Real] = Field(description="Start of the run, seconds since 1970.")
     git_hash: Free[str | None] = Field(description="Commit of the folder in which the command was run; null outside.")
-    packages: Free[dict[str, str]] = Field(description="Package -> version, of those that change numbers.")
+    packages: Free[dict[str, str]] = Field(description="Package -> version, for packages that can change numbers.")
     code: Recorded[dict[str, Digest | None]] = Field(
         {},
         description="Package -> digest of its source: ttmbench, and those that the run takes its model, sources, "
@@ -197,7 +197,7 @@ class ResultsDocument(Part):
     )
     total_evaluation_time_seconds: Recorded[Real] = Field(description="Seconds so far.")
     command: Recomputed[str] = Field(description="Command line, secrets redacted; empty from Python without one.")
-    artifacts: Recomputed[dict[str, Artifact]] = Field(description="File name -> a file beside the document.")
+    artifacts: Recomputed[dict[str, Artifact]] = Field(description="Name -> file next to the document.")
 
     @classmethod
     def of(cls, document: ResultsDocument | Mapping[str, Any]) -> ResultsDocument:

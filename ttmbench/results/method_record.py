@@ -36,36 +36,38 @@ Reset = Literal["group", "batch", "never"]
 class MethodCost(Part):
     """What a method cost with one seed, counted at every call."""
 
-    image_rows: Recorded[Count] = Field(description="Images through the tower, forward.")
-    caption_rows: Recorded[Count] = Field(description="Captions through the tower, forward.")
+    image_rows: Recorded[Count] = Field(description="Images encoded (forward passes).")
+    caption_rows: Recorded[Count] = Field(description="Captions encoded (forward passes).")
     image_rows_backward: Recorded[Count] = Field(description="Those whose gradient was computed.")
     caption_rows_backward: Recorded[Count] = Field(description="Those whose gradient was computed.")
     optimizer_steps: Recorded[Count]
-    views: Recorded[Count] = Field(description="Images made of others and encoded.")
-    reward_rows: Recorded[Count] = Field(description="Images and captions through a reward model.")
+    views: Recorded[Count] = Field(description="Augmented images that were encoded.")
+    reward_rows: Recorded[Count] = Field(description="Images and captions that a reward model encoded.")
     tower_passes: Recorded[NotNegative] = Field(
-        description="In units of encoding every image, or every caption, once; a backward pass counts twice."
+        description="One unit encodes every image, or every caption, once; a backward pass counts twice."
     )
     view_seconds: Recorded[NotNegative] = Field(
-        description="Of making and encoding views, also where an earlier method of the run had made them."
+        description="Seconds to make and encode views, even if an earlier method of the run made them."
     )
-    seconds: Recorded[NotNegative] = Field(description="Wall time, with that of all of its views.")
+    seconds: Recorded[NotNegative] = Field(description="Wall time, including that of all views.")
 
 
 class TrainedParameters(Part):
     """The parameters that a method trained."""
 
-    train: Recomputed[str | None] = Field(description="As its setting `train` names them; null without one.")
-    parameters: Recorded[AtLeastOne] = Field(description="How many numbers.")
-    names_sha256: Recorded[Digest] = Field(description="Of their names.")
+    train: Recomputed[str | None] = Field(description="Value of the setting `train`; null if the method has none.")
+    parameters: Recorded[AtLeastOne] = Field(description="Number of trained values.")
+    names_sha256: Recorded[Digest] = Field(description="sha256 of the parameters' names.")
 
 
 class TrainingRecord(Part):
     """What the record of TTM and of each of its variants has."""
 
     seeds: Recomputed[Seeds]
-    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Of each seed; absent in older documents.")
-    trained: Recorded[TrainedParameters | Absent] = Field(None, description="As of other methods; likewise.")
+    cost: Recorded[list[MethodCost] | Absent] = Field(None, description="Cost of each seed; absent in older documents.")
+    trained: Recorded[TrainedParameters | Absent] = Field(
+        None, description="Trained parameters; absent in older documents."
+    )
     positions: Recomputed[list[Fraction] | Absent] = Field(
         None,
         description="As of other methods: fraction of rows whose best caption is at each position of the shuffled "
@@ -80,16 +82,16 @@ class Iteration(Part):
     iteration: Recomputed[AtLeastOne]
     threshold: Recomputed[Real] = Field(description="tau_t: logits, or a fraction with the share rule.")
     selected: Recomputed[Count] = Field(description="Pseudo-labels: groups, or pairs in the global variant.")
-    candidates: Recomputed[AtLeastOne] = Field(description="What they were selected from.")
-    coverage: Recomputed[Fraction] = Field(description="selected / candidates.")
-    tied: Recomputed[Count] = Field(description="That no threshold could select, because they tie.")
+    candidates: Recomputed[AtLeastOne] = Field(description="Groups, or pairs, that could be selected.")
+    coverage: Recomputed[Fraction] = Field(description="selected divided by candidates.")
+    tied: Recomputed[Count] = Field(description="Candidates that no threshold could select, because they tie.")
     pseudo_label_accuracy: Recomputed[Fraction | None] = Field(
-        description="Correct among selected; reads labels, for diagnosis only. null if nothing was selected."
+        description="Fraction of selected that are correct; uses labels, for diagnosis; null if nothing was selected."
     )
     loss: Recorded[list[Real]] = Field(
-        description="Of each epoch, the mean over batches weighted by their size; empty if nothing was selected."
+        description="Mean loss of each epoch over batches, weighted by their size; empty if nothing was selected."
     )
-    learning_rate: Recomputed[Real] = Field(description="At the start of the iteration.")
+    learning_rate: Recomputed[Real] = Field(description="Learning rate at the start of the iteration.")
     metrics: Recomputed[dict[str, Real | None]] = Field(description="Metric -> value after the iteration.")
     seconds: Recorded[Real] = Field(description="Wall time.")
 
@@ -99,9 +101,9 @@ class LearningRate(Part):
 
     value: Recomputed[Positive]
     source: Recomputed[Literal["stated", "default"]] = Field(
-        description="stated by user, preset, task or model; else the package's default."
+        description="stated: given by user, preset, task or model; default: the package's."
     )
-    note: Recomputed[str | None] = Field(description="What is known of where it comes from.")
+    note: Recomputed[str | None] = Field(description="What is known about its origin.")
 
 
 class Control(TrainingRecord):
@@ -113,9 +115,9 @@ class Control(TrainingRecord):
 class Holdout(Part):
     """TTM on some groups, scored on the others."""
 
-    share: Recomputed[Share] = Field(description="Of the groups that are held out.")
+    share: Recomputed[Share] = Field(description="Fraction of the groups that are held out.")
     adapted_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]] = Field(
-        description="By position; no image is on both sides."
+        description="Positions of the groups that were adapted to; no image occurs in both parts."
     )
     scored_groups: Recomputed[Annotated[list[Count], Field(min_length=1)]]
     seeds: Recomputed[Seeds]
@@ -133,7 +135,7 @@ class LabelAudit(Part):
 class Gain(Part):
     """A number of the adapted model minus that of the model as it was."""
 
-    value: Recomputed[Real] = Field(description="The mean over seeds.")
+    value: Recomputed[Real] = Field(description="Mean over seeds.")
     ci: Recomputed[Interval | None] = Field(description="95 % interval over groups, paired; null without groups.")
     by_seed: Recomputed[Annotated[list[Real], Field(min_length=1)]]
     seed_ci: Recomputed[Interval | None] = Field(description="Student's 95 % interval over seeds; null for one seed.")
@@ -143,7 +145,7 @@ class AlsoMethod(Part):
     """A method whose trained model was measured on another task."""
 
     seeds: Recomputed[Seeds]
-    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> the method's minus none.")
+    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> value of the method minus the raw value.")
 
 
 class AlsoRecord(Part):
@@ -156,9 +158,11 @@ class AlsoRecord(Part):
     ci: Recomputed[dict[Key, Interval | None]]
     chance: Recomputed[dict[str, Real | None]]
     ties: Recomputed[dict[Key, Real | None]]
-    differences: Recomputed[dict[str, Gain]] = Field(description="Metric -> ttm minus none; empty without TTM.")
+    differences: Recomputed[dict[str, Gain]] = Field(
+        description="Metric -> value after TTM minus the raw value; empty without TTM."
+    )
     methods: Recomputed[dict[str, AlsoMethod] | Absent] = Field(
-        None, description="Methods that leave a trained model, by name."
+        None, description="Name -> method that leaves a trained model."
     )
     version: Recomputed[int]
     matching: Recomputed[Literal["group", "global"]]
@@ -172,7 +176,7 @@ class TtmRecord(TrainingRecord):
     """How TTM went on a task."""
 
     hyperparameters: Recomputed[dict[str, Any]] = Field(
-        description="Every setting; parts and train where they are not the defaults; tau_start is null if chosen."
+        description="Every setting; parts and train if they are not the defaults; tau_start is null if it was derived."
     )
     learning_rate: Recomputed[LearningRate | Absent] = Field(
         None, description="The learning rate used, and where it comes from."
@@ -181,17 +185,17 @@ class TtmRecord(TrainingRecord):
     variant: Recomputed[Literal["group", "global"]]
     reported: Recomputed[Literal["last iteration"]]
     notes: Recomputed[list[str]]
-    iterations: Recomputed[list[Iteration]] = Field(description="Of all seeds, seed by seed.")
+    iterations: Recomputed[list[Iteration]] = Field(description="Iterations of all seeds, seed by seed.")
     controls: Recomputed[dict[Literal["placebo", "shuffle"], Control]] = Field(
         {}, description="TTM with random or moved pseudo-labels."
     )
     holdout: Recomputed[Holdout | Absent] = Field(None, description="TTM on some groups, scored on the others.")
     audit_labels: Recomputed[LabelAudit | Absent] = Field(
         None,
-        description="Every seed, run again with permuted captions, selected the same.",
+        description="Whether every seed made the same selections when run again with permuted captions.",
     )
     differences: Recomputed[dict[str, Gain] | Absent] = Field(
-        None, description="Metric -> ttm minus none, with --ttm_also."
+        None, description="Metric -> value after TTM minus the raw value, with --ttm_also."
     )
 
 
@@ -214,8 +218,8 @@ class OracleRecord(TrainingRecord):
 class MethodChance(Part):
     """How the chance levels of a method were found: it was run on random scores or features."""
 
-    distribution: Recomputed[str] = Field(description="What was drawn.")
-    draws: Recomputed[AtLeastOne] = Field(description="How many groups.")
+    distribution: Recomputed[str] = Field(description="Distribution of the random scores or features.")
+    draws: Recomputed[AtLeastOne] = Field(description="Number of random groups.")
 
 
 class MethodAudit(Part):
@@ -223,20 +227,20 @@ class MethodAudit(Part):
 
     passed: Recorded[Literal[True]]
     compared: Recomputed[Count] = Field(description="Groups whose margin is above 1 % of the median margin.")
-    of: Recomputed[Count] = Field(description="Groups, of all seeds.")
+    of: Recomputed[Count] = Field(description="Groups of all seeds.")
 
 
 class HeldOutMetric(Part):
     """A metric of groups that were not trained on."""
 
-    raw: Recorded[Fraction | None] = Field(description="Of the model as it is.")
-    adapted: Recorded[list[Fraction | None]] = Field(description="Of the trained model, for each seed.")
+    raw: Recorded[Fraction | None] = Field(description="Value of the raw model.")
+    adapted: Recorded[list[Fraction | None]] = Field(description="Value of the trained model, for each seed.")
 
 
 class MethodHoldout(Part):
     """Training on a part of the groups, scored on the others."""
 
-    share: Recomputed[Real] = Field(description="Of the groups, held out.")
+    share: Recomputed[Real] = Field(description="Fraction of the groups that are held out.")
     adapted: Recomputed[Count] = Field(description="Groups that were trained on.")
     scored: Recomputed[Count] = Field(description="Groups that were held out.")
     metrics: Recorded[dict[str, HeldOutMetric]] = Field(description="Metric -> its values on held-out groups.")
@@ -245,26 +249,28 @@ class MethodHoldout(Part):
 class MethodReferences(Part):
     """The items of another task by which a method measured those of this one."""
 
-    task: Recorded[str] = Field(description="Its name; the setting `references` says how many of its groups.")
-    images: Recorded[AtLeastOne] = Field(description="Distinct ones.")
-    captions: Recorded[AtLeastOne] = Field(description="Distinct ones.")
-    data_sha256: Recorded[Digest] = Field(description="Of the pixels of its images and of its captions.")
+    task: Recorded[str] = Field(
+        description="Name of the task; the setting `references` gives the number of its groups."
+    )
+    images: Recorded[AtLeastOne] = Field(description="Number of distinct items.")
+    captions: Recorded[AtLeastOne] = Field(description="Number of distinct items.")
+    data_sha256: Recorded[Digest] = Field(description="sha256 of the pixels of its images and of its captions.")
 
 
 class MethodReward(Part):
     """The model whose scores were a method's rewards."""
 
-    model: Recorded[str] = Field(description="Its name; the setting `reward` has its arguments.")
-    fingerprint: Recorded[dict[str, Any]] = Field(description="What it states of itself.")
-    is_student: Recorded[bool] = Field(description="Whether it is the model that was trained, as it came.")
+    model: Recorded[str] = Field(description="Name of the model; the setting `reward` has its arguments.")
+    fingerprint: Recorded[dict[str, Any]] = Field(description="Fingerprint of the model.")
+    is_student: Recorded[bool] = Field(description="Whether it is the trained model before its training.")
 
 
 class MethodRecord(Part):
     """How a test-time method went on a task. Its declarations are those of its registration."""
 
     settings: Recomputed[dict[str, Any]] = Field(description="Every argument, defaults included.")
-    reference: Recomputed[str] = Field(description="Its paper; empty without one.")
-    needs: Recomputed[list[Need]] = Field(description="What it used of the task and the model.")
+    reference: Recomputed[str] = Field(description="The method's paper; empty if there is none.")
+    needs: Recomputed[list[Need]] = Field(description="Inputs from the task and the model.")
     scope: Recomputed[Scope] = Field(description="What an answer depends on.")
     reset: Recomputed[Reset | None] = Field(description="When the model was restored; null if nothing is trained.")
     order_dependent: Recomputed[bool] = Field(description="Whether the order of the groups changes its scores.")
@@ -283,19 +289,19 @@ class MethodRecord(Part):
         description="Fraction of rows whose best caption is at each position of the shuffled group; equal "
         "unless a method prefers a position."
     )
-    notes: Free[list[str]] = Field([], description="What should be known of its numbers.")
-    audit_labels: Recorded[MethodAudit | Absent] = Field(None, description="With `--audit_labels`.")
+    notes: Free[list[str]] = Field([], description="Remarks on its numbers.")
+    audit_labels: Recorded[MethodAudit | Absent] = Field(None, description="Result of `--audit_labels`.")
     references: Recorded[MethodReferences | Absent] = Field(
-        None, description="Of methods whose setting `references` names another task."
+        None, description="Reference items, if the setting `references` names another task."
     )
     reward_model: Recorded[MethodReward | Absent] = Field(
-        None, description="Of methods whose setting `reward` names another model."
+        None, description="Reward model, if the setting `reward` names another model."
     )
     holdout: Recorded[MethodHoldout | Absent] = Field(
-        None, description="With `--ttm_holdout`, of methods that leave a trained model."
+        None, description="Result of `--ttm_holdout`, for methods that leave a trained model."
     )
     differences: Recomputed[dict[str, Gain] | Absent] = Field(
-        None, description="Metric -> the method's minus none, with --ttm_also; likewise."
+        None, description="Metric -> value of the method minus the raw value, with --ttm_also."
     )
 
     @property

@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 
 from ttmbench._util.console import one_line
+from ttmbench._util.digests import json_digest
 from ttmbench.config import RunConfig
 from ttmbench.results.document import ResultsDocument, mapping
 
@@ -83,7 +84,7 @@ def fingerprint_of(declared: Mapping[str, object]) -> str | None:
         for key, value in declared.items()
         if key not in MACHINE and not (has_digest and (key in PLACES or str(value).startswith(_SCHEMES[0])))
     }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest() if identity else None
+    return json_digest(identity, default=str) if identity else None
 
 
 def checkpoint_of(declared: Mapping[str, object]) -> str:

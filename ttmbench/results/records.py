@@ -91,8 +91,8 @@ class Part(BaseModel):
 class Samples(Part):
     """How many groups a task has, and how many were scored."""
 
-    original: Recomputed[int] = Field(description="Of the task; what was scored if its file states no size.")
-    effective: Recomputed[int] = Field(description="That were scored.")
+    original: Recomputed[int] = Field(description="Groups of the task; the scored ones if its file states no size.")
+    effective: Recomputed[int] = Field(description="Groups that were scored.")
     clusters: Recomputed[AtLeastOne | Absent] = Field(
         None,
         description="Of groups that share an image: one observation in standard errors, intervals and tests. Omitted "
@@ -117,14 +117,16 @@ class ChoiceRecord(Part):
             Field(min_length=1, json_schema_extra={"uniqueItems": True}),
             AfterValidator(_distinct),
         ]
-    ] = Field(description="text: which caption fits an image; image: which image fits a caption.")
-    orders: Recomputed[AtLeastOne] = Field(description="Orders of options; all answers must be right.")
+    ] = Field(description="text: choose a caption for an image; image: choose an image for a caption.")
+    orders: Recomputed[AtLeastOne] = Field(
+        description="Number of orders of options that were asked; all answers must be correct."
+    )
     order: Recorded[Literal["random", "both"] | Absent] = None
-    seed: Recomputed[int | Absent] = Field(None, description="Of the order of options.")
+    seed: Recomputed[int | Absent] = Field(None, description="Seed of the order of options.")
     side_by_side: Recorded[bool | Absent] = Field(None, description="The images of a question were joined into one.")
-    prompts: Recomputed[dict[str, str] | Absent] = Field(None, description="Side -> text with {caption}.")
+    prompts: Recomputed[dict[str, str] | Absent] = Field(None, description="text or image -> prompt with {caption}.")
     unread: Recomputed[list[UnreadAnswer]] = Field(
-        description="Answers that choose no option: wrong; null is a refusal."
+        description="Answers that choose no option and count as incorrect; null is a refusal."
     )
 
 
@@ -135,15 +137,15 @@ class ClassesRecord(Part):
     templates: Recomputed[str] = Field(description="Where they come from.")
     n_classes: Recomputed[AtLeastOne]
     n_templates: Recomputed[AtLeastOne]
-    sha256: Recomputed[Digest] = Field(description="Of both lists.")
-    doubled: Recomputed[dict[str, list[Count]]] = Field(description="Names of several classes, which always tie.")
+    sha256: Recomputed[Digest] = Field(description="sha256 of names and templates.")
+    doubled: Recomputed[dict[str, list[Count]]] = Field(description="Name -> classes that share it; they always tie.")
 
 
 class RerankRecord(Part):
-    """The model that chose the candidates which were ranked."""
+    """The model that selected the candidates for ranking."""
 
     model: Recomputed[str]
-    k: Recomputed[AtLeastOne] = Field(description="Candidates of each query.")
+    k: Recomputed[AtLeastOne] = Field(description="Number of candidates of each query.")
     fingerprint: Recorded[dict[str, Any]]
 
 
@@ -153,30 +155,34 @@ class RankingRecord(Part):
     kind: Recomputed[Literal["retrieval", "classification"]]
     queries: Recomputed[dict[str, AtLeastOne]]
     candidates: Recomputed[dict[str, AtLeastOne]]
-    resampled: Recomputed[str] = Field(description="What standard errors and intervals are over.")
+    resampled: Recomputed[str] = Field(description="Unit of standard errors and intervals.")
     classes: Recomputed[ClassesRecord | Absent] = None
     rerank: Recomputed[RerankRecord | Absent] = None
 
 
 class Difference(Part):
-    """A number beside that of the baseline."""
+    """A number next to that of the baseline."""
 
     task: Recomputed[str]
     metric: Recomputed[str]
     filter: Recomputed[str]
     baseline: Recomputed[Real]
     value: Recomputed[Real]
-    difference: Recomputed[Real] = Field(description="value - baseline.")
+    difference: Recomputed[Real] = Field(description="Value minus baseline.")
     paired: Recomputed[bool] = Field(description="Whether groups were paired; if not, the rest is null.")
-    ci: Recomputed[Interval | None] = Field(description="95 % paired percentile bootstrap of the difference.")
+    ci: Recomputed[Interval | None] = Field(description="95 % interval of the difference: paired percentile bootstrap.")
     p: Recomputed[Real | None]
-    p_holm: Recomputed[Real | None] = Field(description="Adjusted over the tasks of one metric and filter.")
+    p_holm: Recomputed[Real | None] = Field(
+        description="p with Holm's correction over the tasks of one metric and filter."
+    )
     test: Recomputed[Literal["mcnemar", "sign_flip"] | None] = Field(
-        description="mcnemar: exact; sign_flip: paired permutation test."
+        description="mcnemar: McNemar's exact test; sign_flip: paired permutation test."
     )
     won: Recomputed[int | None] = Field(description="Groups in which this run is better.")
     lost: Recomputed[int | None] = Field(description="Groups in which it is worse.")
-    clusters: Recomputed[AtLeastOne | Absent] = Field(None, description="Of the pairs, where fewer.")
+    clusters: Recomputed[AtLeastOne | Absent] = Field(
+        None, description="Clusters of the paired groups; omitted if every group is one."
+    )
 
 
 class BaselineRecord(Part):
@@ -190,7 +196,7 @@ class BaselineRecord(Part):
 
 
 class TaskError(Part):
-    """What failed."""
+    """A task or stage that failed, and why."""
 
     task: Recomputed[str | None] = Field(description="null if the model could not be loaded.")
     stage: Recomputed[str] = Field(description="model, load, prepare, score, a filter, save, or run for anything else.")
@@ -203,27 +209,30 @@ class Truncated(Part):
 
     captions: Recorded[Count] = Field(description="Distinct captions that were cut.")
     of: Recomputed[AtLeastOne] = Field(description="Distinct captions of the task.")
-    groups: Recorded[Count] = Field(description="Groups that have one of them.")
+    groups: Recorded[Count] = Field(description="Groups with at least one truncated caption.")
 
 
 class Efficiency(Part):
-    """How fast a task was scored, and what it took of the machine. A key is omitted where that is not known."""
+    """Speed of scoring a task, memory and energy. Unknown keys are omitted."""
 
     images_per_second: Recorded[Positive | Absent] = Field(
-        None, description="Distinct images over the seconds of stage score; absent if scores came from the cache."
+        None, description="Distinct images per second of scoring; absent if scores came from the cache."
     )
     pairs_per_second: Recorded[Positive | Absent] = Field(
-        None, description="Scores of an image with a caption over the seconds of stage score; likewise."
+        None, description="Pairs of image and caption per second of scoring; absent likewise."
     )
     tokens_per_second: Recorded[Positive | Absent] = Field(
-        None, description="Tokens that a chat model read over the seconds of stage score; likewise."
+        None, description="Tokens that a chat model read per second of scoring; absent likewise."
     )
-    peak_memory_bytes: Recorded[Count | Absent] = Field(None, description="Of the whole task, with its methods.")
+    peak_memory_bytes: Recorded[Count | Absent] = Field(
+        None, description="Peak memory of the whole task, methods included."
+    )
     peak_memory_of: Recorded[Literal["cuda", "process"] | Absent] = Field(
-        None, description="cuda: tensors on all GPUs, during the task; process: resident memory, since it started."
+        None,
+        description="cuda: tensors on all GPUs during the task; process: resident memory since the process started.",
     )
     energy_kwh: Recorded[NotNegative | Absent] = Field(
-        None, description="Of the whole task, as codecarbon measures or estimates it (--energy)."
+        None, description="Energy of the whole task, measured or estimated by codecarbon (--energy)."
     )
     co2_kg: Recorded[NotNegative | Absent] = Field(
         None, description="CO2 equivalents of this energy in the country; absent if no country was named."
@@ -241,47 +250,51 @@ class Undecided(Part):
 
 
 class StoreEntry(Part):
-    """What of the raw scores an earlier run kept."""
+    """Raw scores that an earlier run cached."""
 
     key: Recorded[str]
     date: Free[str | Absent] = None
     blocks: Recorded[AtLeastOne | Absent] = None
     of: Recorded[AtLeastOne | Absent] = None
-    hardware: Free[list[dict[str, Any]] | Absent] = Field(None, description="On what they were computed.")
+    hardware: Free[list[dict[str, Any]] | Absent] = Field(None, description="Hardware that computed the scores.")
 
 
 class Coverage(Part):
-    """Of a task whose groups are omitted where an image is not there: how many there are, and which are missing."""
+    """How many groups of a task have their images, and which do not."""
 
-    rows: Recomputed[AtLeastOne] = Field(description="Groups of the release.")
-    here: Recomputed[AtLeastOne] = Field(description="Groups whose images are all here, without a limit.")
-    missing: Recomputed[list[str]] = Field(description="Ids of the others.")
+    rows: Recomputed[AtLeastOne] = Field(description="Groups of the published dataset.")
+    here: Recomputed[AtLeastOne] = Field(description="Groups whose images all exist locally, regardless of --limit.")
+    missing: Recomputed[list[str]] = Field(description="IDs of the groups with missing images.")
 
 
 class Dataset(Part):
     """Where a task's data came from."""
 
     source: Recomputed[dict[str, Any]] = Field(
-        description="Its kind and settings, caption_template included; stored_scores and stored_answers are files."
+        description="Kind and settings of the source, with caption_template; stored_scores and stored_answers: files."
     )
     revision: Recomputed[str | None] = Field(description="Commit of the Hub that was read; null for a folder.")
     fingerprint: Recomputed[str] = Field(description="As in task_hashes.")
     n_groups: Recomputed[AtLeastOne]
     shape: Recomputed[Annotated[list[int], Field(min_length=2, max_length=2)]]
     true_captions: Recomputed[Annotated[int, Field(ge=2)] | Absent] = Field(
-        None, description="The first of each image; omitted if 1."
+        None, description="Number of correct captions of each image, which come first; omitted if 1."
     )
-    coverage: Recomputed[Coverage | Absent] = Field(None, description="Where groups without their images are skipped.")
+    coverage: Recomputed[Coverage | Absent] = Field(
+        None, description="How many groups have their images, if others are skipped."
+    )
     license: Recomputed[str]
-    groups_sha256: Recomputed[Digest | Absent] = Field(None, description="Of ids and tags of the groups, in order.")
+    groups_sha256: Recomputed[Digest | Absent] = Field(
+        None, description="sha256 of IDs and tags of the groups, in order."
+    )
     from_store: Recorded[StoreEntry | Absent] = Field(
         None,
-        description="Cached raw scores: an entry (date), or blocks of it (blocks, of).",
+        description="Raw scores from the cache: the entry (with its date), or the number of blocks.",
     )
 
 
 class Artifact(Part):
-    """A file beside the document."""
+    """A file next to the document."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -289,15 +302,15 @@ class Artifact(Part):
     sha256: Recomputed[Digest]
     bytes: Recomputed[int]
     task: Recomputed[str | Absent] = None
-    measured_on: Recomputed[str | Absent] = Field(None, description="The other task that the file is of (--ttm_also).")
+    measured_on: Recomputed[str | Absent] = Field(None, description="Other task that the file belongs to (--ttm_also).")
 
 
 class TagMeanRecord(Part):
     """A mean of means over the values of tags."""
 
     by: Recomputed[Annotated[list[str], Field(min_length=1)]] = Field(description="Tags, outermost first.")
-    cells: Recomputed[Count] = Field(description="How many combinations of values count.")
-    groups: Recomputed[Count] = Field(description="How many groups these have.")
+    cells: Recomputed[Count] = Field(description="Number of combinations of values in the mean.")
+    groups: Recomputed[Count] = Field(description="Number of groups in these combinations.")
     numbers: Recomputed[dict[Key, Real | None]] = Field(description="As in results.")
     ci: Recomputed[dict[Key, Interval | None]] = Field({}, description="95 % interval over groups; cells are strata.")
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from ttmbench._util.console import progress_bar
-from ttmbench.errors import TtmbenchError, phase
+from ttmbench._util.third_party_errors import phase
+from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import DualEncoder, StoredFeatures
 from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, device_of, load, save, spans
 from ttmbench.scoring.fingerprint import Fingerprint

@@ -5,13 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ttmbench._util.console import progress_bar
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.protocols import Augmentable, DualEncoder, MayRefuse, PreparedPairScorer, StoredFeatures, Truncating
+from ttmbench.protocols import (
+    Augmentable,
+    Batch,
+    DualEncoder,
+    MayRefuse,
+    PreparedPairScorer,
+    StoredFeatures,
+    Truncating,
+)
 from ttmbench.scoring.batches import BatchSizer, BlockStore
 from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.dual_encoder import encode, score_features
@@ -29,9 +36,6 @@ from ttmbench.scoring.inputs import (
 )
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.types import Group, GroupShape, Scores
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
 
 
 def prepare(

@@ -17,7 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Literal
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
@@ -168,7 +168,7 @@ class RayExecutor:
             token=token,
             cwd=str(Path.cwd()),
             cache=None if cache is None else str(cache.absolute()),
-            packages=digests.packages(),
+            packages=machine.packages(),
             payload=payload,
             variables={name: os.environ[name] for name in _VARIABLES if os.environ.get(name)},
             threads=self._options.threads,

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from ttmbench._util import digests
+from ttmbench._util import machine
 from ttmbench._util.console import steps_told
 from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
 from ttmbench.cache.entry import SCORES, cache_folder
@@ -227,7 +227,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _other_packages(wanted: Mapping[str, str]) -> Iterator[str]:
-    here = digests.packages()
+    here = machine.packages()
     for name in sorted(wanted.keys() | here.keys()):
         if here.get(name) != wanted.get(name):
             yield f"it has {name} {here.get(name, 'not')}, the driver has {wanted.get(name, 'none')}"

@@ -9,16 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from ttmbench.errors import UsageError
-from ttmbench.protocols import CaptionEmbeddings, DualEncoder, TrainableInParts
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
+from ttmbench.protocols import Batch, CaptionEmbeddings, DualEncoder, TrainableInParts
 
 SHIFT = "shift"
 _CONTEXT = re.compile(r"context:([1-9]\d{0,2})")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,12 +13,9 @@ import torch
 from ttmbench._util.console import step_done
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
-from ttmbench.protocols import Augmentable, PairTrainable, Trainable, TrainableInParts
+from ttmbench.protocols import Augmentable, Batch, PairTrainable, Trainable, TrainableInParts
 from ttmbench.scoring.batches import DEFAULT, BatchSizer, attempt, device_of
 from ttmbench.scoring.inputs import Prepared, images_on_device, n_rows, take
-
-if TYPE_CHECKING:
-    from ttmbench.protocols import Batch
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tqdm import tqdm
 
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import TTMConfig
@@ -23,9 +24,6 @@ from ttmbench.scoring.inputs import Prepared
 from ttmbench.scoring.prepare import PreparedTask
 from ttmbench.ttm.finetune import TrainingPairs
 from ttmbench.ttm.trainer import Trainer, TrainingState
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 Loss = Literal["contrastive", "matching"]
 

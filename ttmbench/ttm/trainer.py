@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from ttmbench.config import TTMConfig
 from ttmbench.errors import NotRestoredError
@@ -32,9 +33,6 @@ from ttmbench.ttm.low_rank import low_rank_removed, parameters_of, remove_low_ra
 from ttmbench.ttm.parameters import is_of_captions, is_of_images, is_temperature
 from ttmbench.ttm.parts import DEFAULT_PARTS, Parts
 from ttmbench.types import Scores
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 TOLERANCE = 1e-4  # logits; what `check_adapter` allows for the same
 GROUPS = 16  # in the batch that is scored before and after

@@ -18,7 +18,6 @@ from ttmbench.config import DEFAULT_LEARNING_RATE, NO_LEARNING_RATE, RunConfig, 
 from ttmbench.data.task_file import TaskSpec
 from ttmbench.errors import AssertionNotMet, UsageError
 from ttmbench.plugins.registry import Registry
-from ttmbench.protocols import Trainable
 from ttmbench.results.clusters import held_out
 from ttmbench.results.labels import HOLDOUT, HOLDOUT_RAW, TTM
 from ttmbench.results.summary import MethodScores, metric_mean
@@ -54,11 +53,6 @@ class Adaptation:
     def learning_rate(self) -> float:
         """The user's, the task's or the model's, or else the package's default."""
         return self.settings.lr or DEFAULT_LEARNING_RATE
-
-    @property
-    def learns_pairs(self) -> bool:
-        """Whether the model learns from all pairs of a group, which match or not; else from matched ones."""
-        return not isinstance(self.stage.adapter, Trainable)
 
     @property
     def parts(self) -> Parts:

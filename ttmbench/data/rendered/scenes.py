@@ -1,11 +1,12 @@
-"""Groups of the rendered tasks: six kinds after published benchmarks, from eight shapes and eight colours.
+"""Groups of the rendered tasks: seven kinds after published benchmarks, from eight shapes and eight colours.
 
 - `color` (2x2, ColorSwap): two objects, and the same two with their colours exchanged;
 - `spatial` (1x4, WhatsUp): two objects, and the four relations they could be in;
 - `replace` (1x2, SugarCrepe): a caption, and the same one with one word replaced;
 - `place` (2x2, WhatsUp's directional variants): one object at two opposite sides of the image;
 - `describe` (retrieval, COCO): an image of two objects, and two captions that both say what it shows;
-- `name` (classification, ImageNet): an image of one object, whose name of 64 is the caption.
+- `name` (classification, ImageNet): an image of one object, whose name of 64 is the caption;
+- `order` (2x2, videos): two objects that enter and leave the image, one before the other.
 
 The rules of `ttmbench.data.rendered.drawing` about determinism hold here too.
 """
@@ -225,3 +226,59 @@ def make_groups(kind: str, n_groups: int, seed: int, style: str = "hue") -> list
         seen.add(frozenset(group.captions))
         groups.append(group)
     return groups
+
+
+CLIPS = "order"
+"""The name of clips in task files, where others name a scene."""
+FRAMES = 24
+_ENTERS, _LEAVES = (2, 8), (15, 21)  # frame in which the first and the second object begin to enter, have left
+_MOVES = 4  # frames from outside to an object's place
+_OUTSIDE = -24 * UNIT  # beyond an object's largest extent
+
+
+@dataclass(frozen=True)
+class ClipGroup:
+    """Clips, each its frames in order, and as many captions; caption i is true for clip i.
+
+    Each clip of a group is, but for its appearance, the other one played backwards: both show each object alone, and
+    both objects, for the same number of frames. So what a model knows of single frames tells nothing about which enters
+    first.
+    """
+
+    group_id: str
+    clips: tuple[tuple[Scene, ...], ...]
+    captions: tuple[str, ...]
+    tags: dict[str, str]
+
+
+def make_clips(n_groups: int, seed: int, style: str = "hue") -> list[ClipGroup]:
+    """The first groups of a seed, each with its own random stream; ValueError for an unknown style."""
+    if style not in STYLES:
+        raise ValueError(f"style '{style}' is unknown; known: {', '.join(STYLES)}")
+    return [
+        _clip_group(random_stream("clips", seed, index), f"{CLIPS}-{seed}-{index:04d}", style)
+        for index in range(n_groups)
+    ]
+
+
+def _clip_group(rng: np.random.RandomState, group_id: str, style: str) -> ClipGroup:
+    looks, relation = random_looks(rng), ("left", "right")[below(rng, 2)]
+    place = draw_two(rng, looks, relation, style)
+    clips = []
+    for order in ((0, 1), (1, 0)):
+        scene = replace(place, seed=below(rng, 2**32))
+        clips.append(tuple(_frame(scene, order, position) for position in range(FRAMES)))
+    captions = tuple(f"{first} enters before {second}" for first, second in (looks, looks[::-1]))
+    return ClipGroup(group_id, tuple(clips), captions, {"first": RELATIONS[relation].removesuffix(" of")})
+
+
+def _frame(scene: Scene, order: tuple[int, int], position: int) -> Scene:
+    """The scene at a frame: ``order`` has when each object comes, 0 or 1."""
+    return replace(scene, things=tuple(_moved(*item, position) for item in zip(scene.things, order, strict=True)))
+
+
+def _moved(thing: Thing, turn: int, position: int) -> Thing:
+    """An object at a frame: at its place, on the way, or outside, on the side that it is nearer to."""
+    inside = min(position - _ENTERS[turn], _LEAVES[turn] - position, _MOVES)  # of so many frames
+    outside = _OUTSIDE if thing.x < SIZE * UNIT // 2 else SIZE * UNIT - _OUTSIDE
+    return replace(thing, x=outside + (thing.x - outside) * max(0, inside) // _MOVES)

@@ -16,7 +16,7 @@ from ttmbench.errors import UsageError
 from ttmbench.types import Group, ImageRef, SourceRequest
 
 if TYPE_CHECKING:
-    from ttmbench.data.rendered.clips import ClipGroup
+    from ttmbench.data.rendered.scenes import ClipGroup
 
 
 class RenderedOptions(BaseModel):
@@ -31,7 +31,7 @@ class RenderedOptions(BaseModel):
 
 def read_rendered(request: SourceRequest) -> Iterable[Group]:
     """Scenes drawn from a seed (`ttmbench.data.rendered.scenes`), the same on every machine."""
-    from ttmbench.data.rendered import clips, scenes
+    from ttmbench.data.rendered import scenes
 
     options = read_options(RenderedOptions, request)
     if request.n_groups is None:
@@ -39,10 +39,10 @@ def read_rendered(request: SourceRequest) -> Iterable[Group]:
     if request.n_groups > limit("rendered_groups"):
         raise UsageError(f"a rendered task has at most {limit('rendered_groups')} groups, got {request.n_groups}")
     wanted = request.n_groups if request.limit is None else min(request.limit, request.n_groups)
-    if (options.video is None) == (options.scene == clips.KIND):
-        raise UsageError(f"source.video: scene {clips.KIND} needs it, and other scenes are images")
+    if (options.video is None) == (options.scene == scenes.CLIPS):
+        raise UsageError(f"source.video: scene {scenes.CLIPS} needs it, and other scenes are images")
     if options.video is not None:
-        yield from _videos(clips.make_clips(wanted, options.seed, options.style), options.video)
+        yield from _videos(scenes.make_clips(wanted, options.seed, options.style), options.video)
         return
     try:
         groups = scenes.make_groups(options.scene, wanted, options.seed, options.style)

@@ -12,10 +12,10 @@ from markupsafe import Markup
 
 from ttmbench.errors import DataError
 from ttmbench.report import charts
+from ttmbench.report.compared_methods import method_rows
 from ttmbench.report.groups import GroupSet, groups_from_scores, read_groups
 from ttmbench.report.html.render import json_block, render
 from ttmbench.report.load import Gathered, ReportedRun, gather
-from ttmbench.report.methods_table import method_rows
 from ttmbench.report.summary_table import AnswerRow, answer_of
 from ttmbench.report.text_table import transfer_table
 from ttmbench.report.thumbnails import ThumbnailOptions, Thumbnails, thumbnails_for

@@ -13,8 +13,7 @@ from ttmbench._version import __version__
 from ttmbench.report.compared_methods import NOT_RANKED, ComparedMethod
 from ttmbench.report.group_values import GroupValues
 from ttmbench.report.html.render import render
-from ttmbench.report.html.scatter import short
-from ttmbench.report.html.site_plots import method_plots, size_plot
+from ttmbench.report.html.site_plots import method_plots, short, size_plot
 from ttmbench.report.html.site_rows import (
     CHANCE,
     FAMILIES,
@@ -32,11 +31,7 @@ from ttmbench.report.html.site_rows import (
     references,
     size_range,
 )
-from ttmbench.report.leaderboard import (
-    Leaderboard,
-    MergedRun,
-    legends,
-)
+from ttmbench.report.leaderboard import Leaderboard, MergedRun, legends
 from ttmbench.report.published import Published
 from ttmbench.report.text_table import transfer_table
 from ttmbench.results.document import ResultsDocument
@@ -57,10 +52,11 @@ class SitePages:
         facts: of each task.
         tabs: family of tasks -> file, the start page first.
         task_pages: task -> file.
-        model_pages: model of a run -> file.
+        model_pages: model -> file, those with runs first.
         documents: file of a document -> its copy.
         rows_of: task -> its rows.
         by_model: model -> its documents, the newest first.
+        rows_of_model: model -> its rows, those of runs first.
         packages: file of a document -> the version of ttmbench that wrote it.
         numbers: file of a document -> its number on the page of its model.
         published: what is known about published numbers.
@@ -91,6 +87,10 @@ class SitePages:
         for run in sorted(board.runs, key=lambda run: run.document.date, reverse=True):
             if run.rows:
                 self.by_model.setdefault(run.model, []).append(run)
+        self.rows_of_model: dict[str, list[Number]] = {model: [] for model in sorted(self.by_model, key=str.lower)}
+        for row in sorted(board.rows, key=lambda row: (row.published, row.model.lower(), *_order(row))):
+            if row.track != NO_MODEL:
+                self.rows_of_model.setdefault(row.model, []).append(row)
         tasks = sorted(self.rows_of, key=str.lower)
         self.facts = {
             task: TaskFacts.of(
@@ -103,7 +103,7 @@ class SitePages:
         families = [family for family in FAMILIES if any(facts.family == family for facts in self.facts.values())]
         self.tabs = {family: f"{family}.html" if at else "index.html" for at, family in enumerate(families)}
         self.task_pages = file_names(tasks, ".html")
-        self.model_pages = file_names(sorted(self.by_model, key=str.lower), ".html")
+        self.model_pages = file_names(self.rows_of_model, ".html")
         self.documents = file_names((run.file for run in board.runs if run.rows), ".json")
         self._fingerprints = {run.file: run.document.fingerprint for run in board.runs}
         self.packages = {run.file: run.document.packages.get("ttmbench", "") for run in board.runs}
@@ -242,12 +242,12 @@ class SitePages:
         )
 
     def models(self) -> str:
-        """The models that have runs."""
+        """The models, those with runs first."""
         return self._page("site_models.html", "", [], title="Models")
 
     def of_model(self, model: str) -> str:
-        """A model: its numbers, the run of each, and superseded numbers."""
-        rows = sorted((row for row in self.board.rows if row.model == model and not row.published), key=_order)
+        """A model: its numbers, the run or source of each, and superseded numbers."""
+        rows = self.rows_of_model[model]
         superseded = [pair for pair in self.board.superseded if pair[0].model == model]
         superseded.sort(key=lambda pair: pair[0].date or "", reverse=True)
         superseded.sort(key=lambda pair: _order(pair[0]))
@@ -256,10 +256,12 @@ class SitePages:
             "../",
             rows,
             title=model,
-            runs=self.by_model[model],
+            runs=self.by_model.get(model, []),
             shown_keys=_SHOWN_KEYS,
             command_of=command_of,
-            shown=[(row, None) for row in rows],
+            shown=[(row, None) for row in rows if not row.published],
+            papers=[(row, None) for row in rows if row.published],
+            notes={file: note for (file, named), note in self.published.notes.items() if named == model},
             history=superseded,
             tasks=sorted({row.task for row in rows}),
             tracks=_tracks(rows),

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from ttmbench._util.digests import PACKAGES
+from ttmbench._util.machine import PACKAGES
 from ttmbench.reproduce.submission.findings import Findings
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.labels import COLUMNS
