@@ -100,7 +100,7 @@ def wrong_inputs(tmp_path, tiny_hf_clip) -> list[tuple[str, int, str]]:
         (f"{no_task} {here}/absent.yaml", 2, "does not exist"),
         (f"{no_task} winoground", 4, "facebook/winoground"),
         (f"{no_model} tiny-clap", 2, "did you mean 'tiny-clip'"),
-        (f"{no_model} zzz", 2, "known: "),
+        (f"{no_model} zzz", 2, "unknown model 'zzz'; `ttmbench ls models` lists them"),
         (f"{base} --tmm", 2, "did you mean --ttm?"),
         ("evaluate", 2, "evaluate"),
         (f"{base} --limit", 2, "--limit"),

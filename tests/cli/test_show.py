@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ttmbench.cli import main
+from ttmbench.data.benchmarks import benchmarks
 from ttmbench.data.catalog import all_tasks
 from ttmbench.plugins.registry import build_registry
 from ttmbench.reproduce.lookup import published_rows
@@ -104,6 +105,17 @@ def test_long_has_every_detail(name, parts, capsys):
     assert max(map(len, page.splitlines())) <= 80
     for part in parts:
         assert part in page, page
+
+
+def test_benchmarks_and_tags_have_a_page(tasks, capsys):
+    tags = {tag for file in tasks.values() for tag in file.spec.tag}
+    for name in {*tags, *(benchmark.title for benchmark in benchmarks())} - set(tasks):
+        lines = printed(capsys, name).splitlines()
+        assert len(lines) <= 16 and max(map(len, lines)) <= 80, "\n".join(lines)
+    assert "--tasks sugarcrepe" in printed(capsys, "sugarcrepe") and "add_att (1x2, 692)" in printed(
+        capsys, "SugarCrepe"
+    )
+    assert json.loads(printed(capsys, "paper16", "--json"))["tasks"]["winoground"] == {"shape": "2x2", "groups": 400}
 
 
 def test_a_metric_as_json(capsys):

@@ -26,7 +26,7 @@ from support.task_data import changed, encoded, find, run, task_file, write
 from ttmbench.cli import main
 from ttmbench.data.cells import Condition
 from ttmbench.data.hub_datasets import HubOptions
-from ttmbench.data.hub_tables import files_of_split, missing_shards
+from ttmbench.data.hub_tables import files_of_split, folder_name, missing_shards
 from ttmbench.data.loader import data_locations
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, OutOfReachError, UsageError
@@ -389,9 +389,9 @@ TERMS = "accept its terms at https://huggingface.co/datasets/a/b and set HF_TOKE
         (
             ConnectionError("Couldn't reach 'x' on the Hub"),
             OutOfReachError,
-            "it is not in the cache and the hub cannot",
+            "it is not in the cache and the Hub cannot",
         ),
-        (TimeoutError("timeout"), OutOfReachError, "it is not in the cache and the hub cannot"),
+        (TimeoutError("timeout"), OutOfReachError, "it is not in the cache and the Hub cannot"),
         (FileNotFoundError("Dataset 'x' doesn't exist on the Hub"), OutOfReachError, "doesn't exist on the Hub"),
         (DatasetNotFoundError("Dataset 'x' is nowhere"), OutOfReachError, "Dataset 'x' is nowhere (https://hugg"),
         (ValueError("a gated connection could not be found: 404"), DataError, "a gated connection could not be found"),
@@ -585,3 +585,8 @@ def test_a_path_of_the_command_line_starts_from_the_working_directory(tmp_path, 
     assert document["configs"]["mine"]["source"]["path"] == str(tmp_path / "here" / "own")
     code, _, err = run(capsys, *words, "path=own")
     assert code == 2 and "write './own' for the folder" in err
+
+
+@pytest.mark.parametrize("name", ["MMVP_VLM", "NLVR2Data", "ARO-COCO-order", "BiVLC", "aBCd2E", "wds_mscoco", "X"])
+def test_a_prepared_dataset_is_looked_for_where_datasets_puts_it(name):
+    assert folder_name(name) == datasets.naming.camelcase_to_snakecase(name)

@@ -592,7 +592,7 @@ HOSTILE = [
     ),
     (twice, "artifacts.y.safetensors: is present, "),
     (deep_lines, "line 1 is not JSON (it nests too deeply)"),
-    (no_array, "x_scores_shapes_color.safetensors: holds no safetensors arrays"),
+    (no_array, "x_scores_shapes_color.safetensors: begins unlike a file of safetensors arrays"),
     (
         lambda forged: forged.edit_lines("ttm", lambda found: found.insert(0, {"iteration": [[]]})),
         "has 5 lines, the run writes 4",

@@ -191,7 +191,7 @@ def test_what_is_wrong_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.safetensors"])
 def test_a_page_of_errors_under_the_name_of_arrays_is_called_so(tmp_path, name):
     (tmp_path / name).write_text("<html>not found</html>", encoding="utf-8")
-    with pytest.raises(DataError, match=f"{name}: holds no {name[2:]} arrays"):
+    with pytest.raises(DataError, match=f"{name}: begins unlike a file of {name[2:]} arrays"):
         read_scores(tmp_path / name, None)
 
 

@@ -151,6 +151,7 @@ def describe(error: ValidationError, model: type[BaseModel] | None = None) -> st
         hint = f"; did you mean '{near[0]}'?" if near else (f"; known: {', '.join(known)}" if known else "")
         return f"unknown key '{key}'{hint}"
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = message.partition(", unable to parse")[0]
     if first["type"] == "missing":
         return f"key '{key}' is missing"
     shown = repr(first["input"])

@@ -145,7 +145,8 @@ def _print_items(items: Sequence[Item], title: str) -> None:
         return
     echo(title)
     columns = [TableColumn("kind", "key"), TableColumn("model", "key"), TableColumn("task", "key")]
-    columns += [TableColumn(name, "number") for name in ("version", "groups", "size", "used")]
+    columns += [TableColumn("version", "number"), TableColumn("groups", "number", 1), TableColumn("size", "number", 2)]
+    columns += [TableColumn("used", "number", 1), TableColumn("name")]
     rows = [
         [
             item.kind + (" (damaged)" if item.damaged else " (outdated)" if item.outdated else ""),
@@ -159,7 +160,7 @@ def _print_items(items: Sequence[Item], title: str) -> None:
         ]
         for item in items
     ]
-    print_table([*columns, TableColumn("name", importance=1)], rows)
+    print_table(columns, rows)
 
 
 def _warn_outdated(items: Sequence[Item]) -> None:

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from ttmbench._util.console import echo, warn
+from ttmbench._util.console import console, echo, warn
 from ttmbench._util.machine import installed_version
 from ttmbench._util.option_values import split_names
 from ttmbench.cache.entry import cache_folder
@@ -71,7 +71,7 @@ def doctor(options: argparse.Namespace) -> int:
         echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         _print_environment(environment, broken)
-        _print_findings(findings)
+        _print_findings(findings, environment["folders"], is_named=is_named_any)
     unavailable = [finding.name for finding in findings if finding.state != "present"]
     if is_named_any and unavailable:
         warn(f"unavailable: {', '.join(unavailable)}")
@@ -116,17 +116,28 @@ def _print_environment(environment: Record, broken: dict[str, str]) -> None:
     print_table((TableColumn("machine", "key"), TableColumn("state")), lines)
 
 
-def _print_findings(findings: list[Finding]) -> None:
+def _print_findings(findings: list[Finding], folders: Record, *, is_named: bool) -> None:
+    """A table with short commits and the names of folders; of everything, a line each without the usual commands."""
     if not findings:
         return
     echo()
     rows: list[list[str]] = []
+    room = console().width - max(len(finding.name) for finding in findings) - len("model    missing  ")
+    commands = {"task": "ttmbench download ", "model": "ttmbench download --model "}
     for finding in findings:
         if rows and rows[-1][0] != finding.kind:
             rows.append([])
-        fix = f" -> {finding.fix}" if finding.fix else ""
-        rows.append([finding.kind, finding.name, finding.state, f"{finding.detail}{fix}"])
-    print_table([*(TableColumn(name, "key") for name in ("kind", "name", "state")), TableColumn("detail")], rows)
+        detail = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", finding.detail)
+        for name, folder in folders.items():
+            detail = detail.replace(f"in {folder['path']}", f"in the {name}").replace(f"the {name} in the", "the")
+        if finding.fix and (is_named or finding.fix != commands[finding.kind] + finding.name):
+            detail += f" -> {finding.fix}"
+        if not is_named and len(detail) > room:
+            detail = f"{detail[: room - 2]}.."
+        rows.append([finding.kind, finding.name, finding.state, detail])
+    more = "`ttmbench doctor NAME` prints all details; `ttmbench download TASK` or `download --model MODEL` fetches."
+    columns = [TableColumn("kind"), TableColumn("name", "key"), TableColumn("state", "key"), TableColumn("detail")]
+    print_table(columns, rows, caption="" if is_named else more)
 
 
 @dataclass(frozen=True)

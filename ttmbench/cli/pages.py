@@ -182,6 +182,20 @@ def print_long_model(model: Record) -> None:
     _print_published(model["published"])
 
 
+def print_dataset(dataset: Record) -> None:
+    """The tasks of a benchmark or a tag on a short page; ``dataset`` is what ``--json`` prints."""
+    names = [f"{name} ({size['shape']}, {size['groups'] or '?'})" for name, size in dataset["tasks"].items()]
+    facts = {
+        "run": f"--tasks {dataset['run']}",
+        "tasks": f"{len(names)} (shape, size): {', '.join(names)}",
+        "notes": " ".join(dataset["notes"]).replace("`", ""),
+    }
+    title = (
+        f"{dataset['benchmark']}: {dataset['about']}" if "benchmark" in dataset else f"{dataset['tag']}: a tag of tasks"
+    )
+    print_short(title, facts, {}, more="`ttmbench show TASK`: one task")
+
+
 def print_metric(metric: Record) -> None:
     """A metric on a short page; ``metric`` is what ``--json`` prints."""
     sizes: dict[str, list[str]] = {}

@@ -186,14 +186,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _with_near_choice(message: str) -> str:
-    """The message of argparse about a wrong choice, with the nearest choice before the list.
+    """The message of argparse about a wrong choice, with the nearest choice in place of the list.
 
     >>> _with_near_choice("argument X: invalid choice: 'tsk' (choose from 'task', 'plugin')")
-    "argument X: invalid choice: 'tsk'; did you mean 'task'? (choose from 'task', 'plugin')"
+    "argument X: invalid choice: 'tsk'; did you mean 'task'?"
     """
-    problem, middle, choices = message.partition(" (choose from ")
+    problem, _, choices = message.partition(" (choose from ")
     near = get_close_matches(problem.rpartition(" ")[2].strip("'"), re.findall(r"[\w-]+", choices), n=1)
-    return f"{problem}; did you mean '{near[0]}'?{middle}{choices}" if middle and near else message
+    return f"{problem}; did you mean '{near[0]}'?" if near else message
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:

@@ -86,11 +86,12 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _list_tables() -> None:
-    columns = (TableColumn("table", "key"), TableColumn("rows", "number"), TableColumn("where"), TableColumn("paper"))
+    columns = (TableColumn("table", "key"), TableColumn("numbers", "number"), TableColumn("source"))
     rows = []
     for name in shipped_tables():
         table = load_table(name)
-        rows.append([name, str(len(table.numbers)), f"{table.spec.source}, {table.spec.where}", table.spec.paper])
+        source = f"{table.spec.paper} ({table.spec.source}, {table.spec.where})"
+        rows.append([name, str(len(table.numbers)), source])
     print_table(columns, rows)
 
 

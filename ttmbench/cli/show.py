@@ -11,8 +11,9 @@ from difflib import get_close_matches
 from ttmbench._util.console import echo
 from ttmbench.cli.method_page import as_json, print_page, print_short_page
 from ttmbench.cli.options import add_task_files
-from ttmbench.cli.pages import print_long_model, print_long_task, print_metric, print_model, print_task
+from ttmbench.cli.pages import print_dataset, print_long_model, print_long_task, print_metric, print_model, print_task
 from ttmbench.config import with_rate_note
+from ttmbench.data.benchmarks import benchmark_of, benchmarks
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.task_chance import chance_of
 from ttmbench.errors import UsageError
@@ -22,7 +23,7 @@ from ttmbench.types import Record
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ttmbench show``."""
-    parser.add_argument("name", metavar="NAME", help="Task, model, test-time method or metric")
+    parser.add_argument("name", metavar="NAME", help="Task, benchmark, tag, model, test-time method or metric")
     parser.add_argument("--long", action="store_true", help="Print every detail, with tables of arguments")
     parser.add_argument("--published", action="store_true", help="List all published numbers")
     parser.add_argument("--json", action="store_true", help="Print JSON with every field")
@@ -35,7 +36,9 @@ def show(options: argparse.Namespace) -> int:
     name, is_long = options.name, options.long
     is_task = name in registry.task_files or name.endswith((".yaml", ".yml"))
     is_known = is_task or any(name in table for table in (registry.adapters, registry.methods, registry.metrics))
-    if options.published or not is_known:
+    if not (options.published or is_known) and (tasks := _dataset(name, registry)):
+        _print(tasks, options, print_dataset)
+    elif options.published or not is_known:
         _print_published(name, registry, options)
     elif is_task or name in registry.adapters:
         shown = (_task if is_task else _model)(name, registry, in_full=is_long or options.json)
@@ -59,7 +62,6 @@ def _print(shown: Record, options: argparse.Namespace, page: Callable[[Record], 
 
 def _task(name: str, registry: Registry, *, in_full: bool) -> Record:
     from ttmbench.cli.published_page import in_brief, in_few
-    from ttmbench.data.benchmarks import benchmark_of
     from ttmbench.reproduce.lookup import rows_of_task
 
     spec = find_task(registry, name).spec
@@ -88,6 +90,19 @@ def _model(name: str, registry: Registry, *, in_full: bool) -> Record:
         shown["arguments"] = load_target(model_options).described()
     rows = rows_of_model(adapter.name, registry)
     return {**shown, "published": (in_brief if in_full else in_few)(rows, name, registry, is_task=False)}
+
+
+def _dataset(name: str, registry: Registry) -> Record | None:
+    """The tasks of a benchmark or of a tag; None for another name."""
+    benchmark = next((one for one in benchmarks() if name in (one.name, one.title)), None)
+    specs = [file.spec for file in all_tasks(registry).values()]
+    chosen = [spec for spec in specs if (benchmark.has(spec.task) if benchmark else name in spec.tag)]
+    if not chosen:
+        return None
+    about = {"benchmark": benchmark.title, "about": benchmark.about} if benchmark else {"tag": name}
+    tasks = {spec.task: {"shape": spec.extent, "groups": spec.group.n_groups} for spec in chosen}
+    notes = list(benchmark.notes) if benchmark else []
+    return {**about, "run": benchmark.run if benchmark else name, "tasks": tasks, "notes": notes}
 
 
 def _metric(name: str, registry: Registry) -> Record:

@@ -65,7 +65,7 @@ def validate(options: argparse.Namespace) -> int:
 def _print_error(name: str, error: TtmbenchError, options: argparse.Namespace) -> int:
     if options.verbosity == "debug":
         print_traceback()
-    echo(str(error) if str(error).startswith(name) else f"{name}: {error}", flush=True)
+    echo(str(error) if str(error).startswith(f"{name}:") else f"{name}: {error}", flush=True)
     return error.exit_code
 
 

@@ -80,7 +80,7 @@ class HubOptions(BaseModel):
 
         def fetch() -> list[str]:
             if not hub_answers():
-                raise ConnectionError("the hub cannot be reached")
+                raise ConnectionError("the Hub cannot be reached")
             return HfApi().list_repo_files(self.path, repo_type=self.repo_type, revision=self.revision)
 
         return self.reach(False, fetch)
@@ -102,8 +102,8 @@ class HubOptions(BaseModel):
 
                     unset = "" if offline or not constants.HF_HUB_OFFLINE else ", with HF_HUB_OFFLINE unset"
                     raise OutOfReachError(
-                        f"{self.where} cannot be loaded: it is not in the cache and the hub cannot be reached; run "
-                        f"once with network and without --offline{unset}, and it stays in the cache"
+                        f"{self.where} cannot be loaded: it is not in the cache and the Hub cannot be reached; run "
+                        f"once with a network and without --offline{unset}"
                     ) from error
                 case "other":
                     raise DataError(f"{self.where} cannot be loaded: {text}") from error

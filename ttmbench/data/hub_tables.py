@@ -180,15 +180,22 @@ def datasets_cache() -> Path:
     return Path(prepared).expanduser() if prepared else Path(constants.HF_HOME) / "datasets"
 
 
+def folder_name(name: str) -> str:
+    """The name of a dataset in the cache of ``datasets``, whose import would take a second.
+
+    >>> folder_name("MMVP_VLMTest2x")
+    'mmvp_vlm_test2x'
+    """
+    return re.sub(r"([a-z\d])([A-Z])", r"\1_\2", re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)).lower()
+
+
 def _in_datasets_cache(options: HuggingfaceOptions) -> bool:
     """Whether the cache of ``datasets``, which does not distinguish revisions, has this dataset."""
     prepared = datasets_cache()
     if options.data_files is not None or options.revision is not None or not prepared.is_dir():
         return False
-    from datasets.naming import camelcase_to_snakecase  # takes a second
-
     *owner, name = options.path.split("/")
-    root = prepared / "___".join([*owner, camelcase_to_snakecase(name)])
+    root = prepared / "___".join([*owner, folder_name(name)])
     return any(root.glob("*/*/*/dataset_info.json"))
 
 

@@ -66,7 +66,7 @@ def rank_task(run: Run, task: TaskFile) -> Ranked:
     else:
         result = (_retrieval if spec.kind == "retrieval" else _classification)(run, task)
     if spec.kind == "retrieval" and spec.group.n_groups not in (None, result.n_groups):
-        note = "a part of the images is a smaller pool to search: these numbers are higher than those of the whole task"
+        note = "with a part of the images there is a smaller pool to search: numbers are higher than on the whole task"
         return replace(result, notes=[*result.notes, note])
     return result
 

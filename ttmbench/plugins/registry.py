@@ -37,6 +37,7 @@ from ttmbench.types import (
 )
 
 ENDINGS = (".yaml", ".yml")
+MOST_NAMES = 40  # that an error lists
 WEIGHTS_ARE_NAMED_BY = ("pretrained", "model", "path")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _OPENAI = re.compile(r"(?:openai/)?((?:gpt-|chatgpt-|o\d)[\w.-]*)", re.IGNORECASE)
@@ -118,14 +119,16 @@ class Registry:
         return [*modules_of(self.plugins.manager.get_plugin(plugin)), *functions, *targets]
 
     def unknown(self, what: str, name: str, known: Iterable[str]) -> str:
-        """Returns the message for an unknown name: similar names or all names, and broken plugins."""
+        """Returns the message for an unknown name: similar names, or all, or a command; and broken plugins."""
         if what.startswith("task") and (why := _why_not_here(name)) is not None:
             return f"there is no task '{name}': {why}"
         names = sorted(set(known))
         of_family = [one for one in names if one.startswith(f"{name}-")][:3]
         near = " or ".join(map(repr, of_family or get_close_matches(name, names, n=2, cutoff=0.6)))
-        hint = f"did you mean {near}?" if near else f"known: {', '.join(names)}"
-        return f"unknown {what} '{name}'{self._broken}; {hint}"  # a list may be cut where it is shown
+        kinds = re.findall("task|model|method|metric", what) if len(names) > MOST_NAMES else []
+        listed = " or ".join(f"`ttmbench ls {kind}s`" for kind in kinds)
+        hint = f"did you mean {near}?" if near else f"{listed} lists them" if listed else f"known: {', '.join(names)}"
+        return f"unknown {what} '{name}'{self._broken}; {hint}"
 
     @property
     def _broken(self) -> str:

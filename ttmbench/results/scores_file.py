@@ -59,7 +59,7 @@ def is_packed(path: Path) -> bool:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from None
     packed = head[:2] == b"PK" or head[: len(NPY)] == NPY or head[8:9] == b"{"
     if not packed and path.suffix in (".npz", ".npy", ".safetensors"):  # a page of errors, a pointer of git-lfs
-        raise DataError(f"{path}: holds no {path.suffix[1:]} arrays, by how it begins; copy or download it again")
+        raise DataError(f"{path}: begins unlike a file of {path.suffix[1:]} arrays; copy or download it again")
     return packed
 
 

@@ -17,7 +17,7 @@ from ttmbench.results.reader import read_document, task_of_artifact, walk_docume
 from ttmbench.results.sample_logs import sample_lines, walk_sample_logs
 from ttmbench.results.tag_means import TagMean
 
-NO_SAMPLES = "its run wrote no samples, so there are no groups to compare; use --log_samples"
+NO_SAMPLES = "its run wrote no samples (results of each group), which are compared; repeat it with --log_samples"
 Values = dict[str, dict[str, dict[str, float]]]
 """filter -> metric -> group id -> value, a mean over seeds."""
 
