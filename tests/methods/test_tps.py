@@ -163,7 +163,7 @@ def test_every_option_changes_the_scores(adapter, change):
 
 
 def test_groups_that_it_is_not_defined_for_are_refused_in_one_line(adapter):
-    with pytest.raises(UsageError, match=r"^views are chosen by .*, and a 2x1 group has one caption$"):
+    with pytest.raises(UsageError, match=r"^views are selected by .*, but a 2x1 group has one caption$"):
         next(tps(training_task(adapter, n=1)))
     with pytest.raises(UsageError, match=r"direction=t2i needs groups of at least two images .* not 1x2"):
         next(tps(training_task(adapter, m=1), direction="t2i"))

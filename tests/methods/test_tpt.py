@@ -175,7 +175,7 @@ def test_every_option_changes_the_scores(adapter, change):
 
 
 def test_what_it_is_not_defined_for_is_refused_in_one_line(adapter, monkeypatch):
-    with pytest.raises(UsageError, match=r"^views are chosen by .*, and a 2x1 group has one caption$"):
+    with pytest.raises(UsageError, match=r"^views are selected by .*, but a 2x1 group has one caption$"):
         next(tpt(training_task(adapter, n=1)))
     monkeypatch.setattr(type(adapter), "caption_width", None)
     with pytest.raises(

@@ -152,7 +152,7 @@ def test_runs_that_share_nothing(tmp_path):
 
 
 def test_a_run_without_samples_cannot_be_compared(tmp_path):
-    with pytest.raises(DataError, match="use --log_samples"):
+    with pytest.raises(DataError, match="repeat it with --log_samples"):
         read_run(write_run(tmp_path, "bare", {}))
 
 
