@@ -27,9 +27,8 @@ _OPTIONS = {
     "open_clip": "open_clip_options:OpenClipOptions",
     "embeddings": "options:EmbeddingsOptions",
     "openai": "served_options:ServedOptions",
-    "vllm": "served_options:VllmOptions",
 }
-_NEEDS = {"open_clip": ("open_clip_torch",), "openai": ("ttmbench[api]",), "vllm": ("ttmbench[vllm]",)}
+_NEEDS = {"open_clip": ("open_clip_torch",), "openai": ("ttmbench[api]",)}
 _TINY = {"lr": 5e-4, "epochs": 5}
 
 
@@ -90,11 +89,6 @@ _KINDS = [
         (
             "choice",
             "forced choices of any model with a chat template: --model_args pretrained=<hub id>[,side_by_side=true]",
-            {},
-        ),
-        (
-            "vllm",
-            "vqascore, visualgpt or choice in vLLM's engine: --model_args pretrained=<hub id>[,scorer=choice]",
             {},
         ),
         ("blind", "P(caption) without the image: --model_args pretrained=<hub id>", {}),
