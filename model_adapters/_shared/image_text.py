@@ -264,7 +264,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         begun = self.model(**self._padded(prefixes), **shown, **last, use_cache=True)
         if not getattr(self.model, "hf_device_map", None):  # else the layers' states lie on several devices
             which = which.to(self.device, non_blocking=True)
-        begun.past_key_values.batch_select_indices(which)
+        cache = "cache" if "cache" in self._forward else "past_key_values"  # its name before transformers 5.24
+        begun[cache].batch_select_indices(which)
         rest = self._padded([{name: row[name][length:] for name in ("input_ids", "attention_mask")} for row in rows])
         seen_before = torch.ones(len(rows), length, dtype=rest["attention_mask"].dtype, device=self.device)
         positions = torch.arange(length, length + rest["input_ids"].shape[1], device=self.device).expand(len(rows), -1)
@@ -274,8 +275,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
             input_ids=rest["input_ids"],
             attention_mask=torch.cat([seen_before, rest["attention_mask"]], dim=1),
             position_ids=positions if shift is None else positions + shift[which],
-            past_key_values=begun.past_key_values,
             use_cache=True,
+            **{cache: begun[cache]},
         )
 
     def _padded(self, rows: Sequence[Row]) -> Row:
