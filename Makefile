@@ -1,7 +1,7 @@
 # One place for what continuous integration runs: `make check`.
 PYTHON ?= python
 
-.PHONY: check lint types test cpus slow coverage mutants wheel docs oldest schema leaderboard reference format
+.PHONY: check lint types test warnings cpus slow coverage mutants wheel docs oldest schema leaderboard reference format
 
 check: lint types test
 
@@ -16,6 +16,10 @@ types:
 
 test:
 	$(PYTHON) -m pytest -n auto
+
+# The tests with every warning as an error, those of dependencies too.
+warnings:
+	$(PYTHON) -m pytest -n auto -W error
 
 # The tests as other CPUs compute: fewer instructions, more threads. CPUS="--settings avx2,sse -- tests/ttm" runs a part.
 cpus:

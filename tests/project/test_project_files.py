@@ -8,11 +8,13 @@ import shlex
 import shutil
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import pluggy
 import pytest
 import yaml
+from support import processes
 from support.checkout import ROOT, load_script
 
 from ttmbench import hookspecs
@@ -278,3 +280,28 @@ def test_a_hook_that_will_go_says_so_to_those_who_have_it(monkeypatch):
 
     with pytest.warns(FutureWarning, match=r"will go in 0\.9"):
         load_plugins([("old", Plugin())])
+
+
+# Warnings
+
+
+@pytest.mark.parametrize("module", ["ttmbench.metrics", "ttmbench.model_adapters.hf", "tests.cli.test_cli", "support"])
+def test_only_our_own_warnings_fail_tests(module, request):
+    if request.config.getoption("pythonwarnings"):
+        pytest.skip("-W says what fails")
+    for category in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):  # of what the module calls
+        warnings.warn_explicit("old", category, "file.py", 1, module=module)
+    warnings.warn_explicit("odd", UserWarning, "file.py", 1, module="transformers.cache_utils")
+    with pytest.raises(UserWarning, match="odd"):
+        warnings.warn_explicit("odd", UserWarning, "file.py", 1, module=module)
+
+
+def test_users_see_notices_of_ours_alone():
+    """Of plugins' hooks, and not what a library deprecates; ``python -W`` shows all."""
+    warn = "import warnings; from ttmbench.cli import main; main(['ls', 'metrics']); "
+    warn += (
+        "[warnings.warn_explicit(one, FutureWarning, 'file.py', 1, 'transformers') for one in ('old', 'ttmbench_run')]"
+    )
+    shown = processes.run(["-c", warn], capture_output=True, text=True, check=True).stderr
+    asked = processes.run(["-W", "default", "-c", warn], capture_output=True, text=True, check=True).stderr
+    assert "ttmbench_run" in shown and "old" not in shown and "old" in asked
