@@ -64,8 +64,10 @@ def load(asked: OpenClipOptions) -> OpenClipModel:
     with _quiet_root():
         source = sources.find(asked, asked.quick_gelu)
         with quiet_hub(offline=True):
-            tokenizer, built = sources.tokenizer_of(source), sources.build(source)
-    return OpenClipModel(built, tokenizer, asked, source.model, source.config, files=source.files, notes=source.notes)
+            tokenizer = sources.tokenizer_of(source)
+            built, changes = sources.build(source)
+    notes = (*source.notes, *changes)
+    return OpenClipModel(built, tokenizer, asked, source.model, source.config, files=source.files, notes=notes)
 
 
 def wrap(

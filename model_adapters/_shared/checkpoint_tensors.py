@@ -6,13 +6,14 @@ behind ``module.`` or ``model.``; and LoRA factors beside the weights that they 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from open_clip import CLIP
+from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed, resize_text_pos_embed
-from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ttmbench.errors import DataError, UsageError
@@ -24,6 +25,29 @@ _UNDER = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "clip_model.")
 _SIZES = ("input_resolution", "context_length", "vocab_size")  # in OpenAI's own files, numbers beside the weights
 _A, _B = "lora_A", "lora_B"
+_IDS = "text.transformer.embeddings.position_ids"  # written by transformers before 4.31
+_PATCHES = ("visual.conv1.weight", "visual.trunk.patch_embed.proj.weight")
+
+
+class OtherPositionsError(Exception):
+    """The position embeddings of a file have other shapes than those of the model.
+
+    Attributes:
+        shapes: name -> shape in the file, shape in the model.
+        pixels: side of the images that the file's image positions are for; None if they fit.
+        context_length: the file's text positions; None if they fit.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], patch: int | None) -> None:
+        listed = (f"{name} is {list(found)} and not {list(wanted)}" for name, (found, wanted) in shapes.items())
+        super().__init__(f"position embeddings differ: {', '.join(listed)}")
+        self.shapes = shapes
+        self.pixels = self.context_length = None
+        for name, (found, _) in shapes.items():
+            if not name.startswith("visual."):
+                self.context_length = found[0]
+            elif patch is not None:  # a ResNet has 32 pixels a position
+                self.pixels = (32 if "attnpool" in name else patch) * math.isqrt(found[-2])
 
 
 def tensors_in(path: Path) -> Tensors:
@@ -101,26 +125,44 @@ def interpolated(base: Tensors, tensors: Tensors, weight: float) -> Tensors:
     return result
 
 
-def is_plain(path: Path) -> bool:
-    """Whether open_clip finds all tensors of a file, and no LoRA factors are among them."""
-    if path.suffix == ".safetensors":
-        with safe_open(path, framework="pt") as tensors:
-            return not any(name.endswith(_A) for name in tensors.keys())
-    content = read_pickle(path)
-    tensors = unwrapped(content)
-    found = content.get("state_dict", content) if isinstance(content, Mapping) else ()
-    names = {str(name).removeprefix("module.") for name in found}
-    return not any(name.endswith(_A) for name in tensors) and names == tensors.keys()
+def fill(model: CLIP, tensors: Tensors, resample: bool = False) -> list[str]:
+    """Loads every tensor as it is, under the names that open_clip's ``load_checkpoint`` gives it.
 
+    Args:
+        model: whose parameters are replaced.
+        tensors: all of them, and no others.
+        resample: resample position embeddings that are longer or shorter, as open_clip does without asking.
 
-def fill(model: CLIP, tensors: Tensors) -> None:
-    """Loads tensors as open_clip's ``load_checkpoint`` does those of a file."""
+    Returns:
+        The position embeddings that were resampled, with both shapes.
+
+    Raises:
+        OtherPositionsError: position embeddings have another shape.
+        RuntimeError: a tensor is missing, is not in the model, or has another shape.
+    """
+    tensors = convert_state_dict(model, tensors)
     if POSITIONS in tensors and not hasattr(model, POSITIONS):
         tensors = convert_to_custom_text_state_dict(tensors)
-    tensors["logit_scale"] = tensors["logit_scale"].reshape(model.logit_scale.shape)
-    resize_pos_embed(tensors, model)
-    resize_text_pos_embed(tensors, model)
+    expected = model.state_dict()
+    for name in ("logit_scale", "logit_bias"):  # a number, or a list of one
+        if name in tensors and name in expected:
+            tensors[name] = tensors[name].reshape(expected[name].shape)
+    if _IDS not in expected:
+        tensors.pop(_IDS, None)
+    other = {
+        name: (tuple(tensors[name].shape), tuple(tensor.shape))
+        for name, tensor in expected.items()
+        if ("position" in name or "pos_embed" in name) and tensors.get(name, tensor).shape != tensor.shape
+    }
+    if resample:
+        resize_pos_embed(tensors, model)
+        resize_text_pos_embed(tensors, model)
+    left = {name: shapes for name, shapes in other.items() if tuple(tensors[name].shape) != shapes[1]}
+    if left:
+        patches = [tensors[name].shape[-1] for name in _PATCHES if name in tensors]
+        raise OtherPositionsError(left, patches[0] if patches else None)
     model.load_state_dict(tensors)
+    return [f"{name} from {list(found)} to {list(wanted)}" for name, (found, wanted) in other.items()]
 
 
 def _changed(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:

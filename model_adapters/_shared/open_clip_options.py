@@ -32,6 +32,10 @@ class OpenClipFiles(Weights):
     """
     base: Text = "openai"
     """Base weights for ``interpolate``: a tag of the same architecture, or a file."""
+    resample_positions: bool = False
+    """Resample position embeddings where the weights are for another image size or caption length than the
+    architecture; without it such weights are refused.
+    """
 
     @model_validator(mode="after")
     def _check_architecture(self) -> Self:

@@ -22,10 +22,9 @@ from safetensors import safe_open
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.checkpoint_tensors import (
     POSITIONS,
-    Tensors,
+    OtherPositionsError,
     fill,
     interpolated,
-    is_plain,
     merged,
     tensors_in,
     unwrapped,
@@ -34,11 +33,12 @@ from ttmbench.model_adapters._shared.contrastive import QUICK
 from ttmbench.model_adapters._shared.open_clip_activation import (
     Config,
     gelu_repositories,
+    like,
     note_on_activation,
     with_activation,
 )
 from ttmbench.model_adapters._shared.open_clip_options import OpenClipFiles
-from ttmbench.model_adapters._shared.pickled_weights import only_tensors, read_pickle
+from ttmbench.model_adapters._shared.pickled_weights import read_pickle
 from ttmbench.model_adapters._shared.repository import Repository, described, find_repository, is_small
 from ttmbench.model_adapters._shared.requirements import what_to_install
 from ttmbench.types import ModelFiles
@@ -134,8 +134,8 @@ def find(asked: OpenClipFiles, quick_gelu: bool | None = None) -> Source:
     return Source(model, config, files, *folders, notes, asked, base_file)
 
 
-def build(source: Source) -> open_clip.CLIP:
-    """The model with its weights, float32, on the CPU.
+def build(source: Source) -> tuple[open_clip.CLIP, tuple[str, ...]]:
+    """The model with its weights, float32, on the CPU, and notes on weights that were changed.
 
     Raises:
         DataError: the configuration is wrong, or the weights do not fit it.
@@ -150,28 +150,33 @@ def build(source: Source) -> open_clip.CLIP:
             model = open_clip.create_model(f"{FOLDER}{folder}", load_weights=False, pretrained_text=False)
         except Exception as error:
             raise DataError(f"{source.model} cannot be built from its configuration ({described(error)})") from error
-    tensors = _combined(source)
-    try:
-        if tensors is not None:
-            fill(model, tensors)
-            return model
-        with only_tensors():
-            open_clip.load_checkpoint(model, str(source.weights), weights_only=True)
-    except Exception as error:
-        hint = "" if source.model.startswith((FOLDER, HUB)) else f"; {_OWN}"
-        raise DataError(f"{source.weights} does not fit {source.model} ({described(error)}){hint}") from error
-    return model
-
-
-def _combined(source: Source) -> Tensors | None:
-    """The weights where open_clip would not read them from the file as they should be; None where it would."""
     asked, path = source.asked, source.weights
-    if asked.lora_alpha is None and asked.interpolate is None and is_plain(path):
-        return None
     tensors = merged(tensors_in(path), asked.lora_alpha, str(path))
     if source.base is not None:
         tensors = interpolated(tensors_in(source.base), tensors, asked.interpolate or 0.0)
-    return tensors
+    try:
+        resampled = fill(model, tensors, asked.resample_positions)
+    except OtherPositionsError as error:
+        raise DataError(f"{path} does not fit {source.model}: {error}; {_fitting(source, error)}") from error
+    except Exception as error:
+        hint = "" if source.model.startswith((FOLDER, HUB)) else f"; {_OWN}"
+        raise DataError(f"{path} does not fit {source.model} ({described(error)}){hint}") from error
+    return model, tuple(f"resample_positions changed the position embeddings {change}" for change in resampled)
+
+
+def _fitting(source: Source, error: OtherPositionsError) -> str:
+    """Which architecture has the positions of a file."""
+    model_config, pixels, length = source.config["model_cfg"], error.pixels, error.context_length
+    changes = [f"text_cfg.context_length {length}"] if length is not None else []
+    if pixels is not None:
+        named = model_config["vision_cfg"].get("timm_model_name")
+        changes.append(f"a vision_cfg.timm_model_name for {pixels} px" if named else f"vision_cfg.image_size {pixels}")
+    names = like(model_config, pixels, length) if changes else []
+    where = CONFIG if source.model.startswith((FOLDER, HUB)) else "model_config=FILE.json"
+    advice = [f"model={name} fits" for name in names[:3]] or [f"{' and '.join(changes)} fits ({where})"]
+    if not source.asked.resample_positions:
+        advice.append("resample_positions=true resamples them, which changes scores")
+    return "; ".join(advice)
 
 
 def tokenizer_of(source: Source) -> open_clip.SimpleTokenizer | HFTokenizer:

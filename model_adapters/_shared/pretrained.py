@@ -241,6 +241,7 @@ def load_weights(
         "use_safetensors": not model.files.are_pickles,
         "weights_only": True,
         "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # refused here, by name
         **model.options,
     }
     chosen = {"attn_implementation": getattr(model.asked, "attn_implementation", None), "config": config}
@@ -256,6 +257,12 @@ def load_weights(
         raise DataError(
             f"the weights of {model.name} lack {len(missing)} tensors of {type(loaded).__name__}, "
             f"the first is {missing[0]}"
+        )
+    if report["mismatched_keys"]:
+        other = sorted(map(str, report["mismatched_keys"]))
+        raise DataError(
+            f"the weights of {model.name} have {len(other)} tensors of another shape than its {CONFIG} gives them, the "
+            f"first is {other[0]} (shape of the weights first); use the {CONFIG} that belongs to them"
         )
     if model.adapter is not None:
         loaded = apply_adapter(loaded, model.adapter, model.name, getattr(model.asked, "merge", True))

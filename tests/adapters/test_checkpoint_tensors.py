@@ -7,7 +7,7 @@ import json
 import open_clip
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from support import family_copies, tiny_models
 from support.adapter_inputs import CAPTIONS, random_images
 from support.adapter_inputs import logits_of as scores
@@ -17,6 +17,7 @@ from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import open_clip as open_clip_models
 from ttmbench.model_adapters._shared import open_clip_weights
 from ttmbench.model_adapters._shared.checkpoint_tensors import interpolated, merged, unwrapped
+from ttmbench.model_adapters._shared.open_clip_activation import like
 from ttmbench.model_adapters._shared.pickled_weights import read_pickle
 
 NAME = "tiny-named-32-quickgelu"
@@ -174,6 +175,94 @@ def test_wrong_architectures_are_one_line_that_points_to_the_file(base, tmp_path
     ):
         with pytest.raises(error, match=match):
             load(base, tmp_path, **{"model": None, **arguments})
+
+
+# --- position embeddings ---------------------------------------------------------------------------------------------
+
+RESNET = {**QUICK, "vision_cfg": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 16, "patch_size": None}}
+TIMM = {
+    **{**QUICK, "custom_text": True},
+    "vision_cfg": {"image_size": 160, "timm_model_name": "test_vit", "timm_pool": "map", "timm_proj": "none"},
+}
+
+
+def changed(shape, pixels, positions):
+    vision, text = {**shape["vision_cfg"]}, {**shape["text_cfg"]}
+    vision["image_size"], text["context_length"] = pixels or vision["image_size"], positions or text["context_length"]
+    return {**shape, "vision_cfg": vision, "text_cfg": text}
+
+
+def saved(folder, shape):
+    """A random model's file of weights."""
+    return tiny_models.open_clip(folder, shape) / "open_clip_model.safetensors"
+
+
+@pytest.mark.parametrize("shape", [QUICK, {**QUICK, "custom_text": True}, RESNET])
+@pytest.mark.parametrize("direction", ["longer", "shorter"])
+@pytest.mark.parametrize("tower", ["image", "text"])
+@pytest.mark.parametrize("form", ["file", "pickle", "folder"])
+def test_other_positions_are_refused_with_what_fits(tmp_path, shape, direction, tower, form):
+    sizes = (2 * shape["vision_cfg"]["image_size"], None) if tower == "image" else (None, 31)
+    right = changed(shape, *sizes)
+    held, built = (right, shape) if direction == "longer" else (shape, right)
+    path, config = saved(tmp_path / "held", held), tmp_path / "held" / "open_clip_config.json"
+    config.write_text(json.dumps({"model_cfg": built}), encoding="utf-8")
+    given = {"model_config": str(config), "pretrained": str(path)}
+    if form == "folder":
+        given = {"model": f"local-dir:{path.parent}"}
+    elif form == "pickle":
+        given["pretrained"] = str(path.with_suffix(".pt"))
+        torch.save(load_file(path), given["pretrained"])
+    with pytest.raises(DataError, match="position embeddings") as caught:
+        open_clip_models.load(**given, device="cpu")
+    needed = ("vision_cfg", "image_size") if tower == "image" else ("text_cfg", "context_length")
+    assert f"{'.'.join(needed)} {held[needed[0]][needed[1]]} fits" in str(caught.value)
+    config.write_text(json.dumps({"model_cfg": held}), encoding="utf-8")
+    assert not open_clip_models.load(**given, device="cpu").model_notes
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels", "fitting"),
+    [
+        ("ViT-L-14", 336, ["ViT-L-14-336"]),
+        ("ViT-L-14-quickgelu", 336, ["ViT-L-14-336-quickgelu"]),
+        ("ViT-B-16-SigLIP-384", 224, ["ViT-B-16-SigLIP"]),
+        ("ViT-B-32", 240, []),
+    ],
+)
+def test_the_architecture_that_fits_is_of_the_same_towers(name, pixels, fitting):
+    assert like(open_clip.get_model_config(name), pixels, None) == fitting
+
+
+def test_positions_are_resampled_when_asked(base, tmp_path):
+    """As open_clip resamples them, and the run says so."""
+    path = saved(tmp_path / "held", changed(QUICK, 64, 31))
+    arguments = {"model": NAME, "pretrained": str(path), "device": "cpu"}
+    adapter = open_clip_models.load(**arguments, resample_positions=True)
+    own = open_clip.CLIP(**QUICK)
+    open_clip.load_checkpoint(own, str(path))
+    assert all(torch.equal(tensor, own.state_dict()[name]) for name, tensor in adapter.model.state_dict().items())
+    assert len(adapter.model_notes) == 2 and all("position" in note for note in adapter.model_notes)
+    exact = saved(tmp_path / "exact", QUICK)
+    plain = open_clip_models.load(model=NAME, pretrained=str(exact), device="cpu", resample_positions=True)
+    assert not plain.model_notes
+
+
+def test_positions_of_timm_are_refused_too(tmp_path):
+    path, name = saved(tmp_path / "held", TIMM), "visual.trunk.pos_embed"
+    tensors = load_file(path)
+    save_file({**tensors, name: torch.cat([tensors[name]] * 4, dim=1)}, path)
+    for asked in ({}, {"resample_positions": True}):
+        with pytest.raises(DataError, match=r"position embeddings.* 320 px"):
+            open_clip_models.load(model=f"local-dir:{path.parent}", device="cpu", **asked)
+
+
+@pytest.mark.parametrize("shape", [QUICK, {**QUICK, "custom_text": True}, RESNET, TIMM])
+def test_tensors_are_loaded_bit_by_bit(tmp_path, shape):
+    path = saved(tmp_path / "held", shape)
+    loaded, held = open_clip_models.load(model=f"local-dir:{path.parent}", device="cpu"), load_file(path)
+    assert loaded.model.state_dict().keys() == held.keys()
+    assert all(torch.equal(tensor, held[name]) for name, tensor in loaded.model.state_dict().items())
 
 
 def test_a_file_of_a_repository_is_named_where_there_are_several(base, tmp_path):

@@ -125,6 +125,16 @@ def test_damaged_weights_are_one_clear_error(tmp_path, tiny_hf_clip):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("part", "key"), [("vision_config", "image_size"), ("text_config", "max_position_embeddings")])
+def test_other_positions_are_refused_by_name(tmp_path, folder, part, key):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    config[part][key] *= 2
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(DataError, match="position_embedding"):
+        hf.load(pretrained=str(tmp_path), device="cpu")
+
+
 def test_missing_tensors_are_refused(tmp_path, tiny_hf_clip):
     folder = tmp_path / "partial"
     shutil.copytree(tiny_hf_clip, folder)
