@@ -59,7 +59,7 @@ schema:
 
 # The submissions in results/ checked, and the site of everything there: build/leaderboard/index.html.
 leaderboard:
-	$(PYTHON) -m ttmbench validate results/submissions
+	$(PYTHON) -m ttmbench validate results/submissions --complete
 	$(PYTHON) -m ttmbench leaderboard results --published all --site build/leaderboard
 
 # All documents of results/reference and results/submissions at this commit, and the pages that show them; up to an hour.

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from ttmbench._util import machine
-from ttmbench._util.redact import GONE
 from ttmbench.config import RunConfig, TTMConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.evaluator import run_key as module
-from ttmbench.evaluator.run_key import RunKey, stated_key
+from ttmbench.evaluator.run_key import RunKey
 from ttmbench.evaluator.settings import choose
 from ttmbench.plugins.registry import build_registry
 
@@ -153,37 +150,6 @@ def test_where_bits_count_so_does_the_batch_size(key, monkeypatch):
     assert key(batch_size=3) == key(batch_size=4)
     monkeypatch.setattr("ttmbench.evaluator.determinism.conditions", lambda batch_size: {"cpu": "another"})
     assert key(deterministic=True) == key(deterministic=True, batch_size=3)
-
-
-def document_of(**changes):
-    """What a key needs of a results document: packages, code, and what bits depend on."""
-    code = {"ttmbench": hashlib.sha256(b"").hexdigest()}
-    return SimpleNamespace(**{"packages": machine.packages(), "code": code, "hardware": machine.hardware(), **changes})
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"ttm": False}, {"seeds": [3, 1], "limit": 0.5}, {"output_path": "x"}, {"deterministic": True}]
-)
-def test_a_document_states_the_key_of_its_run(tasks, changes):
-    config, told, document = RunConfig(**{**BASE, **changes}), {"shapes_color": TTMConfig()}, document_of()
-    mine = {"shapes_color": tasks["shapes_color"]}
-    for also in ({}, {"shapes_place": tasks["shapes_place"]}):
-        made = RunKey.of(config, mine, told, also, document.code)
-        assert stated_key(document, config, mine, told, also).sha256 == made.sha256
-
-
-@pytest.mark.parametrize(
-    ("changes", "stated", "why"),
-    [
-        ({"samples": "ids.json"}, {}, "--samples"),
-        ({"model_args": {"token": GONE}}, {}, "a secret"),
-        ({}, {"code": {"mine": None}}, "code that is not stated"),
-        ({}, {"code": {}}, "code that is not stated"),
-    ],
-)
-def test_a_document_that_does_not_say_all_has_no_key(changes, stated, why):
-    with pytest.raises(ValueError, match=why):
-        stated_key(document_of(**stated), RunConfig(**{**BASE, **changes}), {}, {}, {})
 
 
 def stored(key: RunKey, **changes):

@@ -60,7 +60,7 @@ def test_every_line_that_a_workflow_runs_is_one_that_exists():
             (extras,) = re.findall(r"^\.\[([a-z,]+)\]$", words[-1])
             assert words[1:3] == ["install", "-e"] and set(extras.split(",")) <= set(EXTRAS), (name, line)
         else:
-            assert words[:3] == ["gh", "release", "create"], (name, line)
+            assert words[:3] == ["gh", "release", "create"] or words[:2] == ["ttmbench", "validate"], (name, line)
 
 
 def test_actions_are_named_by_a_version():

@@ -33,7 +33,7 @@ TAKEN = {
     "score": {"scores", "output_path"},
 }
 """Command -> its options that take an address."""
-WEB_PAGES = ("source_url", "weights_url", "files_url", "contact", "note", "docs")
+WEB_PAGES = ("source_url", "docs")
 """Options whose values are shown and not read: addresses of pages, and texts that may hold some."""
 
 

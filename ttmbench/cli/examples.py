@@ -33,10 +33,7 @@ EXAMPLES = {
     "leaderboard": ("ttmbench leaderboard results", "ttmbench leaderboard results --published all --site site"),
     "report": ("ttmbench report results", "ttmbench report results --output_path page.html --title 'Spatial tasks'"),
     "export": ("ttmbench export results --to csv", "ttmbench export run.json --to latex --output_path table.tex"),
-    "submit": (
-        "ttmbench submit results/siglip-b16 --contact '@me'",
-        "ttmbench submit run.json --branch my-run --weights https://example.org/my-model",
-    ),
+    "submit": ("ttmbench submit results/siglip-b16", "ttmbench submit run.json --repository ../ttmbench"),
     "reproduce": (
         "ttmbench reproduce",
         "ttmbench reproduce ttm_table1 --models siglip-b16 --runs results --run",
@@ -46,7 +43,7 @@ EXAMPLES = {
     "validate": (
         "ttmbench validate my_task.yaml",
         "ttmbench validate 'shapes_*' --offline",
-        "ttmbench validate run.json",
+        "ttmbench validate run.json results/submissions",
     ),
     "download": (
         "ttmbench download sugarcrepe whatsup --dry_run",

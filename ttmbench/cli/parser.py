@@ -33,7 +33,7 @@ COMMAND_GROUPS = {
         "show": "Print a page about a task, model, method or metric",
         "download": "Download the data and weights that --offline needs",
         "prepare": "Convert a dataset's original file to task rows",
-        "validate": "Check task files and their data, or submitted results",
+        "validate": "Check task files and their data, or results",
         "doctor": "Check which tasks and models are available locally",
         "cache": "Inspect and clean the score cache",
     },
@@ -44,7 +44,7 @@ COMMAND_GROUPS = {
         "report": "Write an HTML page with results, TTM curves and groups",
         "leaderboard": "Write tables or a website from many runs",
         "export": "Convert results for lm-eval, mteb, the Hub, CSV or LaTeX",
-        "submit": "Prepare a run for the leaderboard's repository",
+        "submit": "Check a run and copy it into the leaderboard's repository",
     },
     "extend": {
         "new": "Create a task, model adapter, method or plugin from a template",

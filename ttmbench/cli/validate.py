@@ -1,12 +1,9 @@
-"""``ttmbench validate``: checks of task files and their data, and of submitted results; one line each."""
+"""``ttmbench validate``: checks of task files and their data, and of results; one line each."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
-import io
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +19,11 @@ from ttmbench.data.paths import data_folder, given_data_folder
 from ttmbench.data.task_chance import chance_of
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import AssertionNotMet, DataError, TtmbenchError, UsageError
-from ttmbench.plugins.manager import BUILTIN
-from ttmbench.plugins.registry import WEIGHTS_ARE_NAMED_BY, Registry, build_registry, metric_for
-from ttmbench.reproduce.submission.findings import Findings
-from ttmbench.results.document import ResultsDocument
+from ttmbench.plugins.registry import Registry, build_registry, metric_for
 from ttmbench.types import ImageRef, Loaded
 
 MOST_PROBLEMS = 3  # of the data of a task
-MOST_FINDINGS = 40  # of a submission
+MOST_FINDINGS = 40  # of a results document
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -40,19 +34,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--offline", action="store_true", help=OFFLINE)
     add("--limit", metavar="N", type=count, help="Read only the first N groups")
     add("--schema_only", action="store_true", help="Check task files only, without reading the data")
-    add("--allow_unchecked", action="store_true", help="Also accept submitted numbers that cannot be checked")
-    add("--with_metadata", action="store_true", help="Refuse results without the metadata that `submit` writes")
+    add("--complete", action="store_true", help="Refuse results whose scores, ranks or answers are not stored")
 
 
 def validate(options: argparse.Namespace) -> int:
     """Print one line per task, with places to look at below, and one per finding; returns the highest exit code."""
     registry = build_registry(options.include_path or [])
     given_data_folder(options.data_dir)
-    results = [word for word in options.tasks if _is_submission(registry, word)]
+    results = [word for word in options.tasks if _is_results(registry, word)]
     worst = 0
     if results:
-        paths = [path for word in results for path in _documents(Path(word))]
-        worst = check_results(paths, registry, options, with_metadata=options.with_metadata)
+        paths = [path for word in results for path in documents_in(Path(word))]
+        worst = check_results(paths, registry, options, options.complete)
     tasks = [word for word in options.tasks if word not in results]
     for name in _names(registry, tasks) if tasks or not results else ():
         try:
@@ -164,7 +157,7 @@ def _source(source: Mapping[str, Any]) -> str:
     return f"{inner.get('kind', 'its source')} {path}".strip() + tried
 
 
-def _is_submission(registry: Registry, word: str) -> bool:
+def _is_results(registry: Registry, word: str) -> bool:
     """Whether a word names results: a JSON file, or a directory with some that is not a task."""
     if word.endswith(".json"):
         return True
@@ -176,86 +169,38 @@ def _is_submission(registry: Registry, word: str) -> bool:
         return True
 
 
-def check_results(
-    paths: Sequence[Path],
-    registry: Registry,
-    options: argparse.Namespace,
-    *,
-    beside: Path | None = None,
-    with_metadata: bool = False,
-) -> int:
-    """Check results files; 3 if one is rejected, 4 if a file is not a results document.
+def check_results(paths: Sequence[Path], registry: Registry, options: argparse.Namespace, complete: bool) -> int:
+    """Check results files; 3 if one is refused, 4 if a file is not a results document.
 
-    ``beside`` is a folder of submissions that none of them may be a copy of; ``with_metadata`` needs their metadata.
+    With ``complete`` a number that nothing is stored for is refused, too.
     """
-    from ttmbench.reproduce.submission.check import check_submission, refuse_copies
-    from ttmbench.reproduce.submission.metadata import check_metadata
-    from ttmbench.results.reader import read_document
+    from ttmbench.evaluator.check_result import check_result  # imports torch, which no `--help` should wait for
 
     worst = 0
-    findings: dict[str, Findings] = {}
-    others = [] if beside is None else [path for path in _documents(beside) if path not in paths]
-    for path in [*others, *paths]:
+    for path in paths:
         try:
-            outcome = check_submission(
-                path,
-                registry,
-                read_command,
-                with_data=path in paths and not getattr(options, "schema_only", False),
-                data_dir=options.data_dir,
-            )
-            check_metadata(path, read_document(path), outcome, with_metadata)
-            findings[str(path)] = outcome
+            checked = check_result(path, registry, options.data_dir, with_data=not options.schema_only)
         except TtmbenchError as error:
             worst = max(worst, _print_error(str(path), error, options))
-    refuse_copies(findings)
-    for name, outcome in findings.items():
-        if Path(name) in paths:
-            worst = max(worst, _print_findings(name, outcome, options.allow_unchecked))
+            continue
+        wrong, rest = checked.wrong, ""
+        if checked.not_stored:
+            rest = f"not computed again, since no scores, ranks or answers are stored: {', '.join(checked.not_stored)}"
+            wrong = [*wrong, rest] if complete else wrong
+        for line in wrong[:MOST_FINDINGS]:
+            echo(f"{path}: {one_line(line, 400)}", flush=True)
+        if len(wrong) > MOST_FINDINGS:
+            echo(f"{path}: and {len(wrong) - MOST_FINDINGS} more", flush=True)
+        for note in checked.notes:
+            echo(f"{path}: note: {one_line(note, 400)}", flush=True)
+        if wrong:
+            worst = max(worst, AssertionNotMet.exit_code)
+        else:
+            echo(f"{path}: ok; {checked.numbers} values computed again{f'; {rest}' if rest else ''}", flush=True)
     return worst
 
 
-def is_shipped(registry: Registry, document: ResultsDocument) -> bool:
-    """Whether a document's model is a built-in one, whose weights come with the package."""
-    spec, plugin = registry.adapters.get(str(document.config.get("model")), (None, ""))
-    named = spec is not None and any(key in spec.model_args for key in WEIGHTS_ARE_NAMED_BY)
-    return plugin == BUILTIN and not named and not document.config.get("model_args")
-
-
-def read_command(command: str) -> Mapping[str, Any]:
-    """The settings of a command line that a results document states; no file that it names is read.
-
-    Args:
-        command: its words, quoted as a shell needs it.
-
-    Returns:
-        Option -> value; ``config`` is the name of the file, if there is one.
-
-    Raises:
-        ValueError: it is not a command of ttmbench that runs a model.
-    """
-    from ttmbench.cli.parser import build_parser, normalise
-    from ttmbench.cli.run import LISTINGS, settings_of
-
-    first, *rest = shlex.split(command) or [""]
-    words = normalise(rest)
-    if first != "ttmbench" or words[:1] != ["run"]:
-        raise ValueError("it must begin with ttmbench and run a model")
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(printed):
-            options = build_parser("run").parse_args(words)
-    except SystemExit:
-        message = one_line(printed.getvalue(), 200).removeprefix("ttmbench run: ")
-        raise ValueError(message or "it prints the help or the version") from None
-    if options.config:
-        return {"config": options.config}
-    if options.dry_run or options.tasks in LISTINGS:
-        raise ValueError("it runs nothing")
-    return settings_of(options)
-
-
-def _documents(path: Path) -> list[Path]:
+def documents_in(path: Path) -> list[Path]:
     """The results files of a directory, without files of other kinds; a file that is named counts as it is."""
     from ttmbench.report.load import is_something_else
     from ttmbench.results.reader import walk_documents
@@ -267,20 +212,3 @@ def _documents(path: Path) -> list[Path]:
     if not files:
         raise DataError(f"{path}: has no results document")
     return files
-
-
-def _print_findings(name: str, findings: Findings, allow_unchecked: bool) -> int:
-    """Print the findings of a submission; returns its exit code."""
-    rejecting = findings.wrong if allow_unchecked else findings.found
-    for finding in rejecting[:MOST_FINDINGS]:
-        echo(f"{name}: {finding.line}", flush=True)
-    if len(rejecting) > MOST_FINDINGS:
-        echo(f"{name}: and {len(rejecting) - MOST_FINDINGS} more findings", flush=True)
-    for note in findings.notes:
-        echo(f"{name}: note: {one_line(note)}", flush=True)
-    if rejecting:
-        return AssertionNotMet.exit_code
-    unchecked = len(findings.unchecked)
-    rest = f"; {unchecked} {'value' if unchecked == 1 else 'values'} could not be checked" if unchecked else ""
-    echo(f"{name}: ok; {findings.compared} values agree with the data they are computed from{rest}", flush=True)
-    return 0

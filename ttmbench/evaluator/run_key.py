@@ -12,11 +12,9 @@ from uuid import uuid4
 
 from ttmbench._util import machine
 from ttmbench._util.digests import OWN, Digests, digests_of_modules, digests_of_object, json_digest
-from ttmbench._util.redact import GONE
 from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.plugins.registry import Registry
-from ttmbench.results.document import ResultsDocument
 from ttmbench.scoring.capabilities import Model
 from ttmbench.types import Group, Record
 
@@ -52,7 +50,17 @@ class RunKey:
             from ttmbench.evaluator.determinism import conditions  # imports torch, which `ttmbench score` does without
 
             bits["deterministic"] = conditions(config.batch_size)
-        content = _content(config, tasks, settings, also, machine.packages(), bits, code)
+        others = {name: task.spec.model_dump(mode="json") for name, task in also.items()}
+        asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "ttm_also"})
+        content = {
+            "config": {**asked, "tasks": sorted(tasks), "seeds": config.run_seeds},
+            "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
+            "settings": {name: of.model_dump(mode="json") for name, of in settings.items()},
+            "packages": machine.packages(),
+            **({"also": others} if others else {}),
+            **bits,
+            **({"code": dict(code)} if code else {}),
+        }
         if config.samples is not None:
             content["config"]["samples"] = hashlib.sha256(Path(config.samples).read_bytes()).hexdigest()
         return cls(content, json_digest(content))
@@ -90,52 +98,6 @@ class RunKey:
 
 def _differing(then: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     return [name for name in sorted({*then, *now}) if then.get(name) != now.get(name)]
-
-
-def stated_key(
-    document: ResultsDocument,
-    config: RunConfig,
-    tasks: Mapping[str, TaskFile],
-    settings: Mapping[str, TTMConfig],
-    also: Mapping[str, TaskFile],
-) -> RunKey:
-    """The key on the hardware and with the packages and code that a document states; ValueError if any is absent."""
-    for is_so, why in (
-        (config.samples is not None, "the file of --samples is part of it"),
-        (GONE in config.model_dump_json(), "a secret is part of it"),
-        (None in document.code.values() or not document.code, "code that is not stated is part of it"),
-    ):
-        if is_so:
-            raise ValueError(why)
-    hardware, bits = document.hardware, Record()
-    if config.deterministic:  # as `ttmbench.evaluator.determinism.conditions` has it
-        processor = [hardware.get("machine"), hardware.get("cpu_capability")]
-        bits = {"batch_size": config.batch_size, "processor": processor, "accelerator": hardware.get("accelerator")}
-        bits = {"deterministic": {**bits, "packages": document.packages}}
-    content = _content(config, tasks, settings, also, document.packages, bits, document.code)
-    return RunKey(content, json_digest(content))
-
-
-def _content(
-    config: RunConfig,
-    tasks: Mapping[str, TaskFile],
-    settings: Mapping[str, TTMConfig],
-    also: Mapping[str, TaskFile],
-    packages: Mapping[str, str],
-    bits: Mapping[str, object],
-    code: Mapping[str, str | None],
-) -> Record:
-    asked = config.model_dump(mode="json", exclude={*INDIFFERENT, "ttm_also"})
-    others = {name: task.spec.model_dump(mode="json") for name, task in also.items()}
-    return {
-        "config": {**asked, "tasks": sorted(tasks), "seeds": config.run_seeds},
-        "tasks": {name: task.spec.model_dump(mode="json") for name, task in tasks.items()},
-        "settings": {name: of.model_dump(mode="json") for name, of in settings.items()},
-        "packages": packages,
-        **({"also": others} if others else {}),
-        **bits,
-        **({"code": dict(code)} if code else {}),
-    }
 
 
 def code_of(

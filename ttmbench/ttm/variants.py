@@ -104,8 +104,6 @@ class Adaptation:
                 if run.final is not None
             ]
             record["positions"] = np.mean(shares, axis=0).tolist()
-        if self.stage.adapter is None:  # a submission is checked without its model, and the rest is as stated
-            return record
         rows, sizes = self.stage.prepared.rows, trained_sizes(self.stage.adapter, self.settings.train)
         images, captions = (len(np.unique(side)) for side in (rows.images, rows.captions))
         record["trained"] = trained_record(self.settings.train, sizes)

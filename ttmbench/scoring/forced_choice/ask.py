@@ -95,7 +95,7 @@ def ask_choices(
         if len(answers) != len(part):
             raise TtmbenchError(f"the model returned {len(answers)} answers to {len(part)} questions")
         return [
-            Given(question, text, _read(text, question, groups[question.group], style))
+            Given(question, text, read_answer(text, question, groups[question.group], style))
             for question, text in zip(part, answers, strict=True)
         ]
 
@@ -104,7 +104,7 @@ def ask_choices(
             answered += part
             shown.update(len(part))
     fingerprint.add_remaining()
-    right = _choices(answered, len(groups), GroupShape(len(groups[0].images), options))
+    right = choices_of(answered, len(groups), GroupShape(len(groups[0].images), options))
     return AnsweredQuestions(answered, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
 
 
@@ -149,7 +149,7 @@ def _handed(
     return ChoiceQuestion(asked.prompt, LazyImages([" | ".join(names)], joined), options)
 
 
-def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) -> int | None:
+def read_answer(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) -> int | None:
     """The option that an answer chooses, by its number in the group."""
     if answer is None:
         return None
@@ -160,7 +160,7 @@ def _read(answer: str | None, asked: Asked, group: Group, style: ChoiceStyle) ->
     return None if position is None else asked.order[position]
 
 
-def _choices(answers: Sequence[Given], groups: int, shape: GroupShape) -> Choices:
+def choices_of(answers: Sequence[Given], groups: int, shape: GroupShape) -> Choices:
     """Which questions were answered correctly: one asked in several orders only if every answer is."""
     shape_of_side = (groups, min(shape.images, shape.captions))
     text, image = np.ones(shape_of_side, dtype=bool), np.ones(shape_of_side, dtype=bool)
