@@ -20,11 +20,11 @@ ARGUMENTS = "model-arguments.md"
 # Command -> the page that explains it; command-line.md has the others.
 GUIDES = {
     **dict.fromkeys(("finetune", "analyze"), "finetune.md"),
-    **dict.fromkeys(("compare", "power"), "compare.md"),
     **dict.fromkeys(("leaderboard", "submit"), "leaderboard.md"),
     **{"run": "running.md", "sweep": "sweep.md", "report": "report.md"},
     **{"export": "exports.md", "reproduce": "reproduce.md", "cache": "cache.md", "new": "add-a-task.md"},
     "score": "stored-scores.md",
+    "compare": "compare.md",
 }
 _CELLS = re.compile(r"^\|[^|]*\|", flags=re.MULTILINE)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attribute_docs import attributes_of
 from page_parts import table
 from pydantic import BaseModel
 
-from ttmbench._util.attribute_docs import attributes_of
 from ttmbench.data.paths import Origin
 from ttmbench.data.task_file import ClassSpec, GroupSpec, TaskSpec
 from ttmbench.data.video import Video

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 
 import pytest
 import torch
 from PIL import Image
-from support import processes
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.cli.complete import parser_for
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
 from ttmbench.cli.parser import COMMANDS, build_parser, normalise
 from ttmbench.config import make_run_config
@@ -155,43 +152,6 @@ def test_every_command_has_examples_that_it_takes(name):
     for example in EXAMPLES[name]:
         words = normalise(shlex.split(example)[1:])
         assert words[0] == name and build_parser(name).parse_args(words).execute
-
-
-def completions(tmp_path, line: str) -> list[str]:
-    """What a shell is offered after a line."""
-    pytest.importorskip("argcomplete")
-    answer = tmp_path / "answer"
-    settings = {
-        **os.environ,
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
-        "COMP_TYPE": "9",
-    }
-    processes.run(["-m", "ttmbench"], env=settings, check=True, timeout=120)
-    return [word.strip() for word in answer.read_text(encoding="utf-8").split("\n")]
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("ttmbench le", ["leaderboard"]),
-        ("ttmbench --simple", ["--simple_match"]),
-        ("ttmbench --model tiny-clip --tasks shapes_color,shapes_sp", ["shapes_color,shapes_spatial"]),
-        ("ttmbench run --model tiny-clip-", ["tiny-clip-seed1"]),
-        ("ttmbench show winoground_", ["winoground_global"]),
-        ("ttmbench ls sched", ["schedules"]),
-    ],
-)
-def test_the_shell_completes_commands_options_and_names(tmp_path, line, offered):
-    assert completions(tmp_path, line) == offered
-
-
-def test_names_are_completed_without_argcomplete_at_hand():
-    actions = {action.dest: action for action in parser_for("--model")._actions}
-    assert "tiny-clip" in actions["model"].completer("tiny-") and "sugarcrepe" in actions["tasks"].completer("sugar")
 
 
 # ---- options of which the last alone would count, and objects that are not adapters

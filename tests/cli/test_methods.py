@@ -7,7 +7,6 @@ import json
 import pytest
 
 from ttmbench.cli import main
-from ttmbench.cli.complete import parser_for
 from ttmbench.cli.method_page import print_page
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
@@ -68,10 +67,3 @@ def test_a_method_whose_function_is_missing_is_one_line():
 def test_an_unknown_name_may_be_a_methods(capsys):
     assert main(["show", "sinkhron"]) == 2
     assert "unknown task, model, method or metric 'sinkhron'; did you mean 'sinkhorn'" in capsys.readouterr().err
-
-
-def test_names_of_methods_are_completed():
-    parser = parser_for("show")
-    commands = next(action for action in parser._actions if action.dest == "==SUPPRESS==" or action.choices)
-    (name,) = (action for action in commands.choices["show"]._actions if action.dest == "name")
-    assert "sinkhorn" in name.completer("sink") and "tiny-clip" in name.completer("tiny")

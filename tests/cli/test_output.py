@@ -48,7 +48,7 @@ class TestStreams:
             console().print("y" * 10_000)
             put("z" * 10_000)
 
-    @pytest.mark.parametrize("words", [["ls", "metrics"], ["ls", "tasks"], ["--help"], ["schema", "results"]])
+    @pytest.mark.parametrize("words", [["ls", "metrics"], ["ls", "tasks"], ["--help"], ["show", "group_match"]])
     def test_a_full_disk_is_told_in_one_line(self, full, words, monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main(words) == 1

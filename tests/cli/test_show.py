@@ -65,7 +65,7 @@ def test_every_page_fits_a_terminal(kind, registry, tasks, capsys):
         (
             "winoground",
             [
-                "size       400 groups of 2x2 (images x captions)",
+                "size       400 groups of 2x2",
                 "commit b400e1735490",
                 "text_score, image_score (chance 25.00); group_score (chance 16.67);",
                 "published  8.00-9.00  chance 16.67  group_score  clip-b32",

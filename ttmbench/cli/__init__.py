@@ -1,4 +1,3 @@
-# PYTHON_ARGCOMPLETE_OK
 """The command line. Parsing needs the standard library only; each command imports what it needs when it runs."""
 
 from __future__ import annotations
@@ -56,10 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "(?!ttmbench_)", FutureWarning, append=True)
     gc.set_threshold(50_000, 100)  # by default it looks through what imports make again and again
     _keep_freed_memory()
-    if "_ARGCOMPLETE" in os.environ:
-        from ttmbench.cli.complete import complete
-
-        complete()
     streams_at_hand()
     with each_note_once():
         code = _execute(list(sys.argv[1:] if arguments is None else arguments))

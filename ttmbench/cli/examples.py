@@ -50,11 +50,9 @@ EXAMPLES = {
         "ttmbench download --model siglip-b16 --tasks winoground --data_dir data",
     ),
     "prepare": ("ttmbench prepare ccneg --data_dir data",),
-    "power": ("ttmbench power winoground", "ttmbench power winoground --rate 0.6 --difference 0.02,0.05"),
     "cache": ("ttmbench cache ls", "ttmbench cache prune --older_than 30 --dry_run"),
     "doctor": ("ttmbench doctor", "ttmbench doctor winoground siglip-b16"),
     "new": ("ttmbench new task my_colors", "ttmbench new method my_method"),
-    "schema": ("ttmbench schema results", "ttmbench schema task"),
 }
 
 NOT_TAKEN = {

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping
 
 from ttmbench._util.console import console, echo, printable
+from ttmbench.stats import smallest_difference
 from ttmbench.types import ModelCard, Record
 
 MORE = "--long: every detail"
@@ -96,7 +97,7 @@ def print_task(task: Record) -> None:
     gated = "gated; " if task["gated"] else ""
     facts = {
         "paper": task["reference"],
-        "size": _size(task) + " (images x captions)" * (task["kind"] == "groups"),
+        "size": _size(task) + _detectable(task["group"]["n_groups"]) * (task["kind"] == "groups"),
         "data": " ".join(map(str, filter(None, data))) + (f", commit {commit[:12]}" if commit else ""),
         "licence": gated + (task["license"] or "not stated"),
         "metrics": "; ".join(_with_chance(", ".join(names), chance) for chance, names in by_chance.items()),
@@ -211,6 +212,14 @@ def print_metric(metric: Record) -> None:
         "tasks": f"{len(tasks)}{', such as' if len(tasks) > 4 else ':'} {', '.join(tasks[:4])}" if tasks else "none",
     }
     print_short(f"{metric['metric']}: {metric['summary']}", facts, {}, more="`ttmbench ls tasks`: all tasks")
+
+
+def _detectable(groups: int | None) -> str:
+    """The smallest difference between two models that can be significant."""
+    if groups is None:
+        return ""
+    smallest = smallest_difference(groups)
+    return f"; smallest significant difference: {'none' if smallest is None else f'{100 * smallest:.2f} points'}"
 
 
 def _files(source: Record) -> str:

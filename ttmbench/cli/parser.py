@@ -39,7 +39,6 @@ COMMAND_GROUPS = {
     },
     "results": {
         "compare": "Compare runs group by group, with paired tests",
-        "power": "Estimate the smallest difference that a task can detect",
         "reproduce": "Compare a paper's table with your own runs",
         "report": "Write an HTML page with results, TTM curves and groups",
         "leaderboard": "Write tables or a website from many runs",
@@ -48,7 +47,6 @@ COMMAND_GROUPS = {
     },
     "extend": {
         "new": "Create a task, model adapter, method or plugin from a template",
-        "schema": "Print the JSON Schema for results or task files",
     },
 }
 """Heading of `ttmbench --help` -> its commands; a command is a module here with `add_options` and a function."""

@@ -17,7 +17,7 @@ from ttmbench._util.option_values import nested
 from ttmbench._util.third_party_errors import describe, first_error
 from ttmbench.config import TTMConfig
 from ttmbench.data.cells import Condition, PathPart, Pick, Picks, Where
-from ttmbench.data.paths import HUB_KINDS, Origin, TagFile, local_path
+from ttmbench.data.paths import HUB_KINDS, TagFile, local_path
 from ttmbench.data.video import Video
 from ttmbench.errors import UsageError
 from ttmbench.matching import MAX_INJECTIONS
@@ -377,11 +377,3 @@ def describe_error(error: ValidationError) -> str:
         case ("group", "pick", _, _):
             return describe(error, Pick)
     return describe(error)
-
-
-def task_schema() -> dict[str, object]:
-    """The JSON Schema of task files, with the descriptions of keys from the docstrings."""
-    from ttmbench._util.attribute_docs import describe_properties
-
-    schema = describe_properties(TaskSpec, (ClassSpec, GroupSpec, TagMean, Condition, Pick, PathPart, TagFile, Origin))
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

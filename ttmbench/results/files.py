@@ -135,8 +135,8 @@ def probe(files: RunFiles, output_path: str) -> None:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of results files or leaderboards; UsageError for another name."""
-    if name not in ("results", "leaderboard"):
+    """The JSON Schema of results files, task files or leaderboards; UsageError for another name."""
+    if name not in ("results", "task", "leaderboard"):
         raise UsageError(f"unknown schema '{name}'; known: results, task, leaderboard")
     from importlib.resources import files
 
