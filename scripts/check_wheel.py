@@ -62,7 +62,7 @@ def check_sdist(archive: Path, wheel: Path, folder: Path) -> None:
         files.extractall(folder, filter="data")
     (unpacked,) = folder.iterdir()
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    if lacking := [name for name in tracked.split("\0") if name and not (unpacked / name).is_file()]:
+    if lacking := [name for name in tracked.split("\0") if name and not (unpacked / name).exists()]:
         sys.exit(f"the sdist lacks {', '.join(lacking)}")
     installed = folder / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", installed]

@@ -118,8 +118,6 @@ def copy(tmp_path) -> Path:
     """The package as an installed one lies: tasks and adapters inside."""
     unwanted = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "ttmbench", tmp_path / "ttmbench", ignore=unwanted)
-    for folder in ("tasks", "model_adapters"):
-        shutil.copytree(ROOT / folder, tmp_path / "ttmbench" / folder, ignore=unwanted)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "squares.yaml").write_text(TASK, encoding="utf-8")
     return tmp_path

@@ -41,7 +41,7 @@ def test_adapters_know_models_and_never_tasks():
 
 
 def test_the_house_stays_small():
-    top = [path for path in (ROOT / "ttmbench").iterdir() if path.name != "__pycache__"]
+    top = [path for path in (ROOT / "ttmbench").iterdir() if path.name != "__pycache__" and not path.is_symlink()]
     assert len([path for path in top if path.is_dir()]) <= 14
     assert len([path for path in top if path.suffix == ".py"]) <= 16
     for folder in ("ttmbench", "model_adapters"):

@@ -32,7 +32,7 @@ METHODS = {
 }
 """Methods that compute numbers; replacing one of them in an object makes the source of its class meaningless."""
 OWN = "ttmbench"
-_OWN_PARTS = (OWN, f"{OWN}.tasks", f"{OWN}.model_adapters")  # in an editable install these lie side by side
+_OWN_PARTS = (OWN, f"{OWN}.tasks", f"{OWN}.model_adapters")  # in a checkout links, which no search follows
 _VERSIONED = {"PIL", "datasets", "numpy", "open_clip", "scipy", "torch", "transformers"}  # in `PACKAGES`
 
 _ABOUT, _SEAL = "ttmbench", "sha256"

@@ -55,7 +55,7 @@ PARTS: tuple[MethodPart, ...] = (  # of TTM, by kind and name; the first of each
 
 @hookimpl
 def ttmbench_register_adapters() -> Iterable[AdapterSpec]:
-    """The names in `ttmbench.model_adapters.catalog`."""
+    """The models in `ttmbench.model_adapters.catalog`."""
     from ttmbench.model_adapters import catalog
 
     return catalog.adapters()
