@@ -1,4 +1,4 @@
-"""Mutation tests of the code that decides numbers: `make mutants`.
+"""Mutation tests of the code that decides numbers.
 
 Draws changes of single places (`mutation_operators.py` says which) in the files of `AREAS`, applies each to a copy of
 the checkout and runs the tests of that file there. A mutant is caught if a test fails, or if the tests exceed their

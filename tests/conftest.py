@@ -69,7 +69,7 @@ def pytest_sessionfinish():
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
-    """Small models are as fast on one thread, and a busy machine does not slow them down; `make cpus` sets two."""
+    """Small models are as fast on one thread, and a busy machine does not slow them down."""
     import torch
 
     torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))

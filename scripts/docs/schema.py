@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of results documents and of task files: ``make schema``."""
+"""Writes the JSON Schemas of results documents and of task files."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def mutations(document: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[
 def test_the_shipped_schemas_are_those_of_the_models():
     script = load_script("docs/schema")
     for name, text in script.texts().items():
-        assert (script.FOLDER / name).read_text(encoding="utf-8") == text, "run `make schema`"
+        assert (script.FOLDER / name).read_text(encoding="utf-8") == text, "run scripts/docs/schema.py"
         jsonschema.Draft202012Validator.check_schema(json.loads(text))
     assert schema("results") == json_schema()
 

@@ -1,7 +1,7 @@
 """The results document, typed: what a run writes is checked by it, what is read is, and its JSON Schema is made of it.
 
 A key of results is a field of `ResultsDocument`; one that holds an entry a task has the type `ByTask`. After a change
-``make schema`` rewrites ``schemas/results-1.0.json``.
+``python scripts/docs/schema.py`` rewrites ``schemas/results-1.0.json``.
 """
 
 from __future__ import annotations
