@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,36 +32,6 @@ def test_both_versions_give_the_same_numbers(tmp_path, images):
     assert same["selected_equal"] and same["pseudo_labels_equal"] and same["group_match_equal"]
     assert same["threshold_difference"] < 1e-4 and same["loss_difference"] < 1e-4
     assert set(report["seconds"]["package"]) == {"prepare", "score", "train", "total"}
-
-
-@pytest.mark.slow
-def test_whole_processes_are_timed_against_each_other(tmp_path):
-    both = ("--processes", "--dtype", "fp32", "bf16", "--repeats", "1", "--threads", "1", "--batch", "3")
-    timed = run("ttm.py", tmp_path / "x.json", *both)["processes"]
-    assert set(timed) == {"straightforward", "fp32", "bf16"}
-    assert timed["straightforward"]["ratio"] == 1
-    assert all(one["seconds"] > 0 and one["megabytes"] > 50 for one in timed.values())
-
-
-def test_the_commands_of_both_versions_run(tmp_path, monkeypatch):
-    """Forked, where the benchmark starts them cold."""
-    import material
-    import processes as whole
-    from straightforward import Settings
-
-    def forked(command, threads):
-        done = processes.run(command[1:], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return {"seconds": float(len(command)), "processor_seconds": 2.0, "megabytes": 1.0}
-
-    monkeypatch.setattr(whole, "_timed", forked)
-    material.make_clip(tmp_path / "model", 64, 1, 200)
-    (tmp_path / "images").mkdir()
-    task = material.make_task(tmp_path / "images", 4, "png")
-    options = argparse.Namespace(dtype=["fp32", "bf16"], repeats=1, threads=1)
-    found = whole.compare_processes(tmp_path / "model", task, Settings(1, 1, 3, 1e-4, 0), options)["processes"]
-    assert set(found) == {"straightforward", "fp32", "bf16"} and found["straightforward"]["ratio"] == 1
-    assert found["fp32"]["ratio"] == found["straightforward"]["seconds"] / found["fp32"]["seconds"] < 1
 
 
 ON_THE_STAND_IN = """
@@ -133,61 +102,7 @@ def test_forms_of_a_step_are_timed(tmp_path, monkeypatch):
     assert set(timed) == {"step", "graph", "two graphs"} and Graph.replayed == 3 + 2 * 3
 
 
-def check_counts(counts: dict[str, dict[str, int]], batch: int) -> None:
-    """Images of the plain version are float32 and sent in every step, the package's are there."""
-    plain, fp32, bf16 = (counts[name] for name in ("straightforward, fp32", "package, fp32", "package, bf16"))
-    assert plain["bytes sent"] > 2 * batch * 3 * 224 * 224 * 4 > 500 * fp32["bytes sent"]
-    assert fp32["waits"] == bf16["waits"] == 0 < plain["waits"]
-    assert 0 < fp32["launches"] < plain["launches"] and fp32["launches"] < bf16["launches"]
-    assert fp32["casts of weights"] == plain["casts of weights"] == 0 < bf16["casts of weights"]
-
-
-def test_a_step_is_counted_without_weights():
-    import launches
-    from material import clip_config
-
-    config = clip_config(64, 1)
-    counts = {f"package, {dtype}": launches.package_step(config, dtype, 2) for dtype in ("fp32", "bf16")}
-    check_counts({"straightforward, fp32": launches.straightforward_step(config, 2), **counts}, 2)
-
-
-@pytest.mark.slow
-def test_the_steps_of_real_shapes_are_counted(tmp_path):
-    report = run("launches.py", tmp_path / "x.json", small=("--layers", "1", "--batch", "2"))
-    assert len(report) == 2
-    for counts in report.values():
-        check_counts(counts, 2)
-
-
 def test_the_store_changes_no_score(tmp_path):
-    report = run("score_cache.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "4", "--layers", "1"))
+    report = run("score.py", tmp_path / "x.json", "--threads", "1", small=("--groups", "4", "--layers", "1"))
     assert report["same_scores"] and set(report["ratios"].values()) and min(report["ratios"].values()) > 0
     assert set(report["seconds"]) == {"warming up", "off", "first", "again", "other weights"}
-
-
-def test_cost_against_size_is_fitted(tmp_path, monkeypatch):
-    """Forked, where the benchmark starts a cold process for each size; and one such process."""
-    import scale
-
-    def measure(*options):
-        words = ["scale.py", "--output", str(tmp_path / "x.json"), *options]
-        monkeypatch.setattr(sys, "argv", words)
-        scale.main()
-        return json.loads((tmp_path / "x.json").read_text())
-
-    def fork(name, folder, size):
-        words = [scale.__file__, "--child", name, "--folder", folder, "--sizes", size]
-        done = processes.run(words, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return json.loads(done.stdout.splitlines()[-1])
-
-    cold = scale._child("assignment", tmp_path, 2)
-    monkeypatch.setattr(scale, "_child", fork)
-    monkeypatch.setattr(scale, "GROUPS", 4)
-    report = measure("--sizes", "2,4")
-    assert set(report) == {"groups", "assignment", "documents"} and set(cold) == set(report["assignment"]["exponents"])
-    for kind in report.values():
-        assert [set(row) for row in kind["rows"]] == [set(kind["exponents"])] * 2
-        assert all(row[key] > 0 for row in kind["rows"] for key in row if key.endswith("seconds"))
-    assert set(report["documents"]["exponents"]) >= {"leaderboard seconds", "report seconds", "compare GB"}
-    assert measure("--only", "assignment", "--sizes", "2")["assignment"]["exponents"] == {}  # no line through one point

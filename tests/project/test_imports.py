@@ -1,4 +1,4 @@
-"""What `make lint` does not hold of the structure: adapters, dangerous readers, and the size of rooms and files."""
+"""What `make lint` does not hold of the structure: adapters, dangerous readers and circles."""
 
 from __future__ import annotations
 
@@ -38,26 +38,6 @@ def test_adapters_know_models_and_never_tasks():
     for path in (ROOT / "model_adapters").rglob("*.py"):
         own = {name for name in imports(path) if name.split(".")[0] == "ttmbench"}
         assert all(name.startswith(allowed) for name in own), path.name
-
-
-def test_the_house_stays_small():
-    top = [path for path in (ROOT / "ttmbench").iterdir() if path.name != "__pycache__" and not path.is_symlink()]
-    assert len([path for path in top if path.is_dir()]) <= 14
-    assert len([path for path in top if path.suffix == ".py"]) <= 16
-    for folder in ("ttmbench", "model_adapters"):
-        for path in (ROOT / folder).rglob("*.py"):
-            assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path
-            assert ast.get_docstring(parsed(path)), path
-
-
-def test_a_class_has_a_name_of_its_own():
-    """One meaning a word; private ones are their file's own matter."""
-    found: dict[str, Path] = {}
-    for folder in ("ttmbench", "model_adapters"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in parsed(path).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    assert found.setdefault(node.name, path) == path, (node.name, path, found[node.name])
 
 
 def test_nothing_reads_a_pickle_or_unsafe_yaml():

@@ -1,4 +1,4 @@
-"""Workflows, templates, the container, hooks before commits and the release: what they name exists, and they agree."""
+"""What is installed, the container and the release: what they name exists, and they agree."""
 
 from __future__ import annotations
 
@@ -20,91 +20,7 @@ from support.checkout import ROOT, load_script
 from ttmbench import hookspecs
 from ttmbench.plugins.manager import load_plugins
 
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-TEMPLATES = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = PROJECT["optional-dependencies"]
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
-
-
-def read(path: Path):
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def jobs():
-    return [(path, name, job) for path in WORKFLOWS for name, job in read(path)["jobs"].items()]
-
-
-# Workflows
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_runs_when_something_happens_and_may_do_nothing_by_itself(path):
-    workflow = read(path)
-    assert workflow[True], "YAML 1.1 reads the key `on` so"
-    assert workflow["permissions"] == {"contents": "read"}
-    for name, job in workflow["jobs"].items():
-        assert job["runs-on"] and job["timeout-minutes"] <= (60 if path.name != "weekly.yml" else 300), name
-
-
-def test_every_line_that_a_workflow_runs_is_one_that_exists():
-    lines = [(path.name, step["run"]) for path, _, job in jobs() for step in job["steps"] if "run" in step]
-    assert len(lines) > 10
-    for name, line in lines:
-        words = shlex.split(line)
-        if words[0] == "make":
-            assert set(words[1:]) <= TARGETS, (name, line)
-        elif words[0] == "python":
-            assert (ROOT / words[1]).is_file(), (name, line)
-        elif words[0] == "pip":
-            (extras,) = re.findall(r"^\.\[([a-z,]+)\]$", words[-1])
-            assert words[1:3] == ["install", "-e"] and set(extras.split(",")) <= set(EXTRAS), (name, line)
-        else:
-            assert words[:3] == ["gh", "release", "create"] or words[:2] == ["ttmbench", "validate"], (name, line)
-
-
-def test_actions_are_named_by_a_version():
-    used = [step["uses"] for _, _, job in jobs() for step in job["steps"] if "uses" in step]
-    assert len(used) > 8
-    for action in used:
-        assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+|[0-9a-f]{40})", action), action
-
-
-def test_more_than_reading_is_allowed_where_it_is_needed_alone():
-    allowed = {(path.name, name): set(job.get("permissions", ())) for path, name, job in jobs()}
-    assert {place: needs for place, needs in allowed.items() if needs} == {
-        ("docs.yml", "publish"): {"pages", "id-token"},
-        ("release.yml", "publish"): {"attestations", "contents", "id-token"},
-        ("release.yml", "notes"): {"contents"},
-    }
-    text = "".join(path.read_text(encoding="utf-8") for path in WORKFLOWS)
-    assert "secrets." not in text and "pull_request_target" not in text
-
-
-def test_versions_of_python_are_those_of_the_classifiers():
-    stated = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", one)]
-    tests = read(ROOT / ".github" / "workflows" / "check.yml")["jobs"]["test"]["strategy"]["matrix"]
-    assert tests["python"] == stated and PROJECT["requires-python"] == f">={stated[0]}"
-    assert tests["libraries"] == ["newest", "oldest"]
-    single = {
-        step["with"]["python-version"]
-        for *_, job in jobs()
-        for step in job["steps"]
-        if "python-version" in step.get("with", ())
-    }
-    assert {version for version in single if "matrix" not in version} <= set(stated)
-
-
-def test_a_release_is_checked_before_it_is_built_and_attested_before_it_is_published():
-    release = read(ROOT / ".github" / "workflows" / "release.yml")
-    assert release[True] == {"push": {"tags": ["v*"]}}
-    lines = [step.get("run", "") for step in release["jobs"]["build"]["steps"]]
-    order = ["scripts/check_release.py", "scripts/check_wheel.py --full --outdir dist"]
-    places = [next(at for at, line in enumerate(lines) if what in line) for what in order]
-    assert places == sorted(places) and not any("-m build" in line for line in lines), "what is checked is published"
-    uses = [step.get("uses", "").partition("@")[0] for step in release["jobs"]["publish"]["steps"]]
-    assert uses[1:] == ["actions/attest-build-provenance", "pypa/gh-action-pypi-publish"]
-    assert release["jobs"]["publish"]["needs"] == "build" and release["jobs"]["publish"]["environment"]
 
 
 # What is installed
@@ -129,28 +45,6 @@ def test_the_package_is_found_beside_a_folder_of_its_name(tmp_path):
     how = {"cwd": tmp_path, "capture_output": True, "text": True, "check": True, "cold": True}
     assert processes.run(["-m", "ttmbench", "ls", "metrics"], **how).stdout
     assert processes.run(["-c", "import ttmbench; ttmbench.simple_evaluate"], **how).stderr == ""
-
-
-# Templates
-
-
-def test_what_templates_name_exists():
-    assert {path.stem for path in TEMPLATES} == {"config", "bug", "wrong_number", "new_task", "new_model"}
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / ".github").rglob("*") if path.is_file())
-    for page in re.findall(r"docs/[\w-]+\.md", text):
-        assert (ROOT / page).is_file(), page
-    assert "make check" in text and "check" in TARGETS and "SCORING_VERSION" in text
-
-
-# What CONTRIBUTING names
-
-
-def test_every_target_that_contributing_names_is_one_and_every_target_is_named():
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`make (\w+)`", text))
-    assert named == TARGETS
-    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert set(phony[1].split()) == TARGETS
 
 
 # The container
@@ -237,7 +131,7 @@ def test_a_release_needs_the_address_of_its_repository(release, checkout):
     for name, text in places.texts(checkout, moved).items():
         (checkout / name).write_text(text, encoding="utf-8")
     assert places.addresses(checkout) == moved and release.problems(checkout, f"v{RELEASED}") == []
-    cited = read(checkout / "CITATION.cff")
+    cited = yaml.safe_load((checkout / "CITATION.cff").read_text(encoding="utf-8"))
     assert (cited["repository-code"], cited["url"]) == (REPOSITORY, moved["Documentation"])
     (checkout / "README.md").write_text("# ttmbench\n\n<!-- badges -->\n", encoding="utf-8")
     assert "README.md does not have the addresses" in release.problems(checkout, f"v{RELEASED}")[-1]

@@ -17,7 +17,6 @@ _ROOTED = (
     "SECURITY",
     "results/README",
     "benchmarks/README",
-    "tests/evidence/faults",
 )
 PAGES = sorted([*(ROOT / f"{name}.md" for name in _ROOTED), *(ROOT / "docs").rglob("*.md")])
 LESSONS = {page.name for page in (ROOT / "docs" / "lessons").glob("*.md")}  # a separate test runs them

@@ -7,7 +7,6 @@ What is permuted is put back in order first. Then runs of TTM: what each iterati
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -368,6 +367,7 @@ def make_benches(folder: Path, count: int) -> dict[str, Bench]:
     sys.path += SHARED
     try:
         from material import make_clip
+
         from support import tiny_models
     finally:
         del sys.path[-len(SHARED) :]
@@ -431,30 +431,3 @@ def measure(name: str, bench: Bench, change: str) -> Row:
             found += [(layout, quiet[seed].against(one)) for run in runs for seed, one in run.items()]
     moved = max((difference for _, (difference, _) in found), default=None)
     return Row(name, change, moved, [f"{layout}: {what}" for layout, (_, names) in found for what in names])
-
-
-def main(options: argparse.Namespace) -> int:
-    rows = []
-    with tempfile.TemporaryDirectory() as name:
-        benches = make_benches(Path(name), options.groups)
-        print(f"| largest difference of a score | {' | '.join(benches)} |\n|---|{'---:|' * len(benches)}")
-        for change in (*CHANGES, *TTM_CHANGES):
-            made = [measure(model, bench, change) for model, bench in benches.items()]
-            print(f"| {change} | {' | '.join(map(_shown, made))} |", flush=True)
-            rows += made
-    if options.json:
-        content = {"groups": options.groups, "threads": torch.get_num_threads(), "rows": [vars(row) for row in rows]}
-        Path(options.json).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    faults = [row for row in rows if row.fault]
-    for row in faults:
-        print(f"fault: {row.model}, {row.change}: {row.moved}, {', '.join(row.differing)}", file=sys.stderr)
-    return int(bool(faults))
-
-
-def _shown(row: Row) -> str:
-    value = "" if row.moved is None else "0" if row.moved == 0 else f"{row.moved:.0e}"
-    return f"{value} and {len(row.differing)} decisions" if row.differing else value
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--groups", type=int, default=40, metavar="N", help="of each task (default 40)")

@@ -1,6 +1,6 @@
 """Times what the cache of scores and prepared images saves, and costs: one process, the same task each time.
 
-    python benchmarks/score_cache.py
+    python benchmarks/score.py
 
 Model (a random SigLIP of 224 pixels) and images (400 groups of 512 pixels, as JPEG) are made here. Results are ratios
 of two times of one run.
