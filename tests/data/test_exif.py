@@ -5,18 +5,26 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from support.task_data import changed, find, load, write
 
 import ttmbench
+from ttmbench._util.images import open_image
 from ttmbench.data.catalog import all_tasks
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import build_registry
 from ttmbench.report.thumbnails import thumbnail
 from ttmbench.scoring.fingerprint import open_upright
-from ttmbench.types import Group
+from ttmbench.types import Group, ImageRef
+
+XMP = (
+    b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+    b'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="%d"/></rdf:RDF></x:xmpmeta>'
+)
 
 
 def turned(path: Path | None = None) -> bytes:
@@ -48,6 +56,41 @@ def test_a_users_task_turns_photographs_upright_unless_told_otherwise(folder_tas
     assert ignored.size == (30, 20) and ignored.getpixel((2, 10))[0] > 200 > 50 > ignored.getpixel((27, 10))[0]
     with pytest.raises(UsageError, match="'exif': must be 'apply' or 'ignore'"):
         read_in_folder(folder, exif="follow")
+
+
+TIFFS = [{"compression": kind} for kind in (None, "tiff_lzw", "tiff_adobe_deflate", "jpeg")]
+STORED = [("JPEG", {"quality": 95}), ("PNG", {}), ("WEBP", {"lossless": True}), *(("TIFF", how) for how in TIFFS)]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(("kind", "options"), STORED)
+@pytest.mark.parametrize("place", ["exif", "xmp"])
+def test_every_format_is_read_as_stored_or_upright(kind, options, orientation, place):
+    def read(how, **more):
+        stream = io.BytesIO()
+        image.save(stream, kind, **options, **more)
+        ref = ImageRef("x", lambda: open_image(io.BytesIO(stream.getvalue())), exif=how)
+        return np.asarray(open_upright(ref, "g0"))
+
+    image = Image.effect_noise((24, 16), 90).convert("RGB")
+    plain, exif = read("ignore"), Image.Exif()
+    if place == "exif":
+        exif[274] = orientation
+        metadata = {"exif": exif}
+    elif kind == "TIFF":
+        metadata = {"tiffinfo": {700: XMP % orientation}}
+    elif kind == "PNG":
+        chunks = PngInfo()
+        chunks.add_itxt("XML:com.adobe.xmp", (XMP % orientation).decode())
+        metadata = {"pnginfo": chunks}
+    else:
+        metadata = {"xmp": XMP % orientation}
+    turns = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE"}
+    turns |= {6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90"}
+    stored = Image.fromarray(plain)
+    upright = stored.transpose(Image.Transpose[turns[orientation]]) if orientation in turns else stored
+    assert np.array_equal(read("ignore", **metadata), plain)
+    assert np.array_equal(read("apply", **metadata), np.asarray(upright))
 
 
 def test_kept_scores_are_those_of_the_reading(folder_task, tmp_path):

@@ -30,7 +30,7 @@ _START_OF_SCAN = b"\xff\xda"
 _BITS = "bits_of_samples"  # key of an opened image's info: bits in its file, where Pillow's mode has 8 or 16
 _FRAMES = "frames"  # key of an opened video's info: how many frames lie below one another
 _MOST_OF_12_BITS = 4095
-_BITS_PER_SAMPLE = 258  # tag of a TIFF
+_BITS_PER_SAMPLE, _ORIENTATION = 258, 274  # tags of a TIFF
 _THREAD = threading.local()
 KEPT = 4  # decoded images that an opener may cache, as many as a group has
 
@@ -56,6 +56,7 @@ def open_image(file: Path | io.BytesIO) -> Image:
                 image.seek(0)
                 animated = bool(getattr(image, "is_animated", False))
                 image.seek(0)
+                orientation = image.getexif().get(_ORIENTATION) if image.format == "TIFF" else None
                 image.load()
         except UnidentifiedImageError:
             raise BadImage(f"it is not an image of a known format ({', '.join(FORMATS)})") from None
@@ -64,7 +65,20 @@ def open_image(file: Path | io.BytesIO) -> Image:
     image.info[_BITS] = _bits_of_samples(image, content)
     if animated and image.format != "MPO":  # a photograph with its preview beside it
         image.info["animated"] = True
-    return image
+    return image if orientation is None else _turned_back(image, orientation)
+
+
+def _turned_back(image: Image, orientation: int) -> Image:
+    """A TIFF as it is stored: Pillow turns one upright when it loads it, and forgets the orientation."""
+    from PIL.Image import Transpose
+
+    own = (Transpose.FLIP_LEFT_RIGHT, Transpose.ROTATE_180, Transpose.FLIP_TOP_BOTTOM, Transpose.TRANSPOSE)
+    back = dict(enumerate((*own, Transpose.ROTATE_90, Transpose.TRANSVERSE, Transpose.ROTATE_270), 2))
+    if orientation not in back or _ORIENTATION in image.getexif():
+        return image
+    stored = image.transpose(back[orientation])
+    stored.getexif()[_ORIENTATION] = orientation
+    return stored
 
 
 def _content(file: Path | io.BytesIO) -> bytes:
