@@ -31,9 +31,9 @@ from ttmbench.model_adapters._shared.options import (
     DualEncoderFiles,
     takes,
 )
+from ttmbench.model_adapters._shared.placement import weights_digest
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
-    digest_of_weights,
     fetch_weights,
     find,
     load_config,
@@ -107,7 +107,7 @@ class TransformersModel(CaptionTokens[Mapping[str, torch.Tensor]]):
     """A dual encoder of transformers as an adapter."""
 
     def __init__(self, loaded: LoadedModel, asked: ContrastiveOptions | ContrastiveHalfOptions) -> None:
-        digest = digest_of_weights(loaded, asked)
+        digest = weights_digest(loaded.model)
         super().__init__(loaded.model, device=asked.device, dtype=asked.dtype, digest=digest)
         self.loaded, self.files, self.name = loaded, loaded.files, asked.pretrained
         self.tokenizer, self.image_processor = loaded.tokenizer, loaded.image_processor

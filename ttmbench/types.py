@@ -85,8 +85,7 @@ class ImageRef:
         read: function that returns its encoded bytes, if it has any; cheaper than ``open``.
         exif: whether its EXIF orientation is applied.
         variant: other reading options that change its pixels (a crop, a colour order); empty for none.
-        reader: digest of the code of the plugin that opens it, set by ttmbench; empty for built-in readers, None if the
-            code cannot be read (nothing is cached then).
+        of_plugin: whether a plugin opens it, set by ttmbench; its pixels identify it then, not its encoded bytes.
     """
 
     name: str
@@ -95,7 +94,12 @@ class ImageRef:
     read: Callable[[], bytes] | None = field(default=None, compare=False, repr=False)
     exif: Exif = field(default="apply", compare=False, repr=False)
     variant: str = field(default="", compare=False, repr=False)
-    reader: str | None = field(default="", compare=False, repr=False)
+    of_plugin: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def encoded(self) -> Callable[[], bytes] | None:
+        """``read``, if the encoded bytes and the reading options determine the pixels."""
+        return None if self.of_plugin else self.read
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ from ttmbench.model_adapters._shared.placement import (
     replace_forward,
     settle,
     untrainable,
+    weights_digest,
     weights_of,
 )
-from ttmbench.model_adapters._shared.pretrained import LoadedModel, digest_of_weights
+from ttmbench.model_adapters._shared.pretrained import LoadedModel
 from ttmbench.protocols import PreparedPairScorer
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class FrozenModel:
 
     def __init__(self, loaded: LoadedModel, asked: HubModel) -> None:
         self.dtype = TORCH_DTYPES[asked.dtype]
-        digest = digest_of_weights(loaded, asked)  # before the weights are on a device, from which they would come back
+        digest = weights_digest(loaded.model)  # before the weights are on a device, from which they would come back
         self.device = settle(loaded.model, torch.device(pick_device(asked.device)))
         self.model: PreTrainedModel = loaded.model.eval()
         self.loaded, self.name, self.files = loaded, asked.pretrained, loaded.files

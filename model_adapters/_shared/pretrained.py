@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ttmbench._util.console import one_line, warn
-from ttmbench._util.digests import json_digest, known_digest
+from ttmbench._util.digests import json_digest
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.options import DualEncoderFiles, HubFiles, LanguageOptions, takes
 from ttmbench.model_adapters._shared.peft_adapter import (
@@ -33,8 +33,6 @@ from ttmbench.model_adapters._shared.placement import (
     TORCH_DTYPES,
     pick_device,
     remember_inputs,
-    weights_digest,
-    weights_of,
 )
 from ttmbench.model_adapters._shared.repository import (
     Repository,
@@ -121,15 +119,6 @@ class LoadedModel:
             **quantization_of(self.model),
             **(applied_to(self.model).declared if hasattr(self.model, KEPT) else {}),
         }
-
-
-def digest_of_weights(loaded: LoadedModel, asked: HubFiles) -> str:
-    """Digest of a model's weights; of those that files alone make, also as an earlier start has found it."""
-    if loaded.files is None or hasattr(loaded.model, KEPT) or asked.peft is not None or asked.trust_remote_code:
-        return weights_digest(loaded.model)
-    files = [loaded.files.folder / name for name in loaded.files.weights]
-    how = [type(loaded.model).__name__, str(loaded.model.dtype), str(len(weights_of(loaded.model))), repr(asked)]
-    return known_digest(files, how, lambda: weights_digest(loaded.model))
 
 
 def find(asked: HubFiles) -> Pretrained:

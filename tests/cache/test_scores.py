@@ -19,18 +19,18 @@ from PIL import Image
 from support import processes
 from support.small_models import Counting, run
 
-from ttmbench.cache import entry as entryfile
-from ttmbench.cache.entry import DamagedError, Header, cache_folder, read_entry, write_entry
-from ttmbench.cache.maintenance import list_items, read_items
+import ttmbench
+from ttmbench._util.digests import SealError, load_sealed, save_sealed
+from ttmbench.cache import scores as module
+from ttmbench.cache.folder import cache_folder
 from ttmbench.model_adapters import hf
 from ttmbench.results.files import schema
 
 
 class CountingClip:
-    """Beside a class of models: counts the rows that it prepares and encodes; may be interrupted after some of them."""
+    """Beside a class of models: counts the rows that it prepares and encodes."""
 
     rows: dict[str, int]
-    stop: tuple[str, int] | None = None  # which rows, and how many of them are encoded first
 
     @classmethod
     def of(cls, model):
@@ -44,24 +44,17 @@ class CountingClip:
         return super().prepare_images(images)
 
     def encode_images(self, prepared):
-        self._count("images", len(prepared["pixel_values"]))
+        self.rows["images"] += len(prepared["pixel_values"])
         return super().encode_images(prepared)
 
     def encode_captions(self, prepared):
-        self._count("captions", len(prepared["input_ids"]))
+        self.rows["captions"] += len(prepared["input_ids"])
         return super().encode_captions(prepared)
 
-    def _count(self, kind, rows):
-        if self.stop is not None and self.stop[0] == kind and self.rows[kind] >= self.stop[1]:
-            raise KeyboardInterrupt
-        self.rows[kind] += rows
 
-
-def clip(folder, **more):
+def clip(folder):
     """A CountingClip of a checkpoint."""
-    model = CountingClip.of(hf.load(pretrained=str(folder), device="cpu"))
-    model.__dict__.update(more)
-    return model
+    return CountingClip.of(hf.load(pretrained=str(folder), device="cpu"))
 
 
 class StoppingScorer(Counting):
@@ -80,7 +73,11 @@ def raw(result, task="shapes_color"):
 
 
 def entries(store: Path) -> list[Path]:
-    return sorted((store / "scores").glob("*/*.safetensors"))
+    return sorted((store / "scores").glob("*/*/scores.safetensors"))
+
+
+def blocks_of(store: Path) -> list[Path]:
+    return sorted((store / "scores").glob("*/*/block-*.safetensors"))
 
 
 # --- hits and misses -----------------------------------------------------------------------------------------
@@ -96,7 +93,7 @@ def test_a_second_run_scores_nothing_and_says_so(tmp_path, capsys):
     )
     assert np.array_equal(raw(first), raw(second)) and first["task_hashes"].items() <= second["task_hashes"].items()
     said = second["datasets"]["shapes_color"]["from_store"]
-    assert said["key"][:32] in {path.parent.name for path in entries(store)} and said["date"][:2] == "20"
+    assert said["key"][:32] in {path.parents[1].name for path in entries(store)} and said["date"][:2] == "20"
     assert "from_store" not in second["datasets"]["shapes_place"]
     place = model.calls - calls
     third = run(model, "shapes_color,shapes_place", use_cache=str(store), bootstrap_iters=10, seed=5)
@@ -142,30 +139,58 @@ def test_off_and_the_variable_say_where(tmp_path, monkeypatch):
 
 def test_changed_data_and_other_pairs_are_scored_again(tmp_path, folder_task):
     store, folder = tmp_path / "store", folder_task()
-    task = str(folder / "mine.yaml")
+    task = folder / "mine.yaml"
+    text, rows = task.read_text(), (folder / "groups.jsonl").read_text()
 
-    def calls(name: str, **settings) -> int:
+    def calls(**settings) -> int:
         adapter = Counting(tmp_path / "log")
         before = adapter.calls
-        result = run(adapter, task, use_cache=str(store), **{"limit": None, **settings})
-        assert ("from_store" in result["datasets"]["mine"]) == (adapter.calls == before), name
+        result = run(adapter, str(task), use_cache=str(store), **{"limit": None, **settings})
+        assert ("from_store" in result["datasets"]["mine"]) == (adapter.calls == before)
         return adapter.calls - before
 
-    assert calls("first") == 24 and calls("the same") == 0 and calls("another batch size", batch_size=5) == 0
-    assert calls("fewer groups", limit=3) == 12 and calls("fewer groups", limit=3) == 0
-    text = (folder / "mine.yaml").read_text()
-    (folder / "mine.yaml").write_text(text.replace("- group_match", "- global_assignment_accuracy"))
-    assert calls("all pairs") > 24
-    (folder / "mine.yaml").write_text(text)
-    rows = (folder / "groups.jsonl").read_text()
+    assert calls() == 24 and calls() == 0 and calls(batch_size=5) == 0
+    assert calls(limit=3) == 12 and calls(limit=3) == 0
+    assert calls(task_args={"exif": "ignore"}) == 24 and calls() == 0
+    task.write_text(text.replace("- group_match", "- global_assignment_accuracy"))
+    assert calls() > 24
+    task.write_text(text)
     (folder / "groups.jsonl").write_text(rows.replace("a red circle 0", "a red square 0"))
-    assert calls("caption") == 24
+    assert calls() == 24
+    (folder / "groups.jsonl").write_text("".join(reversed(rows.splitlines(keepends=True))))
+    assert calls() == 24
     (folder / "groups.jsonl").write_text(rows)
     image = folder / "images" / "0_0.png"
-    pixels = np.asarray(Image.open(image)).copy()
-    pixels[3, 4, 1] ^= 1
-    Image.fromarray(pixels).save(image)
-    assert calls("one bit of one pixel") == 24 and calls("one bit of one pixel") == 0
+    with Image.open(image) as opened:
+        opened.copy().save(image, compress_level=1)
+    assert calls() == 24 and calls() == 0
+
+
+def test_in_memory_images_count_by_their_pixels(tmp_path):
+    pixels = np.zeros((2, 2, 8, 8, 3), np.uint8)
+    captions = [["a", "b"], ["c", "d"]]
+
+    def calls(images) -> int:
+        model = Counting(tmp_path / "log")
+        before = model.calls
+        task = ttmbench.Task.from_groups(images=images, captions=captions, name="mine")
+        run(model, task, use_cache=str(tmp_path / "store"))
+        return model.calls - before
+
+    for index in range(4):
+        pixels[index // 2, index % 2] += 10 * index
+    assert calls(list(pixels)) == 8
+    assert calls([[Image.fromarray(image) for image in row] for row in pixels]) == 0
+    pixels[0, 0, 3, 4, 1] ^= 1
+    assert calls(list(pixels)) == 8 and calls(list(pixels)) == 0
+
+
+def test_a_hit_opens_no_image_file(tmp_path, folder_task, monkeypatch):
+    store, task = str(tmp_path / "store"), f"{folder_task()}/mine.yaml"
+    first = run(Counting(tmp_path / "log"), task, use_cache=store)
+    monkeypatch.setattr("ttmbench.scoring.fingerprint.open_upright", None)
+    again = run(Counting(tmp_path / "log"), task, use_cache=store)
+    assert "from_store" in again["datasets"]["mine"] and first["task_hashes"] == again["task_hashes"]
 
 
 def test_weights_are_looked_at_not_their_path(tmp_path, tiny_hf_clip):
@@ -241,45 +266,23 @@ def test_debiased_scores_are_kept_with_their_parts(tmp_path, tiny_vlm):
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def header_of(path: Path) -> Header:
-    return read_entry(path, lambda about, arrays: about)
-
-
 def arrays_of(path: Path) -> dict[str, np.ndarray]:
-    return read_entry(path, lambda about, arrays: arrays)
+    return {name: tensor.numpy() for name, tensor in load_sealed(path)[0].items()}
 
 
 def test_no_damage_to_a_file_goes_unnoticed(tmp_path):
     file = tmp_path / "x.safetensors"
-    about, arrays = {"kind": "scores", "n": 1}, {"groups": np.arange(8, dtype=np.float32).reshape(2, 2, 2)}
-    write_entry(file, about, arrays)
+    about, tensors = {"kind": "scores", "n": 1}, {"groups": torch.arange(8, dtype=torch.float32).reshape(2, 2, 2)}
+    save_sealed(file, tensors, about)
     whole = file.read_bytes()
-    assert header_of(file) == about and np.array_equal(arrays_of(file)["groups"], arrays["groups"])
-    for position in range(len(whole)):
-        for bit in (0, 3, 5, 7):
-            damaged = bytearray(whole)
-            damaged[position] ^= 1 << bit
-            file.write_bytes(damaged)
-            with pytest.raises(DamagedError):
-                arrays_of(file)
-    for length in range(len(whole)):
-        file.write_bytes(whole[:length])
-        with pytest.raises(DamagedError):
-            arrays_of(file)
-    for more in (b"\0", whole):
-        file.write_bytes(whole + more)
-        with pytest.raises(DamagedError):
-            arrays_of(file)
-    assert list(tmp_path.iterdir()) == [file], "nothing is left aside"
-
-
-def test_others_may_read_a_shared_store(tmp_path):
-    before = os.umask(0o022)
-    try:
-        write_entry(tmp_path / "x.safetensors", {}, {"a": np.zeros(1, dtype=np.float32)})
-    finally:
-        os.umask(before)
-    assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644
+    assert load_sealed(file)[1] == about and torch.equal(load_sealed(file)[0]["groups"], tensors["groups"])
+    flipped = [
+        whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :] for at in range(len(whole)) for bit in (0, 3, 5, 7)
+    ]
+    for content in [*flipped, *(whole[:length] for length in range(len(whole))), whole + b"\0", whole + whole]:
+        file.write_bytes(content)
+        with pytest.raises(SealError):
+            load_sealed(file)
 
 
 def test_a_header_that_lies_about_sizes_allocates_nothing(tmp_path):
@@ -287,15 +290,25 @@ def test_a_header_that_lies_about_sizes_allocates_nothing(tmp_path):
     header = json.dumps({"groups": {"dtype": "F32", "shape": [2**40, 2], "data_offsets": [0, 2**43]}}).encode()
     for content in (len(header).to_bytes(8, "little") + header, (2**62).to_bytes(8, "little") + header, b""):
         file.write_bytes(content)
-        with pytest.raises(DamagedError):
-            arrays_of(file)
+        with pytest.raises(SealError):
+            load_sealed(file)
+
+
+def test_others_may_read_a_shared_cache(tmp_path):
+    before = os.umask(0o022)
+    try:
+        run(Counting(tmp_path / "log"), use_cache=str(tmp_path / "store"))
+    finally:
+        os.umask(before)
+    assert entries(tmp_path / "store")[0].stat().st_mode & 0o777 == 0o644
 
 
 def rewritten(arrays) -> Callable[[Path, Path], object]:
     """Another entry in the place of one, with a digest that fits."""
 
     def write(path: Path, _: Path) -> None:
-        write_entry(path, header_of(path), arrays(arrays_of(path)["groups"]))
+        tensors, about = load_sealed(path)
+        save_sealed(path, arrays(tensors["groups"].clone()), about)
 
     return write
 
@@ -308,14 +321,14 @@ DAMAGE = {
     "empty": lambda path, _: path.write_bytes(b""),
     "another entry": lambda path, other: path.write_bytes(other.read_bytes()),
     "other shape": rewritten(lambda groups: {"groups": groups[:-1]}),
-    "not finite": rewritten(lambda groups: {"groups": np.full_like(groups, np.nan)}),
-    "more arrays": rewritten(lambda groups: {"groups": groups, "x": np.zeros(1, dtype=np.float32)}),
+    "not finite": rewritten(lambda groups: {"groups": torch.full_like(groups, float("nan"))}),
+    "more arrays": rewritten(lambda groups: {"groups": groups, "x": torch.zeros(1)}),
     "a folder": lambda path, _: (path.unlink(), path.mkdir()),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_entry_is_named_and_computed_again(tmp_path, capsys, kind):
+def test_a_damaged_entry_is_computed_again(tmp_path, capsys, kind):
     store, model = tmp_path / "store", Counting(tmp_path / "log")
     first = run(model, use_cache=str(store))
     (path,) = entries(store)
@@ -329,8 +342,8 @@ def test_a_damaged_entry_is_named_and_computed_again(tmp_path, capsys, kind):
     assert "from_store" not in again["datasets"]["shapes_color"]
     if kind == "a folder":
         return
-    assert said.count("\n") == 1 and str(path) in said and "damaged" in said
-    assert "from_store" in run(model, use_cache=str(store))["datasets"]["shapes_color"], "mended"
+    assert str(path) in said
+    assert "from_store" in run(model, use_cache=str(store))["datasets"]["shapes_color"]
 
 
 def test_secrets_are_in_no_file(tmp_path):
@@ -339,8 +352,6 @@ def test_secrets_are_in_no_file(tmp_path):
     run(Counting(tmp_path / "log", **declared), use_cache=str(tmp_path / "store"))
     for path in (tmp_path / "store").rglob("*"):
         assert secret not in str(path) and (path.is_dir() or secret.encode() not in path.read_bytes())
-    about = header_of(entries(tmp_path / "store")[0])["made_of"]["model"]["fingerprint"]
-    assert about["end_token"] is True and about["api_key"] == "<redacted>"
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkeypatch):
@@ -356,7 +367,7 @@ def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path, capsys, monkey
     def full(path: Path, write: object, to_disk: bool) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(entryfile, "replace_file", full)
+    monkeypatch.setattr(module, "replace_file", full)
     before = model.calls
     result = run(model, "shapes_color,shapes_place", use_cache=str(store))
     assert "from_store" in result["datasets"]["shapes_color"], "what is there is still read"
@@ -384,6 +395,8 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 from support.small_models import Counting, run
+
+import ttmbench
 run({model}, use_cache={store!r}, limit={limit}, batch_size=30)
 """
 
@@ -395,7 +408,7 @@ def start(model: str, store: Path, limit: int) -> subprocess.Popen:
 
 def wait_for_blocks(store: Path, count: int, process: subprocess.Popen) -> list[Path]:
     for _ in range(1200):
-        blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
+        blocks = blocks_of(store)
         if len(blocks) >= count:
             return blocks
         assert process.poll() is None, "it ended before it could be stopped"
@@ -410,7 +423,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
     wait_for_blocks(store, 2, process)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
+    blocks = blocks_of(store)
     assert 2 <= len(blocks) < 5 and not entries(store)
     model = Counting(tmp_path / "again")
     undisturbed = run(Counting(tmp_path / "plain"), limit=140, batch_size=30)
@@ -420,45 +433,8 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, capsys):
     assert resumed["datasets"]["shapes_color"]["from_store"]["blocks"] == len(blocks)
     assert resumed["datasets"]["shapes_color"]["from_store"]["of"] == 5
     assert f"{len(blocks)} of 5 blocks were cached by an interrupted run" in capsys.readouterr().err
-    assert len(entries(store)) == 1 and not list(store.glob("scores/*/*.blocks")), "blocks are gone"
+    assert len(entries(store)) == 1 and not blocks_of(store), "blocks are gone"
     jsonschema.Draft202012Validator(schema("results")).validate(resumed.document)
-
-
-@pytest.mark.parametrize("batch_size", [64, 100, 600])
-def test_a_stopped_dual_encoder_gets_the_same_bits(tmp_path, tiny_hf_clip, batch_size):
-    """280 images are two blocks of features of images; what is stopped in between encodes the rest."""
-    store = tmp_path / "store"
-    model = clip(tiny_hf_clip, stop=("images", 256) if batch_size < 256 else ("captions", 0))
-    with pytest.raises(KeyboardInterrupt):
-        run(model, limit=140, use_cache=str(store), batch_size=batch_size)
-    kept = 256 if batch_size < 256 else 280
-    assert model.rows["images"] == kept
-    model.stop = None
-    resumed = run(model, limit=140, use_cache=str(store), batch_size=batch_size)
-    assert model.rows["images"] == 280
-    off = run("hf", model_args={"pretrained": str(tiny_hf_clip)}, limit=140, batch_size=batch_size)
-    assert np.array_equal(raw(off), raw(resumed)), "the cache changes no bit"
-
-
-def test_blocks_of_images_that_changed_meanwhile_are_computed_again(tmp_path, folder_task, tiny_hf_clip):
-    """A run that was stopped before it knew its data: 280 images, hence blocks of 256 and 24."""
-    store, folder = tmp_path / "store", folder_task(n=140)
-    task, model = f"{folder}/mine.yaml", clip(tiny_hf_clip, stop=("captions", 0))
-    with pytest.raises(KeyboardInterrupt):
-        run(model, task, limit=None, use_cache=str(store))
-    blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
-    assert [path.name for path in blocks] == [f"images-{number:06d}.safetensors" for number in (0, 1)]
-    assert (
-        not any(item.damaged for item in read_items(store))
-        and [item.kind for item in list_items(store)].count("blocks") == 1
-    )
-    Image.new("RGB", (30, 24), (1, 2, 3)).save(folder / "images" / "139_1.png")
-    model.stop = None
-    resumed = run(model, task, limit=None, use_cache=str(store))
-    assert model.rows["images"] == 280 + 24 and resumed["datasets"]["mine"]["from_store"]["blocks"] == 1
-    plain = run(clip(tiny_hf_clip), task, limit=None, use_cache="off")
-    assert np.array_equal(raw(plain, "mine"), raw(resumed, "mine"))
-    assert not list(store.glob("scores/*/*.blocks")) and not list(store.glob("scores/*/*.blocks/*"))
 
 
 def test_a_stopped_pair_model_gets_the_same_bits(tmp_path, tiny_vlm):
@@ -492,7 +468,7 @@ def test_a_damaged_block_is_computed_again(tmp_path, capsys):
     plain = run(Counting(tmp_path / "plain"), limit=100)
     with pytest.raises(KeyboardInterrupt):
         run(model, limit=100, use_cache=str(store))
-    blocks = sorted(store.glob("scores/*/*.blocks/*.safetensors"))
+    blocks = blocks_of(store)
     assert len(blocks) == 2
     blocks[0].write_bytes(blocks[1].read_bytes())
     model.limit, before = 10**6, model.calls
@@ -507,7 +483,7 @@ def test_two_processes_at_once(tmp_path):
     both = [start(model, store, 70) for _ in range(2)]  # 280 pairs are three blocks
     assert [process.wait(timeout=120) for process in both] == [0, 0]
     (path,) = entries(store)
-    assert not list(store.glob("scores/*/*.blocks")) and not list(store.rglob("*.tmp"))
+    assert not blocks_of(store) and not list(store.rglob("*.tmp"))
     plain = run(Counting(tmp_path / "plain"), limit=70, batch_size=30)
     assert np.array_equal(arrays_of(path)["groups"], raw(plain))
 
@@ -535,15 +511,14 @@ def test_scores_of_another_instruction_set_say_which(tmp_path, monkeypatch):
     jsonschema.Draft202012Validator(schema("results")).validate(other.document)
 
 
-def test_blocks_of_another_instruction_set_say_which_and_so_do_the_scores_made_of_them(
-    tmp_path, tiny_hf_clip, monkeypatch
-):
-    model, store = clip(tiny_hf_clip, stop=("captions", 0)), str(tmp_path / "store")
+def test_blocks_of_another_instruction_set_are_stated(tmp_path, monkeypatch):
+    model, store = StoppingScorer(tmp_path / "log"), str(tmp_path / "store")
+    model.limit = 300
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     with pytest.raises(KeyboardInterrupt):
-        run(model, use_cache=store)
-    model.stop = None
+        run(model, limit=100, use_cache=store)
+    model.limit = 10**6
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     for kind, expected in (("blocks", ["AVX512"]), ("date", ["AVX512", "AVX2"])):
-        kept = run(model, use_cache=store)["datasets"]["shapes_color"]["from_store"]
+        kept = run(model, limit=100, use_cache=store)["datasets"]["shapes_color"]["from_store"]
         assert kind in kept and [one["cpu_capability"] for one in kept["hardware"]] == expected

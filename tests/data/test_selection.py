@@ -7,14 +7,13 @@ import pytest
 from PIL import Image
 from support.task_data import find, load, task_file, write
 
-from ttmbench.cache.images import reading_digest
 from ttmbench.cli import main
 from ttmbench.data.cells import Row, kept_rows
 from ttmbench.data.row_files import rows_of_files
 from ttmbench.data.rows import box_of, cropped
 from ttmbench.errors import DataError, UsageError
-from ttmbench.scoring.fingerprint import open_upright
-from ttmbench.types import ImageRef
+from ttmbench.scoring.fingerprint import Fingerprint, open_upright
+from ttmbench.types import Group, ImageRef
 
 ROW = Row(
     "7",
@@ -176,10 +175,12 @@ def test_the_part_in_the_box_is_what_is_read_and_outside_is_black():
     assert not values[:, :2].any() and not values[2:].any() and np.array_equal(values[0, 2:, 0], [0, 1, 2])
 
 
-def test_what_is_kept_of_an_image_is_told_apart_from_its_parts():
+def test_parts_of_an_image_have_digests_of_their_own():
     whole = ImageRef("a.png", gradient, read=lambda: b"file")
-    parts = [whole, cropped(whole, (0, 0, 2, 2)), cropped(whole, (0, 0, 2, 3))]
-    assert len({reading_digest(one) for one in parts}) == 3
+    parts = (whole, cropped(whole, (0, 0, 2, 2)), cropped(whole, (0, 0, 2, 3)))
+    data = Fingerprint([Group("g", parts, ("x",))])
+    data.add_remaining()
+    assert len({data.of(one) for one in parts}) == 3 and len({data.content_of(one) for one in parts}) == 1
 
 
 def test_a_box_is_of_the_image_as_it_is_turned():

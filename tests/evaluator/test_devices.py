@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
+from support.small_models import MemoryBlocks
 from support.sweeps import forked_workers
 
 import ttmbench
@@ -199,18 +200,16 @@ def test_other_commands_take_one_device(tmp_path, capsys):
     assert "names several devices, and only `run` divides its work" in capsys.readouterr().err
 
 
-class Kept:
-    """Blocks in memory."""
+class Kept(MemoryBlocks):
+    """Blocks in memory, and the numbers of those that were put there."""
 
     def __init__(self):
-        self.blocks, self.puts = {}, []
+        super().__init__()
+        self.puts = []
 
-    def get(self, side, block):
-        return self.blocks.get((side, block))
-
-    def put(self, side, block, values):
+    def put(self, block, values):
         self.puts.append(block)
-        self.blocks[side, block] = values
+        super().put(block, values)
 
 
 @pytest.mark.parametrize("batch_size", [64, 256])

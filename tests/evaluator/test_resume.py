@@ -314,20 +314,6 @@ def test_numbers_stay_where_the_data_are_out_of_reach(tmp_path, capsys, monkeypa
     assert "0_0.png" in told[0]
 
 
-def test_a_file_that_was_saved_anew_with_the_same_pixels_is_the_same_data(tmp_path, monkeypatch, folder_task):
-    folder, path = folder_task(), tmp_path / "x.json"
-    evaluate_folder(folder, path)
-    file = folder / "images" / "0_0.png"
-    with Image.open(file) as image:
-        content = image.copy()
-    before = file.read_bytes()
-    content.save(file, compress_level=1)
-    assert file.read_bytes() != before
-    names = run_tasks(monkeypatch)
-    evaluate_folder(folder, path)
-    assert names == []
-
-
 def test_stored_features_are_the_data_of_their_model(tmp_path, capsys, monkeypatch):
     """The file's digest is not a part of an adapter that states none; its features are looked at all the same."""
     from ttmbench.model_adapters import embeddings

@@ -15,11 +15,10 @@ from PIL import Image
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.errors import DataError, TtmbenchError, UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.hookspecs import hookimpl
 from ttmbench.model_adapters.tiny_clip import load as load_tiny_clip
 from ttmbench.results.files import schema
-from ttmbench.scoring.inputs import n_rows
 from ttmbench.types import AdapterSpec
 
 QUICK = {"device": "cpu", "bootstrap_iters": 50}
@@ -135,53 +134,15 @@ def test_batch_size_moves_no_number(ranked):
         assert found.results == ranked.results
 
 
-class _Stopping:
-    """The built-in model, which breaks down after so many batches of images."""
-
-    def __init__(self, batches: int | None) -> None:
-        self._model, self._left, self.encoded = load_tiny_clip(device="cpu"), batches, 0
-
-    def __getattr__(self, name):
-        return getattr(self._model, name)
-
-    def fingerprint(self):
-        return self._model.fingerprint()
-
-    def prepare_images(self, images):
-        return self._model.prepare_images(images)
-
-    def prepare_captions(self, captions):
-        return self._model.prepare_captions(captions)
-
-    def encode_images(self, prepared):
-        if self._left is not None:
-            self._left -= 1
-            if self._left < 0:
-                raise RuntimeError("the power is gone")
-        self.encoded += n_rows(prepared)
-        return self._model.encode_images(prepared)
-
-    def encode_captions(self, prepared):
-        return self._model.encode_captions(prepared)
-
-    def logits(self, images, captions):
-        return self._model.logits(images, captions)
-
-
-def test_a_stopped_run_goes_on_after_the_blocks_that_were_finished(tmp_path, monkeypatch, ranked):
-    monkeypatch.setattr("ttmbench.scoring.dual_encoder.FEATURES", 16)
-    common = {**QUICK, "use_cache": str(tmp_path / "cache"), "batch_size": 16, "model_name": "m"}
-    with pytest.raises(TtmbenchError, match="the power is gone"):
-        ttmbench.simple_evaluate(_Stopping(4), "shapes_retrieval", **common)
-    second = _Stopping(None)
-    found = ttmbench.simple_evaluate(second, "shapes_retrieval", **common)
-    assert second.encoded == 100 - 4 * 16
-    assert found.results["shapes_retrieval"] == ranked.results["shapes_retrieval"]
-    assert found["datasets"]["shapes_retrieval"]["from_store"]["blocks"] == 4
-    third = _Stopping(0)
-    again = ttmbench.simple_evaluate(third, "shapes_retrieval", **common)
-    assert third.encoded == 0 and again.results == found.results and again["ci"] == found["ci"]
-    assert "date" in again["datasets"]["shapes_retrieval"]["from_store"]
+def test_ranks_come_from_the_cache(tmp_path, monkeypatch, ranked):
+    common = {**QUICK, "use_cache": str(tmp_path / "cache"), "model_name": "m"}
+    tasks = ["shapes_retrieval", "shapes_naming"]
+    first = ttmbench.simple_evaluate("tiny-clip", tasks, **common)
+    model = load_tiny_clip(device="cpu")
+    monkeypatch.setattr(type(model), "encode_images", None)
+    again = ttmbench.simple_evaluate(model, tasks, **common)
+    assert again.results == first.results == ranked.results and again["ci"] == first["ci"]
+    assert all("date" in again["datasets"][task]["from_store"] for task in tasks)
 
 
 def test_the_same_command_keeps_what_is_done(tmp_path, capsys):

@@ -84,14 +84,14 @@ def test_they_are_encoded_once_cached_and_recorded(monkeypatch, tmp_path):
 
 
 def test_the_order_of_references_says_nothing_of_pairs(monkeypatch):
-    made, keep = [], reference_sets.FeatureCache.keep
+    made, keep = [], reference_sets.TaskCache.keep
     monkeypatch.setattr(
-        reference_sets.FeatureCache, "keep", lambda self, *sides: made.append(sides[:2]) or keep(self, *sides)
+        reference_sets.TaskCache, "keep", lambda self, sides, name: made.append(sides) or keep(self, sides, name)
     )
     sets, encoded = [], reference_sets._encoded
     monkeypatch.setattr(reference_sets, "_encoded", lambda *given: sets.append(encoded(*given)) or sets[-1])
     evaluate({"dn": "shapes_place:6"})
-    for side, there in zip(made[0], (sets[0].images, sets[0].captions), strict=True):
+    for side, there in zip(made[0].values(), (sets[0].images, sets[0].captions), strict=True):
         assert not np.array_equal(there, side)
         np.testing.assert_array_equal(np.sort(there.numpy(), axis=0), np.sort(side, axis=0))
 

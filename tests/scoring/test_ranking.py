@@ -10,10 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from support.small_models import MemoryBlocks
 
 from ttmbench.errors import TtmbenchError
-from ttmbench.scoring import dual_encoder, inputs, ranking
+from ttmbench.scoring import ranking
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import (
     Features,
@@ -155,27 +154,6 @@ def of(groups):
     return [(group.group_id, group.images[0]) for group in groups]
 
 
-def test_images_are_encoded_block_by_block_and_kept_ones_not_again(monkeypatch):
-    monkeypatch.setattr(dual_encoder, "FEATURES", 8)
-    groups, model, kept = images_and_captions(30), Towers(), MemoryBlocks()
-    whole = encode_images(model, of(groups), BatchSizer(4), Fingerprint(groups), blocks=kept)
-    assert (
-        model.images == 30 and model.largest <= inputs.DECODED and sorted(kept) == [("images", one) for one in range(4)]
-    )
-    del kept["images", 2]
-    again, fingerprint = Towers(), Fingerprint(groups)
-    part = encode_images(again, of(groups), BatchSizer(4), fingerprint, blocks=kept)
-    assert again.images == 8
-    assert torch.equal(part.features, whole.features) and np.array_equal(part.rows, whole.rows)
-    assert fingerprint.hexdigest() == _digest(groups)
-
-
-def _digest(groups) -> str:
-    found = Fingerprint(groups)
-    found.add_remaining()
-    return found.hexdigest()
-
-
 def test_equal_images_and_equal_captions_tie_to_the_last_bit():
     """77 pixels repeat among 80 images, under names of their own; each has one row of features."""
     groups, model = images_and_captions(80), Towers()
@@ -201,9 +179,7 @@ def test_a_class_is_the_mean_of_normalised_prompts_as_open_clip_has_it():
     theirs = open_clip.build_zero_shot_classifier(Model(), model.prepare_captions, names, templates)
     assert torch.allclose(ours.features[torch.from_numpy(ours.rows)], theirs.T, atol=1e-6)
     assert ours.rows.tolist() == [0, 1, 2, 0]
-    kept = MemoryBlocks()
-    first = encode_classes(model, names, templates, BatchSizer(64), kept)
-    assert list(kept) == [("classes", 0)] and torch.equal(first.features, torch.from_numpy(kept["classes", 0]))
+    first = encode_classes(model, names, templates, BatchSizer(64))
     assert torch.allclose(first.features, ours.features, atol=1e-6)
 
 

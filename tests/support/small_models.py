@@ -89,13 +89,9 @@ def stage_of(groups, images=2, captions=2, is_global=False, model=None, size=64,
     return PreparedTask(model or Towers(), prepared, size, is_global, is_global)
 
 
-class MemoryBlocks(dict[tuple[str, int], np.ndarray]):
-    """A `ttmbench.scoring.batches.BlockStore`; (side, number) -> block."""
+class MemoryBlocks(dict[int, np.ndarray]):
+    """A `ttmbench.scoring.batches.BlockStore`."""
 
-    def get(self, side: str, block: int) -> np.ndarray | None:
-        """A block, if it is there."""
-        return super().get((side, block))
-
-    def put(self, side: str, block: int, values: np.ndarray) -> None:
+    def put(self, block: int, values: np.ndarray) -> None:
         """Keeps a block."""
-        self[side, block] = values
+        self[block] = values

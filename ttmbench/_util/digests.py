@@ -8,16 +8,11 @@ import importlib.util
 import inspect
 import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttmbench._util.files import replace_file
-from ttmbench._util.machine import installed_version
 from ttmbench._util.text import Unreadable, parse_json
 
 if TYPE_CHECKING:
@@ -36,9 +31,6 @@ _OWN_PARTS = (OWN, f"{OWN}.tasks", f"{OWN}.model_adapters")  # in a checkout lin
 _VERSIONED = {"PIL", "datasets", "numpy", "open_clip", "scipy", "torch", "transformers"}  # in `PACKAGES`
 
 _ABOUT, _SEAL = "ttmbench", "sha256"
-_BLANK = "0" * 64
-_SEALED = re.compile(rb'"sha256":"([0-9a-f]{64})"')
-_CHUNK = 1 << 22
 
 Digests = dict[str, str | None]
 """Package -> sha256 of its source; None if the source cannot be read (code typed into an interpreter or notebook)."""
@@ -175,62 +167,19 @@ def tensors_digest(state: Mapping[str, object]) -> str:
     return total.hexdigest()
 
 
-_WEIGHTS_FOLDER: ContextVar[Path | None] = ContextVar("weights_folder", default=None)
-_LOADERS = ("torch", "transformers", "accelerate", "bitsandbytes", "safetensors")
-
-
-@contextmanager
-def remembering_weights(folder: Path | None) -> Iterator[None]:
-    """Inside, `known_digest` takes and leaves digests in a folder; None for nowhere."""
-    token = _WEIGHTS_FOLDER.set(folder)
-    try:
-        yield
-    finally:
-        _WEIGHTS_FOLDER.reset(token)
-
-
-def known_digest(files: Sequence[Path], loaded_as: Sequence[str], compute: Callable[[], str]) -> str:
-    """What ``compute`` gives: the digest of weights that were read from files, which takes a minute for each 60 GB.
-
-    Known from an earlier start if that had the same files (path, size, time of change and inode), packages and code,
-    and loaded them the same way.
-    """
-    folder = _WEIGHTS_FOLDER.get()
-    try:
-        stats = [(str(real), real.stat()) for real in (path.resolve(strict=True) for path in files)]
-    except OSError:
-        stats = []
-    code = digests_of_modules({OWN})
-    if folder is None or not stats or None in code.values():
-        return compute()
-    states = [(path, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in stats]
-    about = [states, list(loaded_as), {name: installed_version(name) for name in _LOADERS}, code]
-    known = folder / hashlib.sha256(json.dumps(about).encode()).hexdigest()
-    with suppress(OSError, ValueError):
-        digest = known.read_text(encoding="ascii")
-        if re.fullmatch(r"[0-9a-f]{64}", digest):
-            return digest
-    digest = compute()
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        replace_file(known, lambda temporary: temporary.write_text(digest, encoding="ascii"), to_disk=False)
-    return digest
-
-
 class SealError(ValueError):
     """A file differs from what was written; the message does not name it."""
 
 
 def save_sealed(path: Path, tensors: Mapping[str, torch.Tensor], about: Mapping[str, Any]) -> None:
-    """Writes tensors, as `separated` returns them, and JSON values ``about`` them, with a checksum of the file."""
+    """Writes tensors, as `separated` returns them, and JSON values ``about`` them, with a digest of both."""
     from safetensors.torch import save_file
 
-    save_file(dict(tensors), path, metadata={_ABOUT: json.dumps(about, sort_keys=True), _SEAL: _BLANK})
-    start, _ = _seal_of(path)
-    digest = _file_digest(path, start)
-    with path.open("r+b") as file:
-        file.seek(start)
-        file.write(digest.encode())
+    text = json.dumps(about, sort_keys=True)
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata={_ABOUT: text, _SEAL: json_digest([text, tensors_digest(tensors)])})
+    path.chmod(mode)  # which safetensors restricts to the owner
 
 
 def separated(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -249,35 +198,15 @@ def load_sealed(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Reads the tensors of a file of `save_sealed` and ``about``; SealError if it differs from what was written."""
     from safetensors import SafetensorError, safe_open
 
-    start, seal = _seal_of(path)
-    if _file_digest(path, start) != seal:
-        raise SealError("its digest does not fit its content")
+    with path.open("rb"):  # OSError where it cannot be read
+        pass
     try:
         with safe_open(path, framework="pt") as file:
-            about = parse_json((file.metadata() or {})[_ABOUT])
-            return {name: file.get_tensor(name) for name in list(file.keys())}, about
+            stated = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        about, seal = parse_json(stated[_ABOUT]), stated[_SEAL]
     except (SafetensorError, Unreadable, KeyError) as error:
         raise SealError(" ".join(str(error).split())[:120]) from None
-
-
-def _seal_of(path: Path) -> tuple[int, str]:
-    """Offset of the checksum in the file, and the checksum."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(min(length, 100_000_000))  # as long as safetensors lets a header be
-    matches = list(_SEALED.finditer(header))
-    if len(matches) != 1:
-        raise SealError("it has no digest")
-    return 8 + matches[0].start(1), matches[0][1].decode()
-
-
-def _file_digest(path: Path, start: int) -> str:
-    """sha256 of the file's bytes, with zeros in place of the checksum."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        digest.update(file.read(start))
-        digest.update(_BLANK.encode())
-        file.seek(start + len(_BLANK))
-        while block := file.read(_CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
+    if not isinstance(about, dict) or seal != json_digest([stated[_ABOUT], tensors_digest(tensors)]):
+        raise SealError("its digest does not fit its content")
+    return tensors, about

@@ -1,1 +1,1 @@
-"""The cache in the user's cache folder: raw scores, blocks of them, digests of images, prepared images."""
+"""The score cache: raw scores by model, settings and data digest, and blocks of unfinished pair scores."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,19 @@ import torch
 
 from ttmbench._util.digests import OWN, digests_of_object, json_digest, tensors_digest
 from ttmbench._util.machine import installed_version, matmul_precision
-from ttmbench._util.redact import redact_values
 from ttmbench._version import __version__
-from ttmbench.cache.entry import SCORING_VERSION, Header
 from ttmbench.data.task_file import TaskSpec
-from ttmbench.protocols import Adapter, Debiasable
+from ttmbench.protocols import Adapter
 from ttmbench.scoring.capabilities import Capabilities
-from ttmbench.scoring.debiasing import declared_prior
+from ttmbench.types import Record
 
-PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "open_clip_torch", "peft", "pillow")
-"""Packages that preprocess, tokenise or compute; a new minor version of one may round in another way."""
+SCORING_VERSION = 4
+"""Version of this package's own part in a score. Raise it whenever a change can move a score: see CONTRIBUTING.md."""
 
-
-@dataclass(frozen=True)
-class Identity:
-    """What scores depend on: ``about``, secrets replaced, and ``key``, its sha256 before that."""
-
-    key: str
-    about: Header
+PACKAGES = ("torch", "transformers", "tokenizers", "open_clip_torch", "peft")
+"""Packages that tokenise or compute; a new minor version of one may round in another way."""
+READERS = ("pillow", "torchvision", "av")
+"""Packages that decode and resize; any version of one may give other pixels."""
 
 
 def why_not_kept(model: Capabilities) -> str | None:
@@ -49,7 +43,7 @@ def why_not_kept(model: Capabilities) -> str | None:
     return None
 
 
-def model_description(adapter: Adapter, as_loaded: bool = False) -> Header:
+def model_description(adapter: Adapter, as_loaded: bool = False) -> Record:
     """What a model's scores depend on, for JSON, with secrets: what it states, its weights as they are, its code.
 
     ``as_loaded``: nothing has touched the weights since they were loaded, so that a digest from then is theirs. Those
@@ -57,7 +51,7 @@ def model_description(adapter: Adapter, as_loaded: bool = False) -> Header:
     """
     kind = type(adapter)
     declared = adapter.fingerprint()
-    description: Header = {
+    description: Record = {
         "adapter": f"{kind.__module__}:{kind.__qualname__}",
         "fingerprint": dict(declared) if isinstance(declared, Mapping) else str(declared),
         "code": code_digest(adapter),
@@ -68,68 +62,36 @@ def model_description(adapter: Adapter, as_loaded: bool = False) -> Header:
     return description
 
 
-def score_identity(
-    model: Header,
-    spec: TaskSpec,
-    all_pairs: bool,
-    prior: Debiasable | None,
-    exact: Header | None = None,
-) -> Identity:
-    """What the scores of a task depend on beside its data.
+def score_key(model: Record, spec: TaskSpec, settings: Record, exact: Record | None = None) -> str:
+    """sha256 of what the scores of a task depend on beside its data.
 
-    ``model`` is of `model_description`; ``prior`` says where log P(t) comes from, if it is subtracted and stored beside
-    the scores; ``exact`` is what bits depend on beside all that (``--deterministic``).
+    ``model`` is of `model_description`; ``settings`` is what else the arrays depend on; ``exact`` is what bits depend
+    on beside all that (``--deterministic``).
     """
     description = {
         "model": model,
         "task": spec.task,
         "task_version": spec.version,
         "shape": list(spec.group.shape or ()),
-        "all_pairs": all_pairs,
-        "debiasing": None if prior is None else {k: v for k, v in declared_prior(prior).items() if v is not None},
+        "settings": settings,
         "ttmbench": __version__,
         "score_code": SCORING_VERSION,
-        "packages": minor_versions(),
+        "packages": versions(),
         "matmul_precision": matmul_precision(),
-        **({} if exact is None else {"deterministic": exact}),
-    }
-    counted = _plain(description)
-    return Identity(json_digest(counted), redact_values(counted))
-
-
-def prepared_key(adapter: object, exact: Header | None = None) -> str | None:
-    """sha256 of everything that changes a prepared image; the weights do not, so that checkpoints share images.
-
-    None if the model's fingerprint states no ``preprocessing``, or its code is in no file.
-    """
-    declared, code = adapter.fingerprint() if hasattr(adapter, "fingerprint") else {}, code_digest(adapter)
-    if code is None or not isinstance(declared, Mapping) or not declared.get("preprocessing"):
-        return None
-    description = {
-        "adapter": f"{type(adapter).__module__}:{type(adapter).__qualname__}",
-        "code": code,
-        "preprocessing": declared["preprocessing"],
-        "ttmbench": __version__,
-        "packages": minor_versions(),
-        "decoder": decoder(),
         **({} if exact is None else {"deterministic": exact}),
     }
     return json_digest(_plain(description))
 
 
-def decoder() -> str:
-    """Versions of what turns the bytes of a file into upright RGB pixels."""
-    import PIL
+def versions() -> dict[str, str | None]:
+    """Package -> its version, of `PACKAGES` up to the minor one; None if it is absent, which can change preprocessing.
+
+    Pillow's library for JPEG is one of them: it need not be the one of Pillow's own wheel.
+    """
     from PIL import features
 
-    libraries = ("libjpeg_turbo", "jpg", "zlib", "webp", "jpg_2000")
-    parts = [f"{name} {features.version(name)}" for name in libraries]
-    return ", ".join([f"score code {SCORING_VERSION}", f"pillow {PIL.__version__}", *parts])
-
-
-def minor_versions() -> dict[str, str | None]:
-    """Package -> its version up to the minor one; None if it is absent, which can choose another preprocessing."""
-    return {name: _minor_version(name) for name in PACKAGES}
+    decoders = {name: installed_version(name) for name in READERS}
+    return {name: _minor_version(name) for name in PACKAGES} | decoders | {"jpeg": features.version("libjpeg_turbo")}
 
 
 def _minor_version(name: str) -> str | None:

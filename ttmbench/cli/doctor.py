@@ -9,7 +9,6 @@ import platform
 import re
 import shlex
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import requires
 from importlib.util import find_spec
@@ -19,8 +18,7 @@ from typing import Literal
 from ttmbench._util.console import console, echo, warn
 from ttmbench._util.machine import installed_version
 from ttmbench._util.option_values import split_names
-from ttmbench.cache.entry import cache_folder
-from ttmbench.cache.maintenance import list_items
+from ttmbench.cache.folder import cache_folder
 from ttmbench.cli.options import add_data_files
 from ttmbench.data.availability import DataLocation, amount
 from ttmbench.data.catalog import all_tasks, is_named, select_tasks
@@ -106,9 +104,6 @@ def _print_environment(environment: Record, broken: dict[str, str]) -> None:
     for name, folder in environment["folders"].items():
         state = "" if folder["exists"] else " (does not exist yet)"
         lines.append((name, f"{folder['path']}{state}, {amount(folder['free_bytes'])} free"))
-        if folder.get("outdated_bytes"):
-            outdated = f"{amount(folder['outdated_bytes'])} of other versions of ttmbench, not used by this one"
-            lines.append(("", f"{outdated}: `ttmbench cache prune --outdated`"))
     token = "set" if environment["HF_TOKEN"] else "not set: gated datasets and models cannot be downloaded"
     lines.append(("HF_TOKEN", token))
     lines += [("HF_HUB_OFFLINE", "set: nothing is downloaded from the Hub")] if environment["HF_HUB_OFFLINE"] else []
@@ -228,10 +223,7 @@ def _environment(data_dir: Path) -> Record:
         "datasets cache": _folder(datasets_cache()),
     }
     if cache is not None:
-        folders["score cache"] = {**_folder(cache), "outdated_bytes": 0}
-        with suppress(TtmbenchError):  # it cannot be read
-            outdated = sum(item.bytes for item in list_items(cache) if item.outdated is not None)
-            folders["score cache"]["outdated_bytes"] = outdated
+        folders["score cache"] = _folder(cache)
     return {
         "python": platform.python_version(),
         "packages": {name: installed_version(name) for name in PACKAGES},

@@ -68,7 +68,7 @@ NOT_TAKEN = {
     "-w": "`ttmbench validate TASK` shows a group",
     "--show_config": "--dry_run prints all settings",
     "--check_integrity": "`ttmbench validate TASK` checks a task's data",
-    "--cache_requests": "prepared images and raw scores are always cached; --use_cache DIR|off sets where",
+    "--cache_requests": "raw scores are always cached; --use_cache DIR|off sets where",
     "--wandb_args": "--track wandb, with --track_args project=...,name=...",
     "--hf_hub_log_args": "`ttmbench export RESULTS --to evaluation-results` writes results for the Hub",
     "--metadata": "--task_args K=V,... changes the source of the tasks",

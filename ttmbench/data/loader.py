@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ttmbench._util.console import is_text, progress_iter
-from ttmbench._util.digests import digests_of_modules
 from ttmbench._util.files import file_digest
 from ttmbench._util.limits import limit, raised_by
 from ttmbench._util.third_party_errors import foreign_errors
@@ -134,11 +133,9 @@ def _read_source(registry: Registry, source: Mapping[str, object], request: Sour
     strange = [group for group in groups if not isinstance(group, Group)]
     if strange:
         raise DataError(f"{what} gave a {type(strange[0]).__name__} in place of a group")
-    if plugin != BUILTIN:  # images state the code that reads them
-        code = digests_of_modules(registry.modules_of(registry.sources, spec.kind))
-        name = None if None in code.values() else ",".join(f"{name} {digest}" for name, digest in code.items())
+    if plugin != BUILTIN:
         groups = [
-            replace(group, images=tuple(replace(image, reader=name) for image in group.images)) for group in groups
+            replace(group, images=tuple(replace(image, of_plugin=True) for image in group.images)) for group in groups
         ]
     # The record of a reader that names its kind is complete; others get the options.
     return Loaded(groups, loaded.source if "kind" in loaded.source else {**source, **loaded.source})

@@ -74,16 +74,16 @@ def sampled(total: int, frames: int, rule: str) -> list[int]:
 
 def stored_video(name: str, path: Path, video: Video) -> ImageRef:
     """A video in a file; UsageError if it needs a package that is not installed, DataError for another kind of file."""
-    suffix, decoder = path.suffix.lower(), "pillow"
+    suffix = path.suffix.lower()
     if suffix in CONTAINERS:
         try:
-            decoder = f"av {version('av')}"
+            version("av")
         except PackageNotFoundError:
             raise UsageError(f"reading {name} needs the package av; pip install 'ttmbench[video]'") from None
     elif suffix not in ANIMATIONS:
         known = ", ".join(sorted({*CONTAINERS, *ANIMATIONS}))
         raise DataError(f"{name} is not a video: its name must end in one of {known}")
-    how = f"video {video.frames} {video.rule} {decoder};"
+    how = f"video {video.frames} {video.rule};"
     return ImageRef(name, partial(open_video, path, video), None, path.read_bytes, variant=how)
 
 

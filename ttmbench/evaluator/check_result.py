@@ -154,12 +154,12 @@ class _Check:
             loaded = load_data(self.registry, self.config, task, None)
             if loaded.source.get("coverage") != _plain(stated.coverage):
                 raise DataError("other groups have their images here")
-            known = Fingerprint(loaded.groups, None)
+            known = Fingerprint(loaded.groups)
             known.add_remaining()
         except TtmbenchError as error:
             self.found.notes.append(f"{name}: ids, tags and digest are not compared with the data ({error})")
             return None
-        return Data(loaded.groups, loaded.source, known.hexdigest(), clusters_of(loaded.groups, known.of))
+        return Data(loaded.groups, loaded.source, known.hexdigest(), clusters_of(loaded.groups, known.content_of))
 
     def stored(self, name: str, spec: TaskSpec, data: Data | None) -> TaskResult | None:
         """What the run stored of a task; None, which is noted, if it stored nothing."""

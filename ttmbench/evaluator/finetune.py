@@ -36,7 +36,7 @@ from ttmbench.evaluator.adapters import (
 from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
 from ttmbench.evaluator.run_key import RunKey, code_of
 from ttmbench.evaluator.score_task import load_data
-from ttmbench.evaluator.settings import cache_of, check_config, read_samples, tasks_of
+from ttmbench.evaluator.settings import check_config, read_samples, tasks_of
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.protocols import Savable
 from ttmbench.results.files import SCHEMA_VERSION
@@ -126,8 +126,7 @@ def _finetune(
     loss = loss_of(adapter)
     settings = settings_of(preset, loss, changes)
     groups, about = _load(registry, config, tasks)
-    cache = cache_of(config)
-    prepared, data = prepare(adapter, groups, DECODED, kept=None if cache is None else cache.prepared(adapter))
+    prepared, data = prepare(adapter, groups, DECODED)
     code = code_of(registry, config, list(tasks.values()), {})
     key = _key(RunKey.of(config, tasks, {}, {}, code).sha256, settings, model, data)
     if before is not None and before.get("key") != key:

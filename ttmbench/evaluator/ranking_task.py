@@ -13,7 +13,7 @@ import numpy as np
 
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import phase
-from ttmbench.cache.scores import RankCache
+from ttmbench.cache.scores import TaskCache
 from ttmbench.data.classes import Classes, labels_of, load_classes
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import UsageError
@@ -82,7 +82,8 @@ def _retrieval(run: Run, task: TaskFile) -> Ranked:
         first = first_stage(run, spec, pool)
     about = {} if first is None else {"rerank": first.about}
     prior = prior_for(can.debiasable, spec.noise_images)
-    cache = RankCache(run.cache, can, spec, groups, also=[about, None if prior is None else declared_prior(prior)])
+    debiasing = None if prior is None else declared_prior(prior)
+    cache = TaskCache(run.cache, can, spec, groups, {"debiasing": debiasing, **about}, "ranks")
     images, clock = np.arange(pool.n_images), time.perf_counter()
     with phase("score"):
         shapes = {I2T: (pool.n_images, pool.n_captions), T2I: (pool.n_captions, pool.n_images)}
@@ -97,7 +98,7 @@ def _retrieval(run: Run, task: TaskFile) -> Ranked:
     return Ranked(
         spec=spec,
         metrics=[run.registry.metric(name) for name in spec.metrics],
-        data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of)),
+        data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of)),
         notes=notes,
         seconds={"load": loading, "score": time.perf_counter() - clock},
         from_store=_keep(run, spec, cache, ranks),
@@ -122,20 +123,20 @@ def _classification(run: Run, task: TaskFile) -> Ranked:
         groups, labels = loaded.groups, labels_of(spec, classes, loaded.groups)
         loading = time.perf_counter() - clock
     about = {"classes": describe_classes(classes)}
-    cache = RankCache(run.cache, run.capabilities, spec, groups, also=about)
+    cache = TaskCache(run.cache, run.capabilities, spec, groups, about, "ranks")
     pool, clock = (len(groups), len(classes.names)), time.perf_counter()
     with phase("score"):
         ranks = _cached(cache, spec.kind, {CLASS: pool})
         if ranks is None:
             named = [(group.group_id, group.images[0]) for group in groups]
-            images = encode_images(adapter, named, sizer, cache.data, cache.prepared, cache.blocks)
-            weights = encode_classes(adapter, classes.names, classes.templates, sizer, cache.blocks)
+            images = encode_images(adapter, named, sizer, cache.data)
+            weights = encode_classes(adapter, classes.names, classes.templates, sizer)
             by_image = image_scores(adapter, Features(images, weights))
             ranks = pool_ranks(spec.kind, by_image, None, labels, np.arange(len(classes.names)))
     return Ranked(
         spec=spec,
         metrics=[run.registry.metric(name) for name in spec.metrics],
-        data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.of)),
+        data=Data(groups, loaded.source, cache.data.hexdigest(), clusters_of(groups, cache.data.content_of)),
         notes=_notes_on_classes(classes, labels),
         seconds={"load": loading, "score": time.perf_counter() - clock},
         from_store=_keep(run, spec, cache, ranks),
@@ -168,16 +169,17 @@ def _from_features(run: Run, spec: TaskSpec) -> Ranked:
     )
 
 
-def _keep(run: Run, spec: TaskSpec, cache: RankCache, ranks: Mapping[str, Ranks]) -> Record | None:
+def _keep(run: Run, spec: TaskSpec, cache: TaskCache, ranks: Mapping[str, Ranks]) -> Record | None:
     """Caches ranks that are new; returns what an earlier run had cached."""
-    arrays = {scope: np.stack([getattr(of, name) for name in _COUNTS[spec.kind]]) for scope, of in ranks.items()}
+    names = _COUNTS[spec.kind]  # whole numbers below 2^24 stay exact
+    arrays = {scope: np.stack([getattr(of, name) for name in names]).astype(np.float32) for scope, of in ranks.items()}
     return cache.keep(arrays, run.config.model_name)
 
 
-def _cached(cache: RankCache, kind: str, shapes: dict[str, tuple[int, int]]) -> dict[str, Ranks] | None:
+def _cached(cache: TaskCache, kind: str, shapes: dict[str, tuple[int, int]]) -> dict[str, Ranks] | None:
     """Scope -> ranks of an earlier run; ``shapes`` are the numbers of queries and candidates."""
     names = _COUNTS[kind]
-    arrays = cache.look_up({scope: (len(names), queries) for scope, (queries, _) in shapes.items()})
+    arrays = cache.find({scope: (len(names), queries) for scope, (queries, _) in shapes.items()})
     if arrays is None:
         return None
     ranks = {}
@@ -232,11 +234,11 @@ class RetrievalPool:
 
 
 def score_pool(
-    adapter: DualEncoder, sizer: BatchSizer, pool: RetrievalPool, cache: RankCache
+    adapter: DualEncoder, sizer: BatchSizer, pool: RetrievalPool, cache: TaskCache
 ) -> tuple[ScoreRows, ScoreRows]:
     """Encodes a pool; returns what scores some images with all captions, and some captions with all images."""
-    images = encode_images(adapter, pool.images, sizer, cache.data, cache.prepared, cache.blocks)
-    features = Features(images, encode_captions(adapter, pool.captions, sizer, cache.blocks))
+    images = encode_images(adapter, pool.images, sizer, cache.data)
+    features = Features(images, encode_captions(adapter, pool.captions, sizer))
     return image_scores(adapter, features), caption_scores(adapter, features)
 
 
@@ -256,15 +258,15 @@ class FirstStage:
 
     def choose(self, run: Run, spec: TaskSpec, pool: RetrievalPool) -> dict[str, np.ndarray]:
         """Positions of the best k captions of each image and images of each caption, in ascending order."""
-        cache = RankCache(run.cache, self.capabilities, spec, pool.groups, also={"best": self.k})
-        positions = cache.look_up({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
+        cache = TaskCache(run.cache, self.capabilities, spec, pool.groups, {"best": self.k}, "candidates")
+        positions = cache.find({I2T: (pool.n_images, self.k), T2I: (pool.n_captions, self.k)})
         if positions is None:
             by_image, by_caption = score_pool(self.adapter, run.sizer, pool, cache)
             positions = {
                 I2T: best_candidates(by_image, pool.n_images, pool.n_captions, self.k, "images"),
                 T2I: best_candidates(by_caption, pool.n_captions, pool.n_images, self.k, "captions"),
             }
-        cache.keep(positions, f"{self.name}, best {self.k}")
+        cache.keep({scope: of.astype(np.float32) for scope, of in positions.items()}, f"{self.name}, best {self.k}")
         return {scope: indices.astype(np.int64) for scope, indices in positions.items()}
 
 
@@ -298,14 +300,14 @@ def rank_pairs(
     run: Run,
     prior: Debiasable | None,
     pool: RetrievalPool,
-    cache: RankCache,
+    cache: TaskCache,
     chosen: Mapping[str, np.ndarray] | None,
 ) -> dict[str, Ranks]:
     """Ranks by a model that scores pairs: scope -> ranks; ``chosen`` are the candidates of images and captions."""
     pairs = _Pairs(pool, chosen)
     texts, images = list(pairs.texts), list(distinct_images(pool.groups))
     can, sizer = run.capabilities, run.sizer
-    values = score_ranked_pairs(can, images, texts, pairs.wanted, sizer, cache.data, cache.prepared, cache.blocks)
+    values = score_ranked_pairs(can, images, texts, pairs.wanted, sizer, cache.data, cache.blocks)
     if prior is not None:
         values = debias(prior, values, texts, pairs.wanted, len(images))
     all_images, all_captions = np.arange(pool.n_images), np.arange(pool.n_captions)

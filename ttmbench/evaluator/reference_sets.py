@@ -9,7 +9,7 @@ import torch
 
 from ttmbench._util.option_values import read_references
 from ttmbench._util.third_party_errors import phase
-from ttmbench.cache.scores import FeatureCache
+from ttmbench.cache.scores import TaskCache
 from ttmbench.config import RunConfig
 from ttmbench.data.catalog import find_task
 from ttmbench.data.loader import load_task_data
@@ -69,16 +69,16 @@ def _encoded(run: Run, name: str) -> ReferenceSet:
     adapter = run.capabilities.dual_encoder
     assert isinstance(adapter, DualEncoder), "checked before anything is scored"
     groups = load_task_data(run.registry, task, asked[1], config.offline, config.data_dir).groups
-    cache = FeatureCache(run.cache, run.capabilities, task.spec, groups, also="features")
-    found = cache.look_up()
+    cache = TaskCache(run.cache, run.capabilities, task.spec, groups, {"features": True}, "features of references")
+    found = cache.find({"images": None, "captions": None})
     if found is None:
         with torch.no_grad():
             pool = list(distinct_images(groups))
-            images = encode_images(adapter, pool, run.sizer, cache.data, cache.prepared, cache.image_blocks).features
-            captions = encode_captions(adapter, distinct_captions(groups), run.sizer, cache.blocks).features
-        cache.keep(images.cpu().numpy(), captions.cpu().numpy(), config.model_name)
+            images = encode_images(adapter, pool, run.sizer, cache.data).features
+            captions = encode_captions(adapter, distinct_captions(groups), run.sizer).features
+        cache.keep({"images": images.cpu().numpy(), "captions": captions.cpu().numpy()}, config.model_name)
     else:
-        images, captions = map(torch.from_numpy, found)
+        images, captions = torch.from_numpy(found["images"]), torch.from_numpy(found["captions"])
     # In an order of their own: that of the groups would say which caption belongs to which image.
     drawn = np.random.default_rng(0)
     images, captions = (side.clone()[torch.from_numpy(drawn.permutation(len(side)))] for side in (images, captions))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.console import progress_iter as progress_of
-from ttmbench._util.digests import remembering_weights
 from ttmbench._util.option_values import is_address
 from ttmbench._util.third_party_errors import foreign_errors, phase
 from ttmbench.cache.scores import ScoreCache
@@ -79,7 +78,7 @@ def run(
                 record.measure_energy(config.energy)
             with record.recording(chosen.registry.plugins.notify):
                 folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
-                model = _load_model(config, chosen, adapter, record, devices, cache)
+                model = _load_model(config, chosen, adapter, record, devices)
                 cache = cache if devices is None else devices.cache
                 if cache is not None and adapter is None:
                     cache.as_loaded = model.adapter
@@ -133,7 +132,6 @@ def _load_model(
     adapter: Model | None,
     record: RunRecord,
     devices: Devices | None,
-    cache: ScoreCache | None,
 ) -> Capabilities:
     """The model, which the record describes; made by its name unless it was given as an object."""
     registry = chosen.registry
@@ -141,8 +139,7 @@ def _load_model(
         if devices is not None:
             devices.executor.start()
         if adapter is None:
-            with remembering_weights(None if cache is None else cache.folder / "weights"):
-                adapter = make_adapter(registry, config.model, config.model_args, model_settings(config, True))
+            adapter = make_adapter(registry, config.model, config.model_args, model_settings(config, True))
         model = Capabilities(adapter)
         record.describe_model(model, trained_on(registry, config.model, config.model_args, adapter))
         if config.assertions:

@@ -141,7 +141,7 @@ def kinds_of(source: Any) -> Iterator[str]:
 class DataNow:
     """Digests of a task's data as they are now."""
 
-    fingerprint: str  # of pixels and captions, or of stored features
+    fingerprint: str  # the data digest, or that of stored features
     groups: str | None = None  # of ids and tags; None where groups have none of their own
 
 

@@ -24,7 +24,7 @@ from ttmbench.results.labels import RAW
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.batches import BlockStore, Share
 from ttmbench.scoring.capabilities import Model, Trained
-from ttmbench.scoring.debiasing import Likelihoods, likelihoods
+from ttmbench.scoring.debiasing import Likelihoods, declared_prior, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.forced_choice.arrays import choice_values, unread_notes
@@ -66,7 +66,7 @@ def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
         stage=task.stage,
         parts=task.parts,
         notes=refusal_notes(scores, task.groups),
-        from_store=task.cache.keep(task.parts or raw, run.config.model_name),
+        from_store=task.keep(task.parts or raw),
         seconds=task.seconds,
     )
 
@@ -110,14 +110,17 @@ class _Scoring:
             self.groups, self._source = loaded.groups, loaded.source
             self.lap("load")
             cached_in = run.cache if self.features is None else None
-            self.cache = TaskCache(cached_in, run.capabilities, plan.spec, self.groups, plan.all_pairs, plan.prior)
+            debiasing = None if plan.prior is None else declared_prior(plan.prior)
+            about = {"all_pairs": plan.all_pairs, "debiasing": debiasing}
+            self.cache = TaskCache(cached_in, run.capabilities, plan.spec, self.groups, about)
+            self.kept: Scores | Likelihoods | None = None  # what the cache has
 
     def data(self) -> Data:
         """The data, once all of them have been opened."""
         known = self.cache.data
         if self.features is not None:
             return Data(self.groups, self._source, self._digest)
-        return Data(self.groups, self._source, known.hexdigest(), clusters_of(self.groups, known.of))
+        return Data(self.groups, self._source, known.hexdigest(), clusters_of(self.groups, known.content_of))
 
     def lap(self, step: str, waited: float | None = None) -> None:
         """Counts the time since the last step; or ``waited`` seconds of the step that is under way."""
@@ -137,10 +140,10 @@ class _Scoring:
         adapter = self._run.capabilities.preparing
         assert adapter is not None, "the plan says so"
         with phase("prepare"):  # it recognises the data too, so it comes before the look into the cache
-            inputs, _ = prepare(adapter, self.groups, DECODED, self._plan.enlarge, self.cache.data, self.cache.prepared)
+            inputs, _ = prepare(adapter, self.groups, DECODED, self._plan.enlarge, self.cache.data)
         self.lap("prepare")
         self.stage = self._in_memory(inputs)
-        self.cache.look_up()
+        self._find()
         with phase("score"):
             cached = self._cached()
             return self.stage.score(self.cache.blocks) if cached is None else cached
@@ -153,17 +156,17 @@ class _Scoring:
         if recognised:
             self._look_up()
         with phase("score"):
-            if cache.kept is None:
-                images = ImageRows(adapter, list(distinct_images(self.groups)), cache.data, cache.prepared)
-                encoded = encode_side(adapter, "images", images.parts, len(images), sizer, cache.image_blocks)
+            if self.kept is None:
+                images = ImageRows(adapter, list(distinct_images(self.groups)), cache.data)
+                encoded = encode_side(adapter, "images", images.parts, len(images), sizer)
                 self.lap("prepare", images.seconds)
                 if not recognised:
-                    cache.look_up()
+                    self._find()
             cached = self._cached()
             if cached is not None:
                 return cached
             rows, tokens = rows_of(self.groups), adapter.prepare_captions(distinct_captions(self.groups))
-            captions = Side(encode_tokens(adapter, tokens, sizer, cache.blocks), rows.captions)
+            captions = Side(encode_tokens(adapter, tokens, sizer), rows.captions)
             return score_features(adapter, Features(Side(encoded, rows.images), captions), self._plan.all_pairs)
 
     def pairs(self, ahead: Ahead | None) -> Scores:
@@ -175,7 +178,6 @@ class _Scoring:
             if cached is not None:
                 return cached
             if ahead is not None and blocks is not None:
-                self.cache.note_blocks()
                 ahead("groups", plan.spec.task, lambda part, of: self._pairs(Share(blocks, part, of)))
             table = self._pairs(blocks)
             if plan.prior is None:
@@ -184,18 +186,39 @@ class _Scoring:
 
     def share(self, part: int, of: int) -> None:
         """Scores a part of the pairs, which stays in the cache."""
-        self.cache.look_up()
-        if self.cache.kept is None and self.cache.blocks is not None:
+        self._find()
+        if self.kept is None and self.cache.blocks is not None:
             with phase("score"):
                 self._pairs(Share(self.cache.blocks, part, of))
 
     def _look_up(self) -> None:
         if self.cache.on:
-            self.cache.look_up()
+            self._find()
             self.lap("look_up")
 
+    def _find(self) -> None:
+        """Looks for scores of these data in the cache, which recognises them."""
+        groups, shape = len(self.groups), self._plan.spec.shape
+        images, captions = shape.images, shape.captions
+        expected: dict[str, tuple[int, ...]] = {"groups": (groups, images, captions)}
+        if self._plan.all_pairs:
+            expected["all_pairs"] = (groups * images, groups * captions)
+        if self._plan.prior is not None:
+            expected["prior"] = (groups, captions)
+        arrays = self.cache.find(expected)
+        if arrays is not None:
+            scores = Scores(arrays["groups"], arrays.get("all_pairs"))
+            self.kept = Likelihoods(scores, arrays["prior"]) if "prior" in arrays else scores
+
+    def keep(self, scores: Scores | Likelihoods) -> Record | None:
+        """Caches raw scores or both parts of debiased ones, if they are new; returns what an earlier run cached."""
+        raw, prior = (scores.conditional, scores.prior) if isinstance(scores, Likelihoods) else (scores, None)
+        arrays = {"groups": raw.groups, "all_pairs": raw.all_pairs, "prior": prior}
+        present = {name: array for name, array in arrays.items() if array is not None}
+        return self.cache.keep(present, self._run.config.model_name)
+
     def _cached(self) -> Scores | None:
-        return None if self.cache.kept is None else self._of(self.cache.kept)
+        return None if self.kept is None else self._of(self.kept)
 
     def _of(self, scores: Scores | Likelihoods) -> Scores:
         """Raw scores, or debiased ones, whose parts are kept."""
@@ -208,7 +231,7 @@ class _Scoring:
     def _pairs(self, blocks: BlockStore | None) -> PairTable:
         plan, run, cache = self._plan, self._run, self.cache
         every = plan.all_pairs or (plan.prior is not None and plan.prior.prior == "test_images")
-        return score_task_pairs(run.capabilities, self.groups, run.sizer, every, cache.data, cache.prepared, blocks)
+        return score_task_pairs(run.capabilities, self.groups, run.sizer, every, cache.data, blocks)
 
     def _in_memory(self, inputs: Prepared) -> PreparedTask:
         adapter = cast(Trained, self._run.adapter)  # features of others are only scored
@@ -335,12 +358,9 @@ def data_now(run: Run, task: TaskFile) -> DataNow:
         return DataNow(stored_pool(can.stored_features, task.spec, limit)[2])
     if way_of(can) == "stored_features":
         return DataNow(_stored(run, task.spec)[1])
-    pixels = None if run.cache is None else run.cache.pixels(task.spec.task)
     groups = load_data(run.registry, config, task, run.samples).groups
-    fingerprint = Fingerprint(groups, pixels)
+    fingerprint = Fingerprint(groups)
     fingerprint.add_remaining()
-    if pixels is not None:
-        pixels.flush()
     return DataNow(fingerprint.hexdigest(), groups_digest(groups))
 
 

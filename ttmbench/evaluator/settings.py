@@ -128,7 +128,7 @@ def filters_of(config: RunConfig, model: Capabilities | None = None) -> list[str
 
 def cache_of(config: RunConfig) -> ScoreCache | None:
     """The cache of a run's raw scores; where bits count, what they depend on is part of its keys."""
-    from ttmbench.cache.entry import cache_folder
+    from ttmbench.cache.folder import cache_folder
     from ttmbench.cache.scores import ScoreCache
     from ttmbench.evaluator.determinism import conditions
 

@@ -14,7 +14,6 @@ from ttmbench._util.files import write_atomically
 from ttmbench._util.redact import scrub_values, secrets_of
 from ttmbench._util.third_party_errors import error_line, phase
 from ttmbench._version import __version__
-from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
@@ -88,8 +87,6 @@ class Methods:
     ) -> None:
         self._run, self._folders, self._ahead = run, folders or {}, ahead
         self._others = TransferTasks(others, self._score_elsewhere, run.config, run.key) if others else None
-        cache = run.cache
-        self._images = None if cache is None else ScoreCache(cache.folder, cache.exact, images_alone=True)
 
     def of(self, run: Run) -> Methods:
         """The same with the model as a task takes it."""
@@ -246,8 +243,8 @@ class Methods:
         return transfers if transfers.others else None
 
     def _score_elsewhere(self, task: TaskFile, is_adapted: bool) -> TaskResult:
-        """Scores another task with the model as it is now; an adapted one finds images in the cache, and no scores."""
-        cache, config = self._images if is_adapted else self._run.cache, unadapted_config(self._run.config)
+        """Scores another task with the model as it is now; scores of an adapted one are not cached."""
+        cache, config = None if is_adapted else self._run.cache, unadapted_config(self._run.config)
         return run_task(replace(self._run, config=config, samples=None, cache=cache), task, TTMConfig())
 
     def _after(self, scored: Scored, name: str, transfers: TransferEvaluation | None) -> AfterSeed:

@@ -34,7 +34,7 @@ class Data:
     # in the order of the scores; of stored scores, ids and tags alone; none where only features are known
     groups: list[Group]
     source: Record  # where they came from
-    fingerprint: str  # digest of decoded pixels and captions; of stored scores, of task, version, shape and group ids
+    fingerprint: str  # data digest; of stored scores, of task, version, shape and group ids
     clusters: Clusters | None = None  # which groups share images; None where that is not known
 
     @property

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from ttmbench.cache.entry import cache_folder
+from ttmbench.cache.folder import cache_folder
 from ttmbench.config import RunConfig
 from ttmbench.evaluator.adapters import model_settings
 

@@ -25,8 +25,8 @@ from ttmbench.methods.losses import Direction, confident, directions
 from ttmbench.protocols import DualEncoder
 from ttmbench.scoring.batches import BatchSizer
 from ttmbench.scoring.dual_encoder import encode_rows
-from ttmbench.scoring.fingerprint import Fingerprint, distinct_images, threads_beside_the_model
-from ttmbench.scoring.inputs import ImageRows, Opened, concatenate
+from ttmbench.scoring.fingerprint import Fingerprint, distinct_images, pixels_digest, threads_beside_the_model
+from ttmbench.scoring.inputs import ImageRows, concatenate
 from ttmbench.ttm.trainer import Cost
 from ttmbench.types import Group, ImageRef
 
@@ -99,13 +99,13 @@ class Views:
         return features
 
     def _encoded(self, count: int, crop_scale: float, flip: bool) -> torch.Tensor:
-        fingerprint, sizer = Fingerprint(()), BatchSizer.of(self.batch_size)
+        sizer = BatchSizer.of(self.batch_size)
         # Two images for each thread, to bound memory.
-        rows = ImageRows(self.adapter, self.images, fingerprint, decoded=2 * threads_beside_the_model())
+        rows = ImageRows(self.adapter, self.images, Fingerprint(()), decoded=2 * threads_beside_the_model())
 
-        def prepared(opened: Opened) -> Batch:
-            (image,) = opened.new
-            generator = np.random.default_rng([self.seed, int(fingerprint.of(opened.images[0]), 16)])
+        def prepared(opened: list[Image]) -> Batch:
+            (image,) = opened
+            generator = np.random.default_rng([self.seed, int(pixels_digest(image), 16)])
             plain = self.adapter.prepare_images([image])
             size = input_size(plain)
             crops = [random_crop(image, size, crop_scale, flip, generator) for _ in range(count - 1)]

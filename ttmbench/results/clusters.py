@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,15 +35,11 @@ class Clusters:
 
 
 def clusters_of(groups: Sequence[Group], digest: Callable[[ImageRef], str]) -> Clusters:
-    """The clusters of groups of one shape; ``digest`` gives the digest of an image's decoded pixels.
+    """The clusters of groups of one shape; ``digest`` gives the digest of an image's file, else of its pixels.
 
-    Parts of one image (``crop`` of a task file) count as that image: their digest is that of the file.
+    So parts of one image (``crop`` of a task file) count as that image.
     """
-
-    def digest_of_whole(image: ImageRef) -> str:
-        return hashlib.sha256(image.read()).hexdigest() if image.variant and image.read is not None else digest(image)
-
-    shown = [[digest_of_whole(image) for image in group.images] for group in groups]
+    shown = [[digest(image) for image in group.images] for group in groups]
     number: dict[str, int] = {}
     images = [[number.setdefault(key, len(number)) for key in row] for row in shown]
     return Clusters(np.array(connected(shown)), np.array(images))

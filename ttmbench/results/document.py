@@ -154,7 +154,7 @@ class ResultsDocument(Part):
     )
     higher_is_better: Recomputed[ByTask[dict[str, bool]]] = Field(description="Task -> metric -> bool.")
     task_hashes: Recomputed[ByTask[str]] = Field(
-        description="Task -> sha256 over decoded pixels and captions of the scored groups, in order."
+        description="Task -> sha256 over images, their reading options and captions of the scored groups, in order."
     )
     datasets: Recomputed[ByTask[Dataset]] = Field(description="Task -> where its data came from.")
     timing: Recorded[ByTask[dict[str, Real]]] = Field(

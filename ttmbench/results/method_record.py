@@ -254,7 +254,7 @@ class MethodReferences(Part):
     )
     images: Recorded[AtLeastOne] = Field(description="Number of distinct items.")
     captions: Recorded[AtLeastOne] = Field(description="Number of distinct items.")
-    data_sha256: Recorded[Digest] = Field(description="sha256 of the pixels of its images and of its captions.")
+    data_sha256: Recorded[Digest] = Field(description="sha256 over its images, their reading options and captions.")
 
 
 class MethodReward(Part):

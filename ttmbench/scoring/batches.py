@@ -124,17 +124,17 @@ def device_of(adapter: object) -> torch.device | None:
     return device if isinstance(device, torch.device) else None
 
 
-FEATURES = 256  # images or captions in a block of features
-PAIRS = 128  # pairs in a block of scores
+FEATURES = 256  # images or captions that are encoded together, whatever the batch size
+PAIRS = 128  # pairs in a block of scores, which is stored when finished
 
 
 class BlockStore(Protocol):
-    """Stores finished blocks."""
+    """Stores finished blocks of pair scores by their numbers."""
 
-    def get(self, side: str, block: int) -> np.ndarray | None:
-        """A finished block, float32 [rows, ...]; None if it is not stored."""
+    def get(self, block: int) -> np.ndarray | None:
+        """A finished block, float32 [pairs]; None if it is not stored."""
 
-    def put(self, side: str, block: int, values: np.ndarray) -> None:
+    def put(self, block: int, values: np.ndarray) -> None:
         """Stores a finished block."""
 
 
@@ -176,13 +176,13 @@ class Share:
     part: int
     of: int
 
-    def get(self, side: str, block: int) -> np.ndarray | None:
+    def get(self, block: int) -> np.ndarray | None:
         """A finished block."""
-        return self.blocks.get(side, block)
+        return self.blocks.get(block)
 
-    def put(self, side: str, block: int, values: np.ndarray) -> None:
+    def put(self, block: int, values: np.ndarray) -> None:
         """Keeps a finished block."""
-        self.blocks.put(side, block, values)
+        self.blocks.put(block, values)
 
 
 def own_spans(rows: int, block: int, batch_size: int, blocks: BlockStore | None) -> list[Span]:
@@ -191,21 +191,21 @@ def own_spans(rows: int, block: int, batch_size: int, blocks: BlockStore | None)
     return cut[blocks.part :: blocks.of] if isinstance(blocks, Share) else cut
 
 
-def load(blocks: BlockStore | None, side: str, span: Span) -> np.ndarray | None:
-    """The rows of a span from its blocks, float32 [rows, ...]; None unless all of them are stored."""
+def load(blocks: BlockStore | None, span: Span) -> np.ndarray | None:
+    """The scores of a span from its blocks, float32 [pairs]; None unless all of them are stored."""
     if blocks is None:
         return None
     stored = []
     for number, rows in span.blocks:
-        values = blocks.get(side, number)
+        values = blocks.get(number)
         if values is None or len(values) != rows.stop - rows.start:
             return None
         stored.append(values)
     return np.concatenate(stored)
 
 
-def save(blocks: BlockStore | None, side: str, span: Span, values: np.ndarray) -> None:
-    """Stores the rows of a span, float32 [rows, ...], as its blocks."""
+def save(blocks: BlockStore | None, span: Span, values: np.ndarray) -> None:
+    """Stores the scores of a span, float32 [pairs], as its blocks."""
     if blocks is not None:
         for number, rows in span.blocks:
-            blocks.put(side, number, values[rows])
+            blocks.put(number, values[rows])

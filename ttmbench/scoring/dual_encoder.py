@@ -17,9 +17,9 @@ from ttmbench._util.console import progress_bar
 from ttmbench._util.third_party_errors import phase
 from ttmbench.errors import TtmbenchError
 from ttmbench.protocols import DualEncoder, StoredFeatures
-from ttmbench.scoring.batches import FEATURES, BatchSizer, BlockStore, device_of, load, save, spans
+from ttmbench.scoring.batches import FEATURES, BatchSizer, spans
 from ttmbench.scoring.fingerprint import Fingerprint
-from ttmbench.scoring.inputs import ImageRows, Prepared, PreparedImages, n_rows, take
+from ttmbench.scoring.inputs import ImageRows, Prepared, n_rows, take
 from ttmbench.types import Group, ImageRef, Scores
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     RowSource: TypeAlias = Callable[[Sequence[np.ndarray]], AbstractContextManager[Iterator[Batch]]]
     """Lists of rows -> prepared inputs of each of them, one list after the other."""
 
-CLASSES = 8  # whose prompts make a block
+CLASSES = 8  # whose prompts are encoded together
 
 
 @dataclass(frozen=True)
@@ -61,22 +61,16 @@ class Features:
     captions: Side
 
 
-def encode(
-    adapter: DualEncoder, prepared: Prepared, batch_size: int | BatchSizer, blocks: BlockStore | None = None
-) -> Features:
+def encode(adapter: DualEncoder, prepared: Prepared, batch_size: int | BatchSizer) -> Features:
     """Encodes every distinct image and caption of a prepared task once, without gradients, as `encode_side`."""
     sizer, rows = BatchSizer.of(batch_size), prepared.rows
-    images = encode_side(adapter, "images", in_memory(prepared.images), n_rows(prepared.images), sizer, blocks)
-    return Features(
-        Side(images, rows.images), Side(encode_tokens(adapter, prepared.captions, sizer, blocks), rows.captions)
-    )
+    images = encode_side(adapter, "images", in_memory(prepared.images), n_rows(prepared.images), sizer)
+    return Features(Side(images, rows.images), Side(encode_tokens(adapter, prepared.captions, sizer), rows.captions))
 
 
-def encode_tokens(
-    adapter: DualEncoder, captions: Batch, batch_sizer: BatchSizer, blocks: BlockStore | None = None
-) -> torch.Tensor:
+def encode_tokens(adapter: DualEncoder, captions: Batch, batch_sizer: BatchSizer) -> torch.Tensor:
     """Features of prepared captions."""
-    return encode_side(adapter, "captions", in_memory(captions), n_rows(captions), batch_sizer, blocks)
+    return encode_side(adapter, "captions", in_memory(captions), n_rows(captions), batch_sizer)
 
 
 def in_memory(batch: Batch) -> RowSource:
@@ -126,37 +120,28 @@ def encode_images(
     images: Sequence[tuple[str, ImageRef]],
     batch_sizer: BatchSizer,
     fingerprint: Fingerprint,
-    kept: PreparedImages | None = None,
-    blocks: BlockStore | None = None,
 ) -> Side:
     """Encodes images, each opened when its turn comes; the result is in their order.
 
-    Images come with a group that has each, for messages; those of the same pixels are one. With ``blocks``, where
-    finished blocks of features are stored, the fingerprint has taken in all of them before. DataError if an image
+    Images come with a group that has each, for messages; those of the same digest are one. DataError if an image
     cannot be read, TtmbenchError if the model did not return one feature vector an image.
     """
-    source = ImageRows(adapter, images, fingerprint, kept).parts
-    features = encode_side(adapter, "images", source, len(images), batch_sizer, blocks).float()
+    source = ImageRows(adapter, images, fingerprint).parts
+    features = encode_side(adapter, "images", source, len(images), batch_sizer).float()
     fingerprint.add_remaining()
     rows = _numbered([fingerprint.of(image) for _, image in images])[1]
     _, first = np.unique(rows, return_index=True)
     return Side(features[_rows(first, features)], rows)
 
 
-def encode_captions(
-    adapter: DualEncoder, captions: Sequence[str], batch_sizer: BatchSizer, blocks: BlockStore | None = None
-) -> Side:
+def encode_captions(adapter: DualEncoder, captions: Sequence[str], batch_sizer: BatchSizer) -> Side:
     """Encodes captions, each distinct one once; arguments and errors as for `encode_images`."""
     distinct, rows = _numbered(captions)
-    return Side(encode_tokens(adapter, adapter.prepare_captions(distinct), batch_sizer, blocks).float(), rows)
+    return Side(encode_tokens(adapter, adapter.prepare_captions(distinct), batch_sizer).float(), rows)
 
 
 def encode_classes(
-    adapter: DualEncoder,
-    names: Sequence[str],
-    templates: Sequence[str],
-    batch_sizer: BatchSizer,
-    blocks: BlockStore | None = None,
+    adapter: DualEncoder, names: Sequence[str], templates: Sequence[str], batch_sizer: BatchSizer
 ) -> Side:
     """A feature vector for each class, as in CLIP: features of its prompts normalised, their mean, normalised again.
 
@@ -173,19 +158,12 @@ def encode_classes(
 
     with torch.inference_mode(), progress_bar(len(prompts), "encoding prompts", "prompts") as shown:
         for span in spans(len(distinct), CLASSES, 1):
-            stored = load(blocks, "classes", span)
-            if stored is None:
-                done = batch_sizer.map_batches(span.start * each, span.stop * each, encode_some)
-                features = torch.nn.functional.normalize(torch.cat(list(done)).float(), dim=-1)
-                means = features.reshape(span.stop - span.start, each, -1).mean(dim=1)
-                parts.append(torch.nn.functional.normalize(means, dim=-1))
-                save(blocks, "classes", span, parts[-1].cpu().numpy())
-            else:
-                parts.append(torch.from_numpy(stored))
+            done = batch_sizer.map_batches(span.start * each, span.stop * each, encode_some)
+            features = torch.nn.functional.normalize(torch.cat(list(done)).float(), dim=-1)
+            means = features.reshape(span.stop - span.start, each, -1).mean(dim=1)
+            parts.append(torch.nn.functional.normalize(means, dim=-1))
             shown.update((span.stop - span.start) * each)
-    # Those that were kept come from the CPU.
-    device = device_of(adapter) or parts[-1].device
-    return Side(torch.cat([part.to(device) for part in parts]), rows)
+    return Side(torch.cat(parts), rows)
 
 
 def encode_stored(
@@ -206,37 +184,22 @@ def encode_side(
     source: RowSource,
     count: int,
     batch_sizer: BatchSizer,
-    blocks: BlockStore | None = None,
 ) -> torch.Tensor:
     """Encodes the images or captions of a task, without gradients, in batches that do not depend on the source.
 
-    The source gives prepared rows for lists of consecutive rows, in order; finished blocks of features go to
-    ``blocks``. Returns features [count, d].
+    The source gives prepared rows for lists of consecutive rows, in order. Returns features [count, d].
     """
     encoder = adapter.encode_images if side == "images" else adapter.encode_captions
     parts: list[torch.Tensor] = []
-    device: torch.device | None = None
-    cut = spans(count, FEATURES, batch_sizer.rows)
-    finished = [load(blocks, side, span) for span in cut]
-    wanted = [np.arange(span.start, span.stop) for span, stored in zip(cut, finished, strict=True) if stored is None]
+    wanted = [np.arange(span.start, span.stop) for span in spans(count, FEATURES, batch_sizer.rows)]
     with torch.inference_mode(), progress_bar(count, f"encoding {side}", side) as shown, source(wanted) as coming:
-        for span, stored in zip(cut, finished, strict=True):
-            if stored is None:
-                with phase("prepare"):
-                    batch = next(coming)
-                parts.append(encode_rows(encoder, batch, span.stop - span.start, batch_sizer, side))
-                del batch  # before the next one is put together
-                device = parts[-1].device
-                if blocks is not None:
-                    save(blocks, side, span, parts[-1].float().cpu().numpy())
-            else:
-                parts.append(torch.from_numpy(stored))
-            shown.update(span.stop - span.start)
-        device = device or device_of(adapter)
-    if device is None:  # all of it was kept, on the CPU; any row shows where the model has its features
-        with torch.inference_mode(), source([np.arange(1)]) as coming:
-            device = encoder(next(coming)).device
-    return torch.cat([part.to(device) for part in parts])
+        for rows in wanted:
+            with phase("prepare"):
+                batch = next(coming)
+            parts.append(encode_rows(encoder, batch, len(rows), batch_sizer, side))
+            del batch  # before the next one is put together
+            shown.update(len(rows))
+    return torch.cat(parts)
 
 
 def caption_pairs(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -78,95 +77,90 @@ def distinct_captions(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(caption for group in groups for caption in group.captions))
 
 
-def open_upright(image: ImageRef, group_id: str) -> Image:
-    """Opens an image as RGB, turned upright unless its source ignores that.
-
-    DataError, which names the image and the group, if it cannot be read.
-    """
+@contextmanager
+def _reading(image: ImageRef, group_id: str) -> Iterator[None]:
+    """Errors inside become DataErrors that name the image and the group."""
     try:
-        return as_rgb(image.open(), turn=image.exif == "apply")
+        yield
     except Exception as error:
         if isinstance(error, TtmbenchError) and not isinstance(error, BadImage):
             raise
         raise DataError(f"image {image.name} of group {group_id} cannot be read: {error}") from error
 
 
-class PixelDigests(Protocol):
-    """Stores digests of decoded images, by the digest of their files."""
+def open_upright(image: ImageRef, group_id: str) -> Image:
+    """Opens an image as RGB, turned upright unless its source ignores that; DataError if it cannot be read."""
+    with _reading(image, group_id):
+        return as_rgb(image.open(), turn=image.exif == "apply")
 
-    def get(self, image: ImageRef) -> str | None:
-        """Digest of an image whose file was decoded before; None if it is unknown."""
 
-    def put(self, image: ImageRef, digest: str) -> None:
-        """Stores the digest of an image that was decoded."""
+def pixels_digest(image: Image) -> str:
+    """sha256 of an RGB image's size and pixels."""
+    return hashlib.sha256(f"{image.width}x{image.height}:".encode() + image.tobytes()).hexdigest()
 
 
 class Fingerprint:
-    """A digest of a task's pixels and captions; ``pixels`` has those of images that were decoded before."""
+    """The data digest of a task: encoded images, how they are read, and captions, in the order of the groups.
 
-    def __init__(self, groups: Sequence[Group], pixels: PixelDigests | None = None) -> None:
+    Images without encoded bytes (rendered, in memory, frames) and those that plugins open count by their pixels.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
         self._digests: dict[str, str] = {}
-        self._groups, self._kept = groups, pixels
+        self._groups = groups
 
     def open(self, group_id: str, image: ImageRef) -> Image:
         """Opens an image as `open_upright` and takes it in."""
+        is_new = image.name not in self._digests
+        if is_new and image.encoded is not None:
+            self._take_in_bytes(group_id, image)
         opened = open_upright(image, group_id)
-        if image.name not in self._digests:
-            head = f"{opened.width}x{opened.height}:".encode()
-            self._digests[image.name] = hashlib.sha256(head + opened.tobytes()).hexdigest()
-            if self._kept is not None:
-                self._kept.put(image, self._digests[image.name])
+        if is_new and image.encoded is None:
+            self._digests[image.name] = pixels_digest(opened)
         return opened
 
-    def add_digest(self, image: ImageRef, pixels: str) -> None:
-        """Takes in one distinct image by the digest of its pixels."""
-        self._digests.setdefault(image.name, pixels)
-
-    def of(self, image: ImageRef) -> str:
-        """The digest of an image that was taken in."""
-        return self._digests[image.name]
-
     def opener(self) -> Callable[[str], Image]:
-        """A function that opens an image by name at each call, and adds it to the fingerprint the first time."""
+        """A function that opens an image by name at each call, and takes it in the first time."""
         by_name = {image.name: (group_id, image) for group_id, image in distinct_images(self._groups)}
         return lambda name: self.open(*by_name[name])
 
     def add_remaining(self) -> None:
-        """Takes in every image that has not been added; opens those whose digest is not stored."""
+        """Takes in every image that has not been taken in; those with encoded bytes are not decoded."""
         images = [item for item in distinct_images(self._groups) if item[1].name not in self._digests]
+        threads = threads_beside_the_model()
 
         def take_in(item: tuple[str, ImageRef]) -> None:
-            known = self._kept.get(item[1]) if self._kept is not None else None
-            if known is None:
+            if item[1].encoded is None:
                 self.open(*item)
             else:
-                self.add_digest(item[1], known)
+                self._take_in_bytes(*item)
 
-        threads = threads_beside_the_model()
         with ahead(images, take_in, threads, 4 * threads, lambda item: item[1].read is not None) as done:
             for _ in progress_iter(done, "looking at data", "images", total=len(images)):
                 pass
 
-    def names(self) -> str:
-        """sha256 over the names of every group's images and over its captions, known before any image is opened."""
-        named = [[[image.name for image in group.images], group.captions] for group in self._groups]
-        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+    def _take_in_bytes(self, group_id: str, image: ImageRef) -> None:
+        assert image.encoded is not None, "asked of images with bytes"
+        with _reading(image, group_id):
+            self._digests[image.name] = hashlib.sha256(image.encoded()).hexdigest()
 
-    def pixels_of(self, start: int, stop: int) -> str:
-        """sha256 over the pixels of the distinct images from start to stop, which must all have been added."""
-        names = self._names[start:stop]
-        return hashlib.sha256("".join(self._digests[name] for name in names).encode()).hexdigest()
+    def content_of(self, image: ImageRef) -> str:
+        """Digest of an image that was taken in, however it is read: crops of one file have the same."""
+        return self._digests[image.name]
 
-    @cached_property
-    def _names(self) -> list[str]:
-        return [image.name for _, image in distinct_images(self._groups)]
+    def of(self, image: ImageRef) -> str:
+        """Digest of an image that was taken in, and of how it is read."""
+        content = self._digests[image.name]
+        if image.encoded is None:
+            return content
+        return hashlib.sha256(f"{content} exif {image.exif}; {image.variant}".encode()).hexdigest()
 
     def hexdigest(self) -> str:
-        """sha256 over every group's images and captions in order; every image must have been added."""
+        """sha256 over every group's images and captions in order; every image must have been taken in."""
         digest = hashlib.sha256()
         for group in self._groups:
             for image in group.images:
-                digest.update(self._digests[image.name].encode())
+                digest.update(self.of(image).encode())
             for caption in group.captions:
                 digest.update(hashlib.sha256(caption.encode()).digest())
         return digest.hexdigest()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -140,25 +140,6 @@ def rows_of(groups: Sequence[Group]) -> Rows:
     )
 
 
-class PreparedImages(Protocol):
-    """Stores prepared images, by the digest of their files."""
-
-    def get(self, image: ImageRef) -> tuple[Batch, str] | None:
-        """A prepared image as one row, and the digest of its pixels; None if it is not stored."""
-
-    def put(self, image: ImageRef, row: Batch, pixels: str) -> None:
-        """Stores a prepared image and the digest of its pixels."""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """Some images: ``rows`` of those that are stored prepared, by name, and the others decoded."""
-
-    images: Sequence[ImageRef]
-    rows: dict[str, Batch]
-    new: list[Image]
-
-
 @dataclass
 class ImageRows:
     """The distinct images of a task, opened and prepared ahead of the model.
@@ -170,7 +151,6 @@ class ImageRows:
     adapter: DualEncoder | PreparedPairScorer  # the model
     images: Sequence[tuple[str, ImageRef]]  # each with a group that has it, for messages; their positions are the rows
     fingerprint: Fingerprint  # takes them in
-    kept: PreparedImages | None = None  # where prepared images are stored, if anywhere
     decoded: int = DECODED  # images held decoded at a time
     seconds: float = field(default=0.0, init=False)  # wall time spent waiting for images
 
@@ -183,12 +163,12 @@ class ImageRows:
 
         DataError where an image cannot be read.
         """
-        with self.made_of(wanted, self.prepared) as made:
+        with self.made_of(wanted, self.adapter.prepare_images) as made:
             # By map, which holds no part while the next one comes.
             yield map(lambda parts: parts[0] if len(parts) == 1 else concatenate(parts), made)
 
     @contextmanager
-    def made_of(self, wanted: Sequence[np.ndarray], make: Callable[[Opened], T]) -> Iterator[Iterator[list[T]]]:
+    def made_of(self, wanted: Sequence[np.ndarray], make: Callable[[list[Image]], T]) -> Iterator[Iterator[list[T]]]:
         """As `parts`, with what ``make`` makes of opened images: a list for each list of rows, an item a few images."""
         decoded = max(1, self.decoded // getattr(self.adapter, "frames", 1))  # of videos, as many frames
         threads = min(threads_beside_the_model(), max(1, decoded // 2))
@@ -198,7 +178,7 @@ class ImageRows:
         inside = bool(getattr(type(self.adapter), "prepares_in_threads", False))
 
         def work(some: Sequence[tuple[str, ImageRef]]) -> Callable[[], T]:
-            opened = self._open(some)
+            opened = [self.fingerprint.open(*item) for item in some]
             if not inside:
                 return lambda: make(opened)
             made = make(opened)
@@ -215,31 +195,6 @@ class ImageRows:
         made = [next(results)() for _ in range(count)]
         self.seconds += time.perf_counter() - clock
         return made
-
-    def _open(self, some: Sequence[tuple[str, ImageRef]]) -> Opened:
-        rows: dict[str, Batch] = {}
-        for _, image in some:
-            stored = None if self.kept is None else self.kept.get(image)
-            if stored is not None:
-                rows[image.name] = stored[0]
-                self.fingerprint.add_digest(image, stored[1])
-        new = [self.fingerprint.open(*item) for item in some if item[1].name not in rows]
-        return Opened([image for _, image in some], rows, new)
-
-    def prepared(self, opened: Opened) -> Batch:
-        """Opened images as prepared rows, one each; stores those that are new."""
-        if not opened.rows and self.kept is None:
-            return self.adapter.prepare_images(opened.new)
-        rows = dict(opened.rows)
-        if opened.new:
-            batch = self.adapter.prepare_images(opened.new)
-            for position, image in enumerate(image for image in opened.images if image.name not in opened.rows):
-                rows[image.name] = take(batch, slice(position, position + 1))
-                if self.kept is not None:
-                    self.kept.put(image, rows[image.name], self.fingerprint.of(image))
-            if not opened.rows:
-                return batch
-        return concatenate([rows[image.name] for image in opened.images])
 
 
 class Window:

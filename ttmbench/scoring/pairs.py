@@ -25,7 +25,6 @@ from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinc
 from ttmbench.scoring.inputs import (
     ImageRows,
     Prepared,
-    PreparedImages,
     Rows,
     Window,
     concatenate,
@@ -77,20 +76,19 @@ def score_task_pairs(
     batch_size: int | BatchSizer,
     all_pairs: bool,
     fingerprint: Fingerprint | None = None,
-    kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> PairTable:
     """Scores a task by a `PairScorer`, opening each image when its pairs come and dropping it afterwards.
 
-    The model gets ``batch_size`` pairs at a time, unless it says how many it takes (`ManyAtOnce`). Prepared images are
-    stored in ``kept``, finished blocks of scores in ``blocks``. DataError if an image cannot be read; TtmbenchError for
+    The model gets ``batch_size`` pairs at a time, unless it says how many it takes (`ManyAtOnce`). Finished
+    blocks of scores are stored in ``blocks``. DataError if an image cannot be read; TtmbenchError for
     too many pairs, or if the model did not return one score a pair.
     """
     fingerprint = fingerprint or Fingerprint(groups)
     images, captions = list(distinct_images(groups)), distinct_captions(groups)
 
     def score(wanted: np.ndarray) -> np.ndarray:
-        return score_pairs(model, images, captions, wanted, batch_size, fingerprint, kept, blocks)
+        return score_pairs(model, images, captions, wanted, batch_size, fingerprint, blocks)
 
     table = _table(rows_of(groups), len(images), len(captions), all_pairs, score)
     fingerprint.add_remaining()
@@ -122,14 +120,13 @@ def score_ranked_pairs(
     wanted: np.ndarray,
     batch_sizer: BatchSizer,
     fingerprint: Fingerprint,
-    kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> np.ndarray:
     """As `score_pairs`, for ranking: a refused pair has the lowest score if the model counts refusals as wrong.
 
     Every other score must be finite, else TtmbenchError.
     """
-    values = score_pairs(model, images, captions, wanted, batch_sizer, fingerprint, kept, blocks)
+    values = score_pairs(model, images, captions, wanted, batch_sizer, fingerprint, blocks)
     fingerprint.add_remaining()
     finite = np.isfinite(values)
     if not finite.all() and not (model.may_refuse is not None and model.may_refuse.refusals_are_wrong):
@@ -147,7 +144,6 @@ def score_pairs(
     wanted: np.ndarray,
     batch_size: int | BatchSizer,
     fingerprint: Fingerprint,
-    kept: PreparedImages | None = None,
     blocks: BlockStore | None = None,
 ) -> np.ndarray:
     """Scores of pairs, float32 [pairs], each image opened when its pairs come; otherwise as `score_task_pairs`.
@@ -160,7 +156,7 @@ def score_pairs(
         opened = _OpenedBatches(model, [(images[row][1].name, captions[c]) for row, c in wanted.tolist()], fingerprint)
         sizer = BatchSizer.of(batch_size if many is None else many.pairs_at_once)
         return _in_blocks(wanted, lambda rows: nullcontext(lambda: opened.score), sizer, blocks)
-    rows, tokens = ImageRows(adapter, images, fingerprint, kept), adapter.prepare_captions(captions)
+    rows, tokens = ImageRows(adapter, images, fingerprint), adapter.prepare_captions(captions)
 
     @contextmanager
     def streamed(opened: np.ndarray) -> Iterator[Callable[[], _Score]]:
@@ -196,7 +192,7 @@ def _in_blocks(
 ) -> np.ndarray:
     """Scores pairs span by span, float32 [pairs]; only images of pairs that are in no finished block are opened."""
     cut = own_spans(len(wanted), PAIRS, batch_sizer.rows, blocks)
-    finished = [load(blocks, "pairs", span) for span in cut]
+    finished = [load(blocks, span) for span in cut]
     missing = [wanted[span.start : span.stop, 0] for span, values in zip(cut, finished, strict=True) if values is None]
     opened = np.unique(np.concatenate(missing)) if missing else np.array([], dtype=np.int64)
     scores = np.full(len(wanted), np.nan, dtype=np.float32)  # what is not of a share stays open
@@ -208,7 +204,7 @@ def _in_blocks(
                 start += len(part)
                 shown.update(len(part))
             if values is None:
-                save(blocks, "pairs", span, scores[span.start : span.stop])
+                save(blocks, span, scores[span.start : span.stop])
     return scores
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,9 +26,7 @@ from ttmbench.scoring.dual_encoder import encode, score_features
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
 from ttmbench.scoring.inputs import (
     ImageRows,
-    Opened,
     Prepared,
-    PreparedImages,
     Rows,
     concatenate,
     n_rows,
@@ -37,6 +36,9 @@ from ttmbench.scoring.inputs import (
 from ttmbench.scoring.pairs import score_in_memory
 from ttmbench.types import Group, GroupShape, Scores
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 
 def prepare(
     adapter: DualEncoder | PreparedPairScorer,
@@ -44,7 +46,6 @@ def prepare(
     batch_size: int,
     enlarge: float | None = None,
     fingerprint: Fingerprint | None = None,
-    kept: PreparedImages | None = None,
 ) -> tuple[Prepared, str]:
     """Decodes and preprocesses every distinct image once and tokenises every distinct caption once.
 
@@ -54,7 +55,6 @@ def prepare(
         batch_size: images held decoded at a time.
         enlarge: also prepare the images so many times as large, for augmentation; UsageError if the model cannot.
         fingerprint: of the data, if it has been begun.
-        kept: where prepared images are stored, if anywhere; not used with ``enlarge``.
 
     Returns:
         The prepared inputs and the fingerprint of the data.
@@ -63,15 +63,14 @@ def prepare(
     if enlarge is not None and augmentable is None:
         raise UsageError("this model's adapter cannot augment (prepare_enlarged, crop); use --ttm_args augment=false")
     fingerprint = fingerprint or Fingerprint(groups)
-    stored_in = kept if enlarge is None else None  # only decoded images can be enlarged
-    images = ImageRows(adapter, list(distinct_images(groups)), fingerprint, stored_in, batch_size)
+    images = ImageRows(adapter, list(distinct_images(groups)), fingerprint, batch_size)
     made: list[tuple[Batch, Batch | None]] = []
 
-    def make(opened: Opened) -> tuple[Batch, Batch | None]:
-        batch = images.prepared(opened)
+    def make(opened: list[Image]) -> tuple[Batch, Batch | None]:
+        batch = adapter.prepare_images(opened)
         if enlarge is None or augmentable is None:
             return batch, None
-        return batch, augmentable.prepare_enlarged(opened.new, enlarge)
+        return batch, augmentable.prepare_enlarged(opened, enlarge)
 
     wanted = [np.arange(start, min(start + batch_size, len(images))) for start in range(0, len(images), batch_size)]
     with progress_bar(len(images), "preparing", "images") as shown, images.made_of(wanted, make) as pieces:
@@ -125,13 +124,11 @@ class PreparedTask:
     all_pairs: bool
 
     def score(self, blocks: BlockStore | None = None) -> Scores:
-        """One scoring pass, for metrics and matching alike; stores finished blocks where given."""
+        """One scoring pass, for metrics and matching alike; stores finished blocks of pairs where given."""
         if not isinstance(self.adapter, DualEncoder):
             table = score_in_memory(self.adapter, self.prepared, self.batch_size, self.all_pairs, blocks)
             return table.scores(self.all_pairs)
-        return score_features(
-            self.adapter, encode(self.adapter, self.prepared, self.batch_size, blocks), self.all_pairs
-        )
+        return score_features(self.adapter, encode(self.adapter, self.prepared, self.batch_size), self.all_pairs)
 
 
 SHOWN = 8  # group ids in a message

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import replace_file
-from ttmbench.cache.entry import SCORES
+from ttmbench.cache.folder import SCORES
 from ttmbench.config import RunConfig
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.local_executor import OWN

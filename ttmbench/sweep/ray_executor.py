@@ -21,7 +21,7 @@ from ttmbench._util import machine
 from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import error_line
 from ttmbench._version import __version__
-from ttmbench.cache.entry import CACHE_VARIABLE, LIMIT_VARIABLE, cache_folder
+from ttmbench.cache.folder import CACHE_VARIABLE, cache_folder
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Event, Finished, Progress, Watch, WorkerJoined, WorkerLost
 from ttmbench.evaluator.local_executor import OWN
@@ -35,7 +35,7 @@ _CHECK = 2.0  # seconds between two checks of the nodes and the board
 _FIRST = 60.0  # seconds for the first worker to begin, after which a warning says that none has
 _MAX_FAILED_STARTS = 3  # on a node, in a row; it is not used then
 _STOP = 4.0  # seconds for units to stop
-_VARIABLES = ("TTMBENCH_LIMITS", "TTMBENCH_DATA", LIMIT_VARIABLE, CACHE_VARIABLE)
+_VARIABLES = ("TTMBENCH_LIMITS", "TTMBENCH_DATA", CACHE_VARIABLE)
 
 
 @dataclass(eq=False)

@@ -23,7 +23,7 @@ from typing import TypeAlias
 from ttmbench._util import machine
 from ttmbench._util.console import steps_told
 from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
-from ttmbench.cache.entry import SCORES, cache_folder
+from ttmbench.cache.folder import SCORES, cache_folder
 from ttmbench.errors import TtmbenchError
 from ttmbench.evaluator.executor import Throttle
 from ttmbench.evaluator.local_executor import OWN

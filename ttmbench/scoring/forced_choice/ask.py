@@ -105,7 +105,7 @@ def ask_choices(
             shown.update(len(part))
     fingerprint.add_remaining()
     right = choices_of(answered, len(groups), GroupShape(len(groups[0].images), options))
-    return AnsweredQuestions(answered, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.of))
+    return AnsweredQuestions(answered, right, fingerprint.hexdigest(), clusters_of(groups, fingerprint.content_of))
 
 
 def _questions(groups: Sequence[Group], style: ChoiceStyle, seed: int, frames: int) -> Iterator[Asked]:
