@@ -19,13 +19,14 @@ import numpy as np
 from ttmbench._util.images import about_frames, frames_of_videos
 from ttmbench._util.redact import is_variable_name, url_without_secrets
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.decisions import Decisions
 from ttmbench.model_adapters._shared.options import QUESTION, takes
 from ttmbench.model_adapters._shared.served_options import OPENAI, ServedOptions
 from ttmbench.model_adapters.api.answers import Answer
 from ttmbench.model_adapters.api.client import Body, Server
 from ttmbench.model_adapters.api.costs import money
 from ttmbench.model_adapters.api.model import ChatModel, Prompt
-from ttmbench.protocols import ChoiceQuestion, ChoiceStyle
+from ttmbench.protocols import ChoiceQuestion, ChoiceStyle, UndecidedPairs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -119,13 +120,11 @@ class VqaScoreModel(_ServedModel):
         self._score_as, self.refusals_are_wrong = score_as, refusals_are_wrong
         self._bounded: Counter[str] = Counter()
         self._silent: list[str] = []
-        self._undecided, self._scored = 0, 0  # pairs since the last `take_undecided`
+        self._decisions = Decisions()
 
-    def take_undecided(self) -> tuple[int, int]:
-        """Pairs since the last call whose score is a bound or missing, and all pairs."""
-        taken = self._undecided, self._scored
-        self._undecided, self._scored = 0, 0
-        return taken
+    def take_undecided(self) -> UndecidedPairs:
+        """Pairs since the last call: those whose score is a bound or missing, or with an improbable yes and no."""
+        return self._decisions.take()
 
     def score_pairs(self, images: Sequence[Image], captions: Sequence[str]) -> np.ndarray:
         """Scores image i with caption i: float32 [pairs]; NaN where the answer says neither yes nor no."""
@@ -165,23 +164,23 @@ class VqaScoreModel(_ServedModel):
         return notes
 
     def _score(self, prompt: Prompt, answer: Answer) -> float:
-        self._scored += 1
         if answer["refusal"] is not None:
-            self._undecided += 1
+            self._decisions.add(0.0, "", undecided=True)
             return float("nan")
         listed = answer["top_logprobs"]
+        sides, probability = read_yes_no(listed), yes_token(listed)
+        mass, first = 0.0 if sides is None else sides.mass, max(listed, key=lambda one: one[1], default=("", 0.0))[0]
         if self._score_as == "yes_token":
-            probability = yes_token(listed)
-            self._undecided += probability is None
+            self._decisions.add(mass, first, undecided=probability is None)
             return 0.0 if probability is None else probability  # as published: a token that is not listed counts as 0
-        sides = read_yes_no(listed)
         if sides is None:
-            self._undecided += 1
+            self._decisions.add(mass, first, undecided=True)
             self._silent.append(prompt.text)
             return float("nan")
-        if sides.bounded and (self._score_as == "log_odds" or sides.bounded == "yes"):  # P(yes) needs no "no"
-            self._undecided += 1
-            self._bounded[sides.bounded] += 1
+        is_bound = sides.bounded and (self._score_as == "log_odds" or sides.bounded == "yes")  # P(yes) needs no "no"
+        self._decisions.add(mass, first, undecided=bool(is_bound))
+        if is_bound:
+            self._bounded[str(sides.bounded)] += 1
         return sides.log_odds if self._score_as == "log_odds" else sides.probability
 
 
@@ -219,6 +218,8 @@ def load(asked: ServedOptions) -> VqaScoreModel | ChoosingModel:
         parameters |= {"max_tokens": 1, "logprobs": True, "top_logprobs": asked.top_logprobs}
     else:
         parameters |= {"max_tokens": asked.max_tokens}
+    if asked.chat_template_kwargs is not None:
+        parameters["chat_template_kwargs"] = asked.chat_template_kwargs
     server = Server(asked.base_url, key, asked.timeout, asked.retries, asked.backoff, asked.api_version)
     cache = user_cache_path("ttmbench", appauthor=False) / "answers.sqlite"
     chat = ChatModel(asked, server, parameters, cache if asked.cache is None else Path(asked.cache).expanduser())
@@ -276,6 +277,12 @@ class YesNo:
     yes: float
     no: float
     bounded: Literal["yes", "no"] | None = None
+
+    @property
+    def mass(self) -> float:
+        """P(yes) + P(no), of listed tokens."""
+        sides = {"yes": self.yes, "no": self.no}
+        return min(1.0, sum(math.exp(min(value, 0.0)) for side, value in sides.items() if side != self.bounded))
 
     @property
     def log_odds(self) -> float:

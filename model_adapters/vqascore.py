@@ -11,6 +11,7 @@ import torch
 
 from ttmbench._util.images import about_frames
 from ttmbench.errors import UsageError
+from ttmbench.model_adapters._shared.decisions import Decisions
 from ttmbench.model_adapters._shared.image_text import (
     ImageTextModel,
     PreparedImage,
@@ -23,6 +24,7 @@ from ttmbench.model_adapters._shared.pair_model import TrainablePairModel
 from ttmbench.model_adapters._shared.placement import pick_device
 from ttmbench.model_adapters._shared.pretrained import find, load_config, locate
 from ttmbench.model_adapters._shared.qformer import CLASSES, QFormerModel, load_qformer
+from ttmbench.protocols import UndecidedPairs
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,8 +53,10 @@ class VQAScore(TrainablePairModel):
     def __init__(self, chat: ImageTextModel | QFormerModel, asked: VqaScoreOptions) -> None:
         super().__init__(chat.loaded, asked)
         self.chat, self.score, self.template = chat, asked.score, asked.template
+        self.answer_prefix = asked.answer_prefix
         if isinstance(chat, ImageTextModel) and chat.processor.chat_template:
             self.frames = 1  # `ttmbench.protocols.ShowsFrames`
+        self.decisions = Decisions()
         self.yes, self.no = answer_tokens(chat.tokenizer, "yes"), answer_tokens(chat.tokenizer, "no")
         self._answer = self._answer_alone() if asked.score in ("yes_token", "yes_and_end") else []
         self.lora = None if asked.lora is None else (asked.lora, asked.lora_targets)
@@ -107,12 +111,21 @@ class VQAScore(TrainablePairModel):
     def score_prepared(self, images: Sequence[SeenImage], captions: Sequence[str]) -> np.ndarray:
         """The score as it was asked for, float32 [pairs]."""
         logs = self._log_probabilities(images, captions, self._answer)
+        answers = self._yes_no(logs)
         if self._answer:  # the geometric mean over its tokens; of one token its probability
             chosen = torch.stack([logs[:, position, token] for position, token in enumerate(self._answer)])
-            return chosen.mean(dim=0).exp().float().cpu().numpy()
-        answers = self._yes_no(logs)
-        chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
-        return chosen.float().cpu().numpy()
+            chosen = chosen.mean(dim=0).exp()
+        else:
+            chosen = answers[:, 0] - answers[:, 1] if self.score == "log_odds" else answers[:, 0].exp()
+        rows = [chosen, answers.exp().sum(dim=1), logs[:, 0].argmax(dim=-1)]
+        scores, masses, first = torch.stack([row.float() for row in rows]).cpu().numpy()
+        for mass, token in zip(masses.tolist(), first.tolist(), strict=True):
+            self.decisions.add(mass, str(self.chat.tokenizer.convert_ids_to_tokens(int(token))))
+        return scores
+
+    def take_undecided(self) -> UndecidedPairs:
+        """Pairs since the last call, and those for which yes and no are improbable."""
+        return self.decisions.take()
 
     def pair_loss(self, images: Sequence[PreparedImage], captions: Sequence[str], matched: np.ndarray) -> torch.Tensor:
         """Cross-entropy, over the vocabulary, of yes for pairs that match and no for others.
@@ -146,7 +159,7 @@ class VQAScore(TrainablePairModel):
     def _prompt(self, question: str) -> str:
         """The prompt that shows an image, or the frames of a video, and asks."""
         frames = getattr(self, "frames", 1)
-        return self.chat.ask(about_frames(frames) + question, frames)
+        return self.chat.ask(about_frames(frames) + question, frames) + self.answer_prefix
 
     def _answer_alone(self) -> list[int]:
         """The token "Yes" after the prompt ("yes" of BLIP-2), and the one that ends it if that counts too."""

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from ttmbench.protocols import Trainable as Trainable
     from ttmbench.protocols import TrainableInParts as TrainableInParts
     from ttmbench.protocols import Truncating as Truncating
+    from ttmbench.protocols import UndecidedPairs as UndecidedPairs
     from ttmbench.ttm.finetune import LabelledBatch as LabelledBatch
     from ttmbench.ttm.parts import Round as Round
     from ttmbench.ttm.selection import PseudoLabels as PseudoLabels
@@ -114,7 +115,7 @@ _HOME = {
         *("ChoiceScorer", "ChoiceStyle", "Debiasable", "DualEncoder", "Learning", "LimitedVocabulary", "ManyAtOnce"),
         *("MayRefuse", "NoisePrior", "PairScorer", "PairTrainable", "PreparedPairScorer", "PreparesInThreads"),
         *("Preparing", "Reporting", "Savable", "ShowsFrames", "StoredFeatures", "Trainable", "TrainableInParts"),
-        "Truncating",
+        *("Truncating", "UndecidedPairs"),
     ),
     "ttm.finetune": ("LabelledBatch",),
     "ttm.parts": ("Round",),

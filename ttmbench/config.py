@@ -319,7 +319,7 @@ class RunConfig(BaseModel):
         pairs = parse_pairs(value) if isinstance(value, str) else value
         if not isinstance(pairs, Mapping):
             return pairs
-        pairs = nested(pairs, ("device_map", "max_memory", "quantization_config"))
+        pairs = nested(pairs, ("device_map", "max_memory", "quantization_config", "chat_template_kwargs"))
         return {key: read_dtype(item) if key in ("dtype", "weights_dtype") else item for key, item in pairs.items()}
 
     @field_validator("dtype", "batch_size", "limit", "energy", mode="before")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -323,12 +323,35 @@ class MayRefuse(Protocol):
     refusals_are_wrong: bool
 
 
+class UndecidedPairs(NamedTuple):
+    """Pairs that a model was asked about, and those whose score says little."""
+
+    pairs: int
+    """Pairs whose score is a bound or missing, or for which yes and no are improbable."""
+    of: int
+    """All pairs."""
+    mass: float | None = None
+    """Mean of P(yes) + P(no) over all pairs."""
+    instead: str | None = None
+    """The most frequent first token where yes and no are improbable."""
+
+    @property
+    def remedy(self) -> str:
+        """What reduces the undecided pairs, in a sentence."""
+        if self.instead is None:
+            return "a larger top_logprobs, score_as=probability or a model that answers yes or no helps"
+        return (
+            f"the answers begin with {self.instead!r} instead: --model_args chat_template_kwargs.enable_thinking=false "
+            "turns thinking off where the chat template has such a switch, and vqascore takes answer_prefix=TEXT"
+        )
+
+
 @runtime_checkable
 class Bounding(Protocol):
-    """A pair scorer behind a server that reports few log-probabilities, so that a score may be a bound."""
+    """A pair scorer that asks for yes or no: a score may be a bound, or the model may say something else."""
 
-    def take_undecided(self) -> tuple[int, int]:
-        """Returns (pairs whose score is a bound or missing, all pairs) since the last call."""
+    def take_undecided(self) -> UndecidedPairs:
+        """Returns how many pairs were scored since the last call, and how many of them are undecided."""
 
 
 @runtime_checkable

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ttmbench.errors import UsageError
@@ -45,11 +47,13 @@ class ChatPrompts(Prompts):
         processor: of transformers.
         kind: the model's type.
         architecture: its class, for messages.
+        template_kwargs: variables of the chat template.
     """
 
     processor: ProcessorMixin
     kind: str
     architecture: str
+    template_kwargs: Mapping[str, object] = MappingProxyType({})
 
     def check_prompts(self) -> None:
         """UsageError for a model that cannot be asked."""
@@ -106,7 +110,7 @@ class ChatPrompts(Prompts):
             turns.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
         last = {"add_generation_prompt": True} if answer is None else {"continue_final_message": True}
         try:
-            prompt: str = self.processor.apply_chat_template(turns, tokenize=False, **last)
+            prompt: str = self.processor.apply_chat_template(turns, tokenize=False, **last, **self.template_kwargs)
         except Exception as error:  # templates are programs of their own, which may refuse in any way
             raise UsageError(f"the chat template of {self.architecture} refused: {error}") from error
         return prompt

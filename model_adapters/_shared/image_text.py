@@ -338,13 +338,16 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
         processor.image_processor = _padding(pretrained, processor.image_processor, asked.pad_images)
     model = load_weights(AutoModelForImageTextToText, pretrained, placement=placement_of(asked))
     loaded = LoadedModel(model, pretrained.files, processor.tokenizer, processor.image_processor, processor)
-    return ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
+    chat = ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
+    chat.template_kwargs = asked.chat_template_kwargs or {}
+    return chat
 
 
 def refuse_chat_arguments(asked: ChatOptions) -> None:
     """UsageError for arguments that models without a chat template do not take."""
-    if asked.split_images is not None or asked.pad_images is not None:
-        raise UsageError(f"{asked.pretrained} neither splits nor pads images; omit split_images and pad_images")
+    for name in ("split_images", "pad_images", "chat_template_kwargs"):
+        if getattr(asked, name) is not None:
+            raise UsageError(f"{asked.pretrained} has no chat template and does not tile or pad images; omit {name}")
     if placement_of(asked) is not None:
         raise UsageError(
             f"{asked.pretrained} has no chat template and is loaded whole, on one device: device_map and quantisation "

@@ -207,6 +207,8 @@ class ChatOptions(LanguageOptions):
     """Whether to cut images into tiles, if the model supports both."""
     pad_images: bool | None = None
     """Whether to pad images of LLaVA-1.5 to a square (default: from the checkpoint's processor)."""
+    chat_template_kwargs: dict[str, object] | None = None
+    """Variables of the chat template, such as ``chat_template_kwargs.enable_thinking=false``."""
     device_map: str | int | dict[str, int | str] | None = None
     """Distribution over devices by accelerate: ``auto`` or another strategy of transformers, a device, or module ->
     device.
@@ -244,6 +246,8 @@ class YesNoOptions(Options):
 class VqaScoreOptions(YesNoOptions, ChatOptions):
     """A model that is asked whether an image shows a caption (``vqascore``)."""
 
+    answer_prefix: Text = ""
+    """Text that the answer begins with before yes or no, such as ``</think>`` for a model that thinks first."""
     lora: Count | None = None
     """Rank of LoRA factors that are trained instead of all weights."""
     lora_targets: str = LORA_TARGETS

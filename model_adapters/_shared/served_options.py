@@ -50,6 +50,8 @@ class ServedOptions(Choosing):
     """Sampling temperature of the request; ``none`` omits it."""
     top_logprobs: Count = 20
     """Number of listed tokens for VQAScore; reduced if the server refuses it."""
+    chat_template_kwargs: dict[str, object] | None = None
+    """Variables of the chat template for vLLM and SGLang, such as ``chat_template_kwargs.enable_thinking=false``."""
     score_as: Literal["log_odds", "probability", "yes_token"] = "log_odds"
     """Score of VQAScore: ``log_odds`` of yes, its ``probability``, or ``yes_token``, the probability of the token
     "Yes" alone.

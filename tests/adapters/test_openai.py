@@ -725,7 +725,8 @@ def test_mostly_undecided_numbers_have_an_exit_code_and_are_marked(chat_server, 
     code, document, printed = evaluate()
     scores = np.array(numbers(tmp_path)[1])
     assert code == 1 and document["status"] == "done", "the numbers are there, and cannot be read as they stand"
-    assert document["undecided"] == {"shapes_color": {"pairs": N_PAIRS, "of": N_PAIRS}}
+    found = document["undecided"]["shapes_color"]
+    assert (found["pairs"], found["of"]) == (N_PAIRS, N_PAIRS) and 0.7 < found["mass"] < 1 and "instead" not in found
     flat = " ".join(printed.split())
     assert "shapes_color (undecided)" in printed
     assert f"'no' in {N_PAIRS} pairs" in " ".join(document["notes"]["shapes_color"]), "scores are bounds"
@@ -738,7 +739,7 @@ def test_p_yes_needs_no_no(chat_server, evaluate, tmp_path):
     chat_server.listed = without_no
     code, document, printed = evaluate(score_as="probability")
     scores = np.array(numbers(tmp_path)[1])
-    assert code == 0 and "undecided" not in document and "undecided" not in printed
+    assert code == 0 and document["undecided"]["shapes_color"]["pairs"] == 0 and "undecided" not in printed
     assert not any("bounds" in note for note in document["notes"]["shapes_color"])
     assert 0.7 < scores.min() and scores.max() < 1
     assert evaluate(score_as="yes_token")[0] == 0 and np.allclose(numbers(tmp_path)[1], scores)
@@ -758,12 +759,32 @@ def test_a_few_undecided_pairs_are_counted_and_pass(chat_server, evaluate):
 def test_an_answer_with_neither_yes_nor_no_is_undecided(chat_server, evaluate, tmp_path):
     chat_server.listed = lambda share: [("The", -0.1), ("A", -2.5)]
     code, _, printed = evaluate()
-    assert code == 1 and "no score for a pair of 3 of 3 groups" in printed
+    assert code == 1 and "no score for a pair of 3 of 3 groups" in printed and "'The'" in printed
     code, document, printed = evaluate(on_refusal="wrong")
-    assert code == 1 and document["undecided"]["shapes_color"] == {"pairs": N_PAIRS, "of": N_PAIRS}
+    expected = {"pairs": N_PAIRS, "of": N_PAIRS, "mass": 0, "instead": "The"}
+    assert code == 1 and document["undecided"]["shapes_color"] == expected
     assert document["results"]["shapes_color"]["group_score,none"] == 0 and "(undecided)" in printed
     code, *_ = evaluate(score_as="yes_token")
     assert code == 1 and not np.any(numbers(tmp_path)[1]), "as published: a token that is not listed has nothing"
+
+
+@pytest.mark.parametrize("score_as", ["log_odds", "probability", "yes_token"])
+def test_a_model_that_thinks_first_is_an_error(chat_server, evaluate, score_as):
+    chat_server.listed = lambda share: [("<think>", -1e-5), ("Yes", -12.5 - share), ("No", -13.0)]
+    code, document, printed = evaluate(score_as=score_as)
+    found = document["undecided"]["shapes_color"]
+    assert code == 1 and found["pairs"] == N_PAIRS and found["mass"] < 1e-4 and found["instead"] == "<think>"
+    assert "<think>" in printed and "enable_thinking=false" in printed
+
+
+def test_variables_of_the_chat_template_are_sent(chat_server, evaluate):
+    evaluate()
+    assert not any("chat_template_kwargs" in body for body in chat_server.requests)
+    before = len(chat_server.requests)
+    _, document, _ = evaluate(**{"chat_template_kwargs.enable_thinking": "false"})
+    sent = [body["chat_template_kwargs"] for body in chat_server.requests[before:]]
+    assert sent == [{"enable_thinking": False}] * N_PAIRS, "another question, which no stored answer is to"
+    assert document["model_info"]["fingerprint"]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 # --- how long the client waits between two tries

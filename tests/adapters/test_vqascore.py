@@ -230,6 +230,48 @@ def test_a_caption_with_braces_is_taken_as_it_is(llava):
     assert '"a {red} {caption} circle"' in prompt
 
 
+@pytest.fixture(scope="module")
+def thinker(tiny_vlm, tmp_path_factory):
+    """A LLaVA whose template opens a thought unless it is told not to, and which then says "star"."""
+    folder = shutil.copytree(tiny_vlm("chat", kind="llava"), tmp_path_factory.mktemp("thinker") / "llava")
+    template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    opened = "ASSISTANT:{% if enable_thinking is not defined or enable_thinking %} left{% endif %}"
+    (folder / "chat_template.jinja").write_text(template.replace("ASSISTANT:", opened), encoding="utf-8")
+    model, processor = own_model(folder)
+    with torch.no_grad():
+        words = model.get_input_embeddings().weight
+        head = model.get_output_embeddings().weight
+        star, left = processor.tokenizer.convert_tokens_to_ids(["star", "left"])
+        words[left] = 100 * torch.sign(words[left])  # drowns what the layers add
+        head[star] = torch.sign(words[left])
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_model_that_thinks_first_is_an_error(thinker, tmp_path, capsys):
+    """Also where all scores come from the cache; the results say what the answers begin with."""
+    run = ["--model", "vqascore", "--tasks", "shapes_color", "--limit", "6", "--use_cache", str(tmp_path)]
+    for of in (24, 6):
+        target = tmp_path / f"{of}.json"
+        assert main([*run, "--model_args", f"pretrained={thinker}", "--output_path", str(target)]) == 1
+        found = json.loads(target.read_text(encoding="utf-8"))["undecided"]["shapes_color"]
+        assert (found["pairs"], found["of"], found["instead"]) == (of, of, "star") and found["mass"] < 0.01
+        assert "'star'" in capsys.readouterr().out
+    off = vqascore.load(pretrained=thinker, device="cpu", chat_template_kwargs={"enable_thinking": False})
+    assert off.fingerprint()["prompt"].endswith("ASSISTANT:"), "the switch of the template"
+
+
+def test_an_answer_prefix_follows_the_prompt(llava, tiny_vlm):
+    plain, prefixed = (vqascore.load(pretrained=llava, device="cpu", answer_prefix=text) for text in ("", " is"))
+    image, caption = Image.new("RGB", (40, 40), (200, 30, 30)), "a red circle"
+    inputs = chat_inputs(plain.chat.processor, image, QUESTION.format(caption=caption), "")
+    inputs = with_tokens(inputs, plain.chat.tokenizer.encode("is", add_special_tokens=False))
+    with torch.no_grad():
+        own = own_answers(llava, [own_model(llava)[0](**inputs).logits[0, -1:].double()])[0]
+    assert prefixed.score_pairs([image], [caption]) == pytest.approx(np.log(own[0] / own[1]), abs=1e-4)
+    assert prefixed.fingerprint()["prompt"] == plain.fingerprint()["prompt"] + " is"
+
+
 def test_wrong_arguments_are_one_clear_error(llava, tiny_vlm):
     with pytest.raises(UsageError, match="score must be log_odds, probability"):
         vqascore.load(pretrained=llava, score="odds")
@@ -237,7 +279,7 @@ def test_wrong_arguments_are_one_clear_error(llava, tiny_vlm):
         vqascore.load(pretrained=llava, template="Is it so?")
     with pytest.raises(UsageError, match="does not split images"):
         vqascore.load(pretrained=llava, split_images=True)
-    with pytest.raises(UsageError, match="neither splits nor pads images"):
+    with pytest.raises(UsageError, match="omit split_images"):
         vqascore.load(pretrained=str(folder_of("blip2-opt", tiny_vlm)), split_images=True)
     with pytest.raises(UsageError, match=r"not a LLaVA-1\.5, and only its images are padded"):
         vqascore.load(pretrained=str(folder_of("smolvlm", tiny_vlm)), device="cpu", pad_images=True)

@@ -81,7 +81,7 @@ class TaskMemory:
     def score(self, plan: TaskPlan, run: Run) -> Scored:
         """As `score_task`, unless an earlier part of the same run has scored the task that is adapted to."""
         can = run.capabilities
-        if not plan.needs_inputs or can.reporting is not None or can.bounding is not None:
+        if not plan.needs_inputs or can.reporting is not None:
             return score_task(plan, run)
         same = self._of is not None and self._of[:2] == (run.key, plan.spec.task) and self._of[2] is run.loaded
         if not same or self._scored is None:

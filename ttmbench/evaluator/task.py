@@ -30,7 +30,9 @@ from ttmbench.results.tag_means import breakdowns
 from ttmbench.scoring.prepare import count_truncated, truncated_notes
 from ttmbench.ttm.checkpoint import AFTER_SEED, AfterSeed, TaskCheckpoint
 from ttmbench.ttm.variants import Adaptation
-from ttmbench.types import GroupShape, MethodSpec, MetricSpec, Record
+from ttmbench.types import Group, GroupShape, MethodSpec, MetricSpec, Record
+
+ASKED_AGAIN = 8  # pairs, where all scores came from the cache
 
 
 def run_task(
@@ -56,8 +58,11 @@ def run_task(
     else:
         plan = plan_task(run, task, settings)
         result = ask_task(plan, run) if plan.way == "choices" else score(plan, run)
-    tokens, undecided = tokens_read(run.adapter) - read, _take_undecided(run)
-    result = replace(result, notes=[*result.notes, *_take_notes(run)], undecided=undecided, tokens=tokens)
+    tokens = tokens_read(run.adapter) - read
+    undecided = _take_undecided(run, result.data.groups if isinstance(result, Scored) else ())
+    mass = (undecided or {}).get("mass", 1.0)
+    said = [] if mass >= 0.5 else [f"P(yes) + P(no) is {mass:.2g} on average: mostly the model says something else"]
+    result = replace(result, notes=[*result.notes, *said, *_take_notes(run)], undecided=undecided, tokens=tokens)
     if isinstance(result, Scored):
         truncated = count_truncated(run.capabilities.truncating, result.data.groups)
         result = replace(result, truncated=truncated, notes=[*result.notes, *truncated_notes(truncated)])
@@ -330,11 +335,20 @@ def _take_notes(run: Run) -> list[str]:
     return [*model_notes(run.adapter), *(reporting.take_notes() if reporting is not None else [])]
 
 
-def _take_undecided(run: Run) -> dict[str, int] | None:
-    """Pairs that the model left open since it was last asked; None where it left none, or never does."""
-    bounding = run.capabilities.bounding
-    pairs, of = bounding.take_undecided() if bounding is not None else (0, 0)
-    return {"pairs": pairs, "of": of} if pairs else None
+def _take_undecided(run: Run, groups: Sequence[Group] = ()) -> Record | None:
+    """Pairs that the model left undecided since it was last asked; None where it was not asked, or never says.
+
+    Scores from the cache or another device say nothing: some of the ``groups`` are then asked about again.
+    """
+    bounding, scorer = run.capabilities.bounding, run.capabilities.pair_scorer
+    if bounding is None:
+        return None
+    taken = bounding.take_undecided()
+    if not taken.of and groups and scorer is not None:
+        for group in groups[:: max(1, len(groups) // ASKED_AGAIN)][:ASKED_AGAIN]:
+            scorer.score_pairs([group.images[0].open()], [group.captions[0]])
+        taken = bounding.take_undecided()
+    return {name: value for name, value in taken._asdict().items() if value is not None} if taken.of else None
 
 
 def _notify(run: Run, task: str, name: str, summary: Summary) -> None:

@@ -61,7 +61,7 @@ class TaskResult:
     from_store: Record | None = None
     tokens: int = 0  # that a chat model read to score or answer; 0 where it does not count them
     # pairs whose score is a bound or missing, and how many were scored; None for none
-    undecided: dict[str, int] | None = None
+    undecided: Record | None = None
     summary: Summary = field(default_factory=Summary)  # the numbers; empty until `summarised`
     # name -> a mean of means over the values of tags; likewise
     tag_means: Mapping[str, Record] = field(default_factory=dict)

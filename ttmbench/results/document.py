@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from ttmbench import protocols
 from ttmbench.errors import UsageError
 from ttmbench.results.coverage import STORED_ANSWERS, STORED_SCORES, Extent
 from ttmbench.results.labels import HOLDOUT, ORACLE, SIMPLE_MATCH, TTM, wrong_number
@@ -142,7 +143,9 @@ class ResultsDocument(Part):
     )
     notes: Free[ByTask[list[str]]] = Field({}, description="Task -> remarks; only tasks that have some.")
     undecided: Recorded[ByTask[Undecided]] = Field(
-        {}, description="Pairs whose score is a bound or missing, because a server lists few tokens; only if any are."
+        {},
+        description="Models that are asked for yes or no: pairs whose score is a bound or missing (a server lists few "
+        "tokens), or with P(yes) + P(no) below 0.01.",
     )
     configs: Recomputed[ByTask[dict[str, Any]]] = Field(
         description="Task -> content of its file, with include and --task_args applied."
@@ -271,9 +274,9 @@ class ResultsDocument(Part):
     def undecided_tasks(self) -> dict[str, str]:
         """Tasks of which most pairs have a bound or nothing for a score -> how many, and what helps, in a sentence."""
         return {
-            task: f"{record.pairs} of {record.of} pairs are undecided (a bound, or neither yes nor no among the listed "
-            "tokens), so the numbers say little of the model; a larger top_logprobs, score_as=probability or a model "
-            "that answers yes or no helps"
+            task: f"{record.pairs} of {record.of} pairs are undecided (a bound, or yes and no together less probable "
+            "than 0.01), so the numbers say little of the model; "
+            + protocols.UndecidedPairs(record.pairs, record.of, record.mass, record.instead).remedy
             for task, record in self.undecided.items()
             if record.pairs > MOST_UNDECIDED * record.of
         }

@@ -243,10 +243,12 @@ class Efficiency(Part):
 
 
 class Undecided(Part):
-    """Pairs whose score is a bound or missing, and how many were scored."""
+    """Pairs whose score is a bound or missing, or for which yes and no are improbable, and how many were scored."""
 
     pairs: Recorded[int]
-    of: Recorded[int]
+    of: Recorded[int] = Field(description="Scored pairs; 8 of them where all scores came from the cache.")
+    mass: Free[Real | Absent] = Field(None, description="Mean of P(yes) + P(no).")
+    instead: Free[str | Absent] = Field(None, description="The most frequent first token where both are improbable.")
 
 
 class StoreEntry(Part):

@@ -14,6 +14,7 @@ from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.protocols import (
     Augmentable,
     Batch,
+    Bounding,
     DualEncoder,
     MayRefuse,
     PreparedPairScorer,
@@ -149,10 +150,12 @@ def usable_scores(adapter: MayRefuse | None, scores: Scores, groups: Sequence[Gr
             )
         if missing.any() and not adapter.refusals_are_wrong:
             ids = _missing_ids(scores, groups)
+            taken = adapter.take_undecided() if isinstance(adapter, Bounding) else None
             shown = ", ".join(ids[:SHOWN]) + (f" and {len(ids) - SHOWN} more" if len(ids) > SHOWN else "")
             raise TtmbenchError(
                 f"the model gave no score for a pair of {len(ids)} of {len(groups)} groups: {shown}. "
                 "--model_args on_refusal=wrong counts such groups as wrong"
+                + (f"; {taken.remedy}" if taken is not None and taken.instead else "")
             )
         scores = Scores(np.where(missing[:, None, None], np.float32(0), scores.groups), scores.all_pairs)
     for array in (scores.groups, scores.all_pairs):
