@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
 
 from ttmbench._annotations import Bool, Float, Int
 
@@ -132,6 +131,8 @@ def score_interval(
     >>> [round(end, 4) for end in score_interval(np.zeros(100))]
     [0.0, 0.037]
     """
+    from scipy.special import ndtri, stdtrit  # imported where it is used: `show` needs other functions of this module
+
     n = len(values)
     codes = _codes(clusters)
     if n < 2 or (codes is not None and codes.max() == 0):
@@ -154,6 +155,8 @@ def proportion_interval(p: float | int, n: float | int, level: float = 0.95) -> 
     >>> [round(end, 4) for end in proportion_interval(0.0, 100)]
     [0.0, 0.037]
     """
+    from scipy.special import ndtri
+
     return _score_ends(float(p), float(n), float(ndtri((1 + level) / 2)) ** 2)
 
 

@@ -203,21 +203,25 @@ class Fake:
     def __init__(self, fails="", error=None):
         self.calls, self._fails, self._error = [], fails, error
 
-    def __getattr__(self, name):
-        def call(*words):
-            self.calls.append((name, *words))
-            print("a library that prints")
-            if name == self._fails:
-                raise self._error
+    def open(self, config):
+        self._call("open", config)
+        return self.log, lambda document: self._call("close", document)
 
-        return call
+    def log(self, values, step):
+        self._call(*(("numbers", values) if step is None else ("curve", step, values)))
+
+    def _call(self, name, *words):
+        self.calls.append((name, *words))
+        print("a library that prints")
+        if name == self._fails:
+            raise self._error
 
     def named(self, name):
         return [call[1:] for call in self.calls if call[0] == name]
 
 
 def run_with(fake, **more):
-    plugins = [("fake", TrackerPlugin("fake", fake))]
+    plugins = [("fake", TrackerPlugin("fake", fake.open))]
     return ttmbench.simple_evaluate("tiny-clip", "shapes_color", plugins=plugins, **{**QUICK, **more})
 
 
@@ -236,7 +240,7 @@ def test_a_tracker_that_fails_is_one_line_and_left_alone(moment, error, capsys):
 
 def test_a_warning_of_a_tracker_is_one_line(capsys):
     class Warns(Fake):
-        def curve(self, name, iteration, values):
+        def log(self, values, step):
             warnings.warn("disk is\nfull", stacklevel=2)
             warnings.warn("old", DeprecationWarning, stacklevel=2)
 
@@ -290,7 +294,7 @@ def test_a_run_that_goes_on_has_whole_curves_in_order(tmp_path, monkeypatch, sto
     assert len(first.named("curve")) == stop - 1 and first.calls[-1][0] == "close"
     second = Fake()
     document = run_with(second, **settings).document
-    told = [(name, iteration) for name, iteration, _ in second.named("curve")]
+    told = [(next(iter(values)).rpartition("/")[0], iteration) for iteration, values in second.named("curve")]
     for seed in (0, 1):
         name = f"ttm/shapes_color/seed_{seed}"
         assert [iteration for one, iteration in told if one == name] == [1, 2, 3]
@@ -311,15 +315,18 @@ def test_numbers_are_told_once(tmp_path):
 def test_settings_go_to_the_trackers_that_have_them(monkeypatch):
     made = {}
 
-    def sink(name, settings):
-        made[name] = dict(settings)
-        return Fake()
+    def opens(name):
+        return lambda settings, config: (made.update({name: dict(settings)}), (None, None))[1]
 
-    monkeypatch.setattr(trackers, "_sink", sink)
+    for name, (_, accepted) in trackers.TRACKERS.items():
+        monkeypatch.setitem(trackers.TRACKERS, name, (opens(name), accepted))
+    monkeypatch.setattr(trackers, "import_module", lambda name: None)
     base = {"model": "tiny-clip", "tasks": ["t"], "track": ["wandb", "tensorboard", "trackio", "wandb"]}
     args = {"wandb.project": "q", "project": 7, "dir": "d", "wandb.mode": "offline", "group": "g"}
     plugins = trackers.make_trackers(make_run_config({**base, "track_args": args}))
     assert [name for name, _ in plugins] == ["tracker wandb", "tracker tensorboard", "tracker trackio"]
+    for _, plugin in plugins:
+        plugin.ttmbench_run_started({})
     name = made["wandb"].pop("name")
     assert name.startswith("tiny-clip-2") and made["tensorboard"].pop("name") == made["trackio"].pop("name") == name
     assert made == {

@@ -9,13 +9,15 @@ import contextlib
 import json
 import sys
 import tempfile
+import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from importlib import import_module
+from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from ttmbench._util.console import warn
 from ttmbench._util.files import safe_name, to_json
@@ -32,146 +34,103 @@ COLUMNS = ("task", "filter", "column", "track", "metric", "value", "stderr", "ci
 _OF_AN_ITERATION = ("threshold", "selected", "coverage", "tied", "pseudo_label_accuracy", "learning_rate", "seconds")
 
 
-class Sink(Protocol):
-    """A tracker's library; `TrackerPlugin` reports its exceptions.
-
-    Attributes:
-        settings: keys of ``--track_args`` that it accepts in addition to ``project`` and ``name``.
-    """
-
-    settings: ClassVar[frozenset[str]]
-
-    def __init__(self, settings: Record) -> None:
-        """Imports the library without opening a run."""
-
-    def open(self, config: Record) -> None:
-        """Starts a run with this configuration."""
-
-    def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
-        """Adds a point to every curve below a name."""
-
-    def numbers(self, values: Mapping[str, float]) -> None:
-        """Logs or replaces final numbers."""
-
-    def close(self, document: Record) -> None:
-        """Ends the run with its results document."""
+Log = Callable[[Mapping[str, float], int | None], None]
+"""Logs numbers by name; with a step, as points of curves."""
+Close = Callable[[Record], None]
+"""Ends the tracker's run with the results document."""
 
 
-class _Tensorboard:
-    """TensorBoard: event files below ``<dir>/<project>/<name>``, with the settings and the table of results as text."""
+def _tensorboard(settings: Record, config: Record) -> tuple[Log, Close]:
+    """Event files below ``<dir>/<project>/<name>``, with the settings and the table of results as text."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    settings: ClassVar = frozenset({"dir"})
+    parent = Path(settings.get("dir", "runs")) / safe_name(settings["project"])
+    name = safe_name(settings["name"])
+    unused = (number for number in count(2) if not (parent / f"{name}-{number}").exists())
+    writer = SummaryWriter(str(parent / (f"{name}-{next(unused)}" if (parent / name).exists() else name)))
 
-    def __init__(self, settings: Record) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    def text(title: str, values: Record) -> None:  # JSON as TensorBoard's Markdown shows it: indented by four
+        writer.add_text(title, textwrap.indent(json.dumps(values, indent=2, ensure_ascii=False), "    "), 0)
 
-        self._settings, self._make = settings, SummaryWriter
-
-    def open(self, config: Record) -> None:
-        parent = Path(self._settings.get("dir", "runs")) / safe_name(self._settings["project"])
-        name = safe_name(self._settings["name"])
-        unused = (number for number in range(2, 10_000) if not (parent / f"{name}-{number}").exists())
-        folder = parent / (f"{name}-{next(unused)}" if (parent / name).exists() else name)
-        self._writer = self._make(str(folder))
-        self._text("config", config)
-        self._writer.flush()
-
-    def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
+    def log(values: Mapping[str, float], step: int | None) -> None:
         for key, value in values.items():
-            self._writer.add_scalar(f"{name}/{key}", value, iteration)
-        self._writer.flush()
+            writer.add_scalar(key, value, step or 0)
+        writer.flush()
 
-    def numbers(self, values: Mapping[str, float]) -> None:
-        for key, value in values.items():
-            self._writer.add_scalar(key, value, 0)
-        self._writer.flush()
-
-    def close(self, document: Record) -> None:
+    def close(document: Record) -> None:
         rows: list[Sequence[object]] = [COLUMNS, ["---"] * len(COLUMNS), *result_rows(document)]
         table = "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows)
-        self._writer.add_text("results", table, 0)
-        self._text("run", {key: document[key] for key in ("status", "errors", "run_key", "packages", "git_hash")})
-        self._writer.close()
+        writer.add_text("results", table, 0)
+        text("run", {key: document[key] for key in ("status", "errors", "run_key", "packages", "git_hash")})
+        writer.close()
 
-    def _text(self, name: str, values: Record) -> None:
-        """JSON as TensorBoard's Markdown shows it as it is: indented by four."""
-        lines = json.dumps(values, indent=2, ensure_ascii=False).splitlines()
-        self._writer.add_text(name, "\n".join("    " + line for line in lines), 0)
+    text("config", config)
+    writer.flush()
+    return log, close
 
 
-class _Trackio:
-    """Trackio: a local database (TRACKIO_DIR), or a Space of the Hub with ``space_id``."""
+def _trackio(settings: Record, config: Record) -> tuple[Log, Close]:
+    """A local database (TRACKIO_DIR), or a Space of the Hub with ``space_id``."""
+    trackio: Any = import_module("trackio")
+    run: Any = trackio.init(config=dict(config), embed=False, **settings)
 
-    settings: ClassVar = frozenset({"group", "space_id", "private"})
-
-    def __init__(self, settings: Record) -> None:
-        self._trackio: Any = import_module("trackio")
-        self._settings = dict(settings)
-
-    def open(self, config: Record) -> None:
-        self._run: Any = self._trackio.init(config=dict(config), embed=False, **self._settings)
-
-    def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
-        self._run.log({f"{name}/{key}": value for key, value in values.items()}, step=iteration)
-
-    def numbers(self, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=0)
-
-    def close(self, document: Record) -> None:
+    def close(document: Record) -> None:
         try:
-            self._run.log({"results": self._trackio.Table(columns=list(COLUMNS), data=result_rows(document))}, step=0)
-            artifact = self._trackio.Artifact("results", type="results", metadata={"status": document["status"]})
+            run.log({"results": trackio.Table(columns=list(COLUMNS), data=result_rows(document))}, step=0)
+            artifact = trackio.Artifact("results", type="results", metadata={"status": document["status"]})
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "results.json"
                 file.write_text(to_json(document), encoding="utf-8")
                 artifact.add_file(str(file))
-                self._run.log_artifact(artifact)
+                run.log_artifact(artifact)
         finally:
-            self._trackio.finish()
+            trackio.finish()
+
+    return lambda values, step: run.log(dict(values), step=step or 0), close
 
 
-class _Wandb:
-    """Weights & Biases: a separate run, online or (``mode=offline``) in files."""
+def _wandb(settings: Record, config: Record) -> tuple[Log, Close]:
+    """A separate run of Weights & Biases, online or (``mode=offline``) in files."""
+    wandb: Any = import_module("wandb")
+    if "dir" in settings:
+        Path(settings["dir"]).mkdir(parents=True, exist_ok=True)
+    tags = {"tags": [settings["tags"]]} if isinstance(settings.get("tags"), str) else {}
+    # W&B's own records of command line, output and code may contain secrets.
+    private = wandb.Settings(
+        console="off", x_disable_meta=True, disable_git=True, disable_code=True, x_save_requirements=False
+    )
+    run: Any = wandb.init(config=dict(config), settings=private, reinit="create_new", **{**settings, **tags})
+    curves: set[str] = set()
 
-    settings: ClassVar = frozenset({"dir", "group", "mode", "entity", "tags", "notes", "job_type"})
+    def log(values: Mapping[str, float], step: int | None) -> None:
+        if step is None:
+            run.summary.update(dict(values))
+            return
+        steps = {f"{key.rpartition('/')[0]}/iteration": step for key in values}
+        for name in steps.keys() - curves:
+            run.define_metric(name, hidden=True)
+            run.define_metric(f"{name.removesuffix('iteration')}*", step_metric=name)
+        curves.update(steps)
+        run.log({**steps, **values})
 
-    def __init__(self, settings: Record) -> None:
-        self._wandb: Any = import_module("wandb")
-        self._settings = dict(settings)
-        self._curves: set[str] = set()
-
-    def open(self, config: Record) -> None:
-        # W&B's own records of command line, output and code may contain secrets.
-        settings = self._wandb.Settings(
-            console="off", x_disable_meta=True, disable_git=True, disable_code=True, x_save_requirements=False
-        )
-        if isinstance(self._settings.get("tags"), str):
-            self._settings["tags"] = [self._settings["tags"]]
-        if "dir" in self._settings:
-            Path(self._settings["dir"]).mkdir(parents=True, exist_ok=True)
-        self._run: Any = self._wandb.init(config=dict(config), settings=settings, reinit="create_new", **self._settings)
-
-    def curve(self, name: str, iteration: int, values: Mapping[str, float]) -> None:
-        if name not in self._curves:
-            self._curves.add(name)
-            self._run.define_metric(f"{name}/iteration", hidden=True)
-            self._run.define_metric(f"{name}/*", step_metric=f"{name}/iteration")
-        self._run.log({f"{name}/iteration": iteration, **{f"{name}/{key}": value for key, value in values.items()}})
-
-    def numbers(self, values: Mapping[str, float]) -> None:
-        self._run.summary.update(dict(values))
-
-    def close(self, document: Record) -> None:
-        self._run.summary.update({"status": document["status"], "run_key": document["run_key"]})
-        self._run.log({"results": self._wandb.Table(columns=list(COLUMNS), data=result_rows(document))})
-        artifact = self._wandb.Artifact(f"results-{self._run.id}", type="results")
+    def close(document: Record) -> None:
+        run.summary.update({"status": document["status"], "run_key": document["run_key"]})
+        run.log({"results": wandb.Table(columns=list(COLUMNS), data=result_rows(document))})
+        artifact = wandb.Artifact(f"results-{run.id}", type="results")
         with artifact.new_file("results.json", mode="w", encoding="utf-8") as file:
             file.write(to_json(document))
-        self._run.log_artifact(artifact)
-        self._run.finish(exit_code=0 if document["status"] == "done" else 1)
+        run.log_artifact(artifact)
+        run.finish(exit_code=0 if document["status"] == "done" else 1)
+
+    return log, close
 
 
-TRACKERS: dict[str, type[Sink]] = {"wandb": _Wandb, "trackio": _Trackio, "tensorboard": _Tensorboard}
+TRACKERS: dict[str, tuple[Callable[[Record, Record], tuple[Log, Close]], frozenset[str]]] = {
+    "wandb": (_wandb, frozenset({"dir", "group", "mode", "entity", "tags", "notes", "job_type"})),
+    "trackio": (_trackio, frozenset({"group", "space_id", "private"})),
+    "tensorboard": (_tensorboard, frozenset({"dir"})),
+}
+"""Name -> what opens a run with settings and configuration; settings that it accepts beside ``project``, ``name``."""
 
 
 def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
@@ -180,7 +139,7 @@ def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
     ``key=value`` in ``track_args`` is passed to all trackers that accept the key, ``tracker.key=value`` to one.
     UsageError if a library is not installed, or if no tracker of the run accepts a setting.
     """
-    taken = {tracker: sorted({"project", "name", *TRACKERS[tracker].settings}) for tracker in config.track}
+    taken = {tracker: sorted({"project", "name", *TRACKERS[tracker][1]}) for tracker in config.track}
     name = f"{safe_name(config.model_name)}-{datetime.now():%Y-%m-%dT%H-%M-%S}"
     settings: dict[str, dict[str, Any]] = {tracker: {"project": "ttmbench", "name": name} for tracker in taken}
     for key, value in sorted(config.track_args.items(), key=lambda item: "." in item[0]):
@@ -191,77 +150,71 @@ def make_trackers(config: RunConfig) -> list[tuple[str, TrackerPlugin]]:
             raise UsageError(f"--track_args {key}: no tracker of this run takes it ({known or 'there is none'})")
         for taker in takers:
             settings[taker][option] = str(value) if option in ("project", "name", "dir", "group") else value
-    return [(f"tracker {kind}", TrackerPlugin(kind, _sink(kind, settings[kind]))) for kind in taken]
-
-
-def _sink(tracker: str, settings: Record) -> Sink:
-    """The sink of a tracker; UsageError if its library cannot be imported."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the library's message about its own imports
-            import_module(tracker)
-            return TRACKERS[tracker](settings)
-    except Exception as error:
-        why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
-        raise UsageError(f"--track {tracker}: {tracker} {why}; pip install 'ttmbench[{tracker}]'") from None
+    for kind in taken:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the library's message about its own imports
+                import_module(kind)
+        except Exception as error:
+            why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({error})"
+            raise UsageError(f"--track {kind}: {kind} {why}; pip install 'ttmbench[{kind}]'") from None
+    return [(f"tracker {kind}", TrackerPlugin(kind, partial(TRACKERS[kind][0], settings[kind]))) for kind in taken]
 
 
 class TrackerPlugin:
-    """Forwards the hooks to a sink; after its first failure the sink is not called again.
+    """Forwards the hooks to a tracker; after its first failure the tracker is not called again.
 
-    Curves are written in the order of iterations. If an earlier run started a seed, the hooks report only its later
-    iterations; their points are buffered until the results document provides the earlier ones.
+    Points are logged as iterations finish. If an earlier run began a seed, its curve is logged at the end, from the
+    results document, so that every curve is whole and in order.
     """
 
-    def __init__(self, tracker: str, sink: Sink) -> None:
-        self._tracker, self._sink = tracker, sink
+    def __init__(self, tracker: str, open_run: Callable[[Record], tuple[Log, Close]]) -> None:
+        self._tracker, self._open = tracker, open_run
         self._failed = self._warned = False
         self._written: dict[tuple[str, int], int] = {}
-        self._waiting: dict[tuple[str, int, int], dict[str, float]] = {}
         self._reported: dict[str, float] = {}
 
     @hookimpl
     def ttmbench_run_started(self, config: Record) -> None:
         """Opens the tracker."""
-        self._try("could not begin a run", partial(self._sink.open, config))
+        self._try("could not begin a run", partial(self._begin, config))
+
+    def _begin(self, config: Record) -> None:
+        self._log, self._close = self._open(config)
 
     @hookimpl
     def ttmbench_iteration_finished(self, task: str, record: IterationRecord) -> None:
-        """Writes the next point of the curves."""
-        self._waiting[task, record.seed, record.iteration] = _curve_values(vars(record))
-        if self._written.get((task, record.seed), 0) + 1 == record.iteration:
-            self._write_curves(task, record.seed)
+        """Logs the next point of the curves."""
+        self._log_point(task, vars(record))
 
     @hookimpl
     def ttmbench_task_scored(self, task: str, results: Mapping[str, float | None], tracks: Mapping[str, str]) -> None:
-        """Writes the numbers of a filter."""
-        self._write_numbers(final_values(task, results, tracks))
+        """Logs the numbers of a filter."""
+        self._log_numbers(final_values(task, results, tracks))
 
     @hookimpl
     def ttmbench_run_finished(self, result: Record) -> None:
-        """Writes the curves of an earlier run of the same command, the table and the document; closes the tracker."""
+        """Logs what an earlier run of the same command measured, the table and the document; closes the tracker."""
         for task, record in result["ttm"].items():
             for line in record["iterations"]:
-                self._waiting[task, line["seed"], line["iteration"]] = _curve_values(line)
-        self._write_curves()
+                self._log_point(task, line)
         for task, numbers in result["results"].items():
-            self._write_numbers(final_values(task, numbers, result["tracks"][task]))
-        self._try("could not end its run", partial(self._sink.close, result))
+            self._log_numbers(final_values(task, numbers, result["tracks"][task]))
+        self._try("could not end its run", lambda: self._close(result))
 
-    def _write_numbers(self, values: Mapping[str, float]) -> None:
+    def _log_numbers(self, values: Mapping[str, float]) -> None:
         new = {name: value for name, value in values.items() if self._reported.get(name) != value}
         if new:
             self._reported.update(new)
-            self._try("could not log numbers", partial(self._sink.numbers, new))
+            self._try("could not log numbers", lambda: self._log(new, None))
 
-    def _write_curves(self, *only: str | int) -> None:
-        """Writes buffered points, of one task and seed or of all."""
-        for task, seed, iteration in sorted(key for key in self._waiting if key[: len(only)] == only):
-            values = self._waiting.pop((task, seed, iteration))
-            if iteration > self._written.get((task, seed), 0):
-                self._written[task, seed] = iteration
-                name = f"ttm/{task}/seed_{seed}"
-                self._try("could not log a curve", partial(self._sink.curve, name, iteration, values))
+    def _log_point(self, task: str, record: Record) -> None:
+        seed, iteration = record["seed"], record["iteration"]
+        if iteration != self._written.get((task, seed), 0) + 1:
+            return  # logged, or an earlier one is still missing
+        self._written[task, seed] = iteration
+        values = {f"ttm/{task}/seed_{seed}/{name}": value for name, value in _curve_values(record).items()}
+        self._try("could not log a curve", lambda: self._log(values, iteration))
 
     def _try(self, what: str, act: Callable[[], None]) -> None:
         """Calls the library; reports a failure and the first warning in one line each; its prints go to stderr."""
