@@ -27,7 +27,6 @@ from ttmbench.data.loader import data_locations
 from ttmbench.data.paths import data_folder
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DataError, TtmbenchError, UsageError
-from ttmbench.evaluator.cards import advice
 from ttmbench.plugins.registry import Registry, build_registry, locate_files
 from ttmbench.report.table import TableColumn, print_table
 from ttmbench.types import AdapterSpec, Record
@@ -99,8 +98,6 @@ def _print_environment(environment: Record, broken: dict[str, str]) -> None:
     lines = [("python", environment["python"])]
     lines += [(name, version or "not installed") for name, version in environment["packages"].items()]
     lines.append(("devices", ", ".join(environment["devices"])))
-    cards = dict.fromkeys(device.partition(" (")[2].rpartition(",")[0] for device in environment["devices"])
-    lines += [("", advice(card)) for card in cards if advice(card)]
     for name, folder in environment["folders"].items():
         state = "" if folder["exists"] else " (does not exist yet)"
         lines.append((name, f"{folder['path']}{state}, {amount(folder['free_bytes'])} free"))

@@ -13,12 +13,9 @@ from ttmbench._util.console import echo, plain, warn
 from ttmbench._util.files import to_json, write_text
 from ttmbench._util.option_values import split_names
 from ttmbench.cli.options import add_data_files, count
-from ttmbench.data.availability import amount
 from ttmbench.errors import AssertionNotMet, UsageError
-from ttmbench.evaluator.cards import SOURCE
 from ttmbench.plugins.registry import Registry, build_registry
 from ttmbench.report.table import NOTHING, TableColumn, print_line, print_table
-from ttmbench.reproduce.estimate import Estimate, estimates, weights
 from ttmbench.reproduce.rows import AGREES, DIFFERS, MISSING, NOT_HERE, OTHER, VERDICTS, ComparedRow, compare, select
 from ttmbench.reproduce.run import PlannedRun, carry_out, plan, skipped_for_money
 from ttmbench.reproduce.tables import PublishedTable, load_table, shipped_tables
@@ -69,7 +66,7 @@ def reproduce(options: argparse.Namespace) -> int:
         common = {key: getattr(options, key) for key in _PASSED_ON if getattr(options, key)}
         planned = list(plan(table, rows, registry, {**common, "output_path": str(folder)}))
         if options.dry_run:
-            return _show_plan(planned, models, registry)
+            return _show_plan(planned, models)
         failures = _run(planned, models)
         rows = _compare(table, folder, registry)
     _print(table, rows, with_ours=True)
@@ -107,42 +104,16 @@ def _compare(table: PublishedTable, folder: Path, registry: Registry) -> list[Co
     return compare(table, documents, registry)
 
 
-def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str], registry: Registry) -> int:
-    """Print the commands, and below them, as comments of the shell, what each of them takes."""
+def _show_plan(planned: Sequence[PlannedRun], named: Sequence[str]) -> int:
+    """Print the commands."""
+    paid = skipped_for_money(planned, named)
     for run in planned:
-        paid = run in skipped_for_money(planned, named)
         for command in run.commands[:-1]:
             echo(command)
-        echo(run.command + ("  # uses a paid server: --run needs --models with its name" if paid else ""))
+        echo(run.command + ("  # uses a paid server: --run needs --models with its name" if run in paid else ""))
     if not planned:
         echo("nothing is missing")
-        return 0
-    card, cells, sizes = _card(), list[Estimate](), dict[str, int]()
-    for run in planned:
-        what, size = weights(run, registry)
-        sizes[f"{run.settings['model']} {run.settings['model_args']}"] = size
-        echo(f"# {run.settings['model']}: {what}")
-        for cell in estimates(run, registry, card):
-            cells.append(cell)
-            echo(f"#   {cell.words}")
-    known = [cell.hours for cell in cells if cell.hours is not None]
-    hours = (
-        f"at most {sum(known):.2g} hours for {len(known)} of {len(cells)} cells on {card}" if known else "hours unknown"
-    )
-    total = sum(sizes.values())
-    echo(f"# in all: {hours}{f'; weights {amount(total)} to download, as far as known' if total else ''}")
-    for page in dict.fromkeys(page for cell in cells for page in cell.gated):
-        echo(f"# terms to accept first: {page}")
-    if known:
-        echo(f"# hours: operations are counted; rates are assumed shares of the peaks in {SOURCE}, not measured")
     return 0
-
-
-def _card() -> str | None:
-    """The name of the first GPU; None without one."""
-    import torch
-
-    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
 
 
 def _run(planned: Sequence[PlannedRun], named: Sequence[str]) -> list[str]:

@@ -145,25 +145,9 @@ def _load_model(
         if config.assertions:
             check_names(config.assertions, metrics_by_task(chosen.tasks), filters_of(config, model))
     check_model(config, model, registry.adapts(config))
-    for remark in [*remarks(adapter), *_faster(config, adapter, record)]:
+    for remark in remarks(adapter):
         warn(remark)
     return model
-
-
-def _faster(config: RunConfig, adapter: Model, record: RunRecord) -> list[str]:
-    """That another precision is faster, for a model that computes in float32 on a GPU of which that is known."""
-    device = getattr(adapter, "device", None)
-    if getattr(device, "type", "cpu") != "cuda" or config.deterministic:
-        return []
-    declared = record.model_info["fingerprint"]
-    if declared.get("dtype") != "float32":
-        return []
-    import torch
-
-    from ttmbench.evaluator.cards import advice
-
-    text = advice(torch.cuda.get_device_name(device))
-    return [f"the model computes in fp32; {text}"] if text else []
 
 
 def _state_of(task: str, output: RunDirectory | None, devices: Devices | None) -> Path | None:
