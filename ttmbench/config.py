@@ -23,7 +23,6 @@ from ttmbench._util.option_values import (
     nested,
     of_this_machine,
     read_batch_size,
-    read_country,
     read_dtype,
     read_limit,
     read_rerank,
@@ -243,7 +242,6 @@ class RunConfig(BaseModel):
         baseline: a results document of another run to compare with.
         track: experiment trackers.
         track_args: settings of the trackers; ``wandb.mode`` applies to one tracker, ``project`` to all that accept it.
-        energy: measure energy with codecarbon, and CO2 for this country (``FRA``; ``auto``: from the environment).
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: Wilson's score interval, or a bootstrap over groups.
         seed: random seed of everything except TTM and SimpleMatch; also the first of ``seeds`` by default.
@@ -291,7 +289,6 @@ class RunConfig(BaseModel):
     baseline: str | None = None
     track: list[Literal["wandb", "trackio", "tensorboard"]] = []
     track_args: Arguments = {}
-    energy: str | None = None
     bootstrap_iters: int = Field(1000, ge=0)
     interval: Literal["wilson", "percentile", "bca"] = "wilson"
     seed: int = Field(0, ge=0)
@@ -301,12 +298,6 @@ class RunConfig(BaseModel):
     @classmethod
     def _methods_with_options(cls, values: Any) -> Any:
         return with_own_options(values) if isinstance(values, Mapping) and values.get("methods") else values
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omits unused options that later versions added, so that the digest equals that of earlier versions."""
-        later = ("methods", "method_args", "energy")
-        return {key: value for key, value in dump(self).items() if value or key not in later}
 
     @field_validator("rerank", mode="before")
     @classmethod
@@ -322,10 +313,10 @@ class RunConfig(BaseModel):
         pairs = nested(pairs, ("device_map", "max_memory", "quantization_config", "chat_template_kwargs"))
         return {key: read_dtype(item) if key in ("dtype", "weights_dtype") else item for key, item in pairs.items()}
 
-    @field_validator("dtype", "batch_size", "limit", "energy", mode="before")
+    @field_validator("dtype", "batch_size", "limit", mode="before")
     @classmethod
     def _read_spelling(cls, value: object, info: ValidationInfo) -> object:
-        readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit, "energy": read_country}
+        readers = {"dtype": read_dtype, "batch_size": read_batch_size, "limit": read_limit}
         return None if value is None else readers[str(info.field_name)](value)
 
     @property

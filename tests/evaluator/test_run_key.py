@@ -53,7 +53,6 @@ OTHERS = {
     "baseline": "x.json",
     "track": ["wandb"],
     "track_args": {"project": "x"},
-    "energy": "FRA",
     "bootstrap_iters": 7,
     "interval": "bca",
     "seed": 2,
@@ -91,7 +90,7 @@ def test_every_setting_alone_changes_the_key_or_no_number(key):
     changed = {name for name, value in OTHERS.items() if key(**{name: value}) != key()}
     assert set(OTHERS) - changed == {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        *("use_cache", "baseline", "track", "track_args", "model_name", "energy"),
+        *("use_cache", "baseline", "track", "track_args", "model_name"),
     }
     assert key(simple_match=True) != key(oracle=True)
 

@@ -1,11 +1,9 @@
-"""What results cost: speed, memory and energy in documents, and beside scores in a leaderboard."""
+"""What results cost: speed and memory in documents, and beside scores in a leaderboard."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
-import types
 
 import pytest
 import torch
@@ -15,7 +13,6 @@ from support.documents import method_record, trained, whole_document, write_run
 
 import ttmbench
 from ttmbench.cli import main
-from ttmbench.errors import UsageError
 from ttmbench.model_adapters import choice, visualgpt, vqascore
 from ttmbench.results.cost import cost_of, total_cost
 from ttmbench.results.document import ResultsDocument
@@ -23,31 +20,6 @@ from ttmbench.results.document import ResultsDocument
 COST = method_record()["cost"][0]
 USED = {"images_per_second": 4.0, "pairs_per_second": 8.0, "peak_memory_bytes": 2_000_000_000, "peak_memory_of": "cuda"}
 RUN = {"limit": 8, "device": "cpu", "bootstrap_iters": 0}
-
-
-@pytest.fixture
-def codecarbon(monkeypatch):
-    """A stand-in with the names and attributes of codecarbon 3.3; returns the options of its tracker."""
-    options = {}
-
-    class OfflineEmissionsTracker:
-        def __init__(self, *, country_iso_code, output_methods, allow_multiple_runs, log_level):
-            options.update(country=country_iso_code, files=output_methods)
-            self.active = []
-
-        def start_task(self, task_name=None):
-            self.active.append(task_name)
-
-        def stop_task(self, task_name=None):
-            assert self.active.pop() == task_name
-            return types.SimpleNamespace(energy_consumed=0.002, emissions=0.0001, country_iso_code=None)
-
-    countries = types.SimpleNamespace(get_global_energy_mix_data=lambda: {"FRA": {}, "DEU": {}})
-    module = types.SimpleNamespace(OfflineEmissionsTracker=OfflineEmissionsTracker)
-    monkeypatch.setitem(sys.modules, "codecarbon", module)
-    monkeypatch.setitem(sys.modules, "codecarbon.input", types.SimpleNamespace(DataSource=lambda: countries))
-    monkeypatch.delenv("CODECARBON_COUNTRY_ISO_CODE", raising=False)
-    return options
 
 
 def test_a_run_records_rates_that_are_counts_over_the_seconds_of_scoring():
@@ -62,36 +34,12 @@ def test_a_run_records_rates_that_are_counts_over_the_seconds_of_scoring():
     assert counts["shapes_retrieval"] == {"images": images, "pairs": images * captions}
     assert used["shapes_color"]["peak_memory_of"] == "process"
     assert used["shapes_color"]["peak_memory_bytes"] > 10_000_000
-    assert "energy" not in done["config"] and "energy_kwh" not in used["shapes_color"]
 
 
 def test_scores_of_the_cache_have_no_rate(tmp_path):
     for rates in (2, 0):
         done = ttmbench.simple_evaluate("tiny-clip", "shapes_color", use_cache=str(tmp_path), **RUN)
         assert sum(name.endswith("_per_second") for name in done["efficiency"]["shapes_color"]) == rates
-
-
-def test_energy_is_measured_on_request_and_is_in_no_key(codecarbon, monkeypatch):
-    keys = []
-    for energy, country in ((None, None), ("auto", None), ("fra", "FRA"), ("auto", "DEU")):
-        if energy == "auto" and country:
-            monkeypatch.setenv("CODECARBON_COUNTRY_ISO_CODE", country)
-        done = ttmbench.simple_evaluate("tiny-clip", "shapes_color", energy=energy, **RUN)
-        used = done["efficiency"]["shapes_color"]
-        assert used.get("energy_kwh") == (0.002 if energy else None)
-        assert (used.get("co2_kg"), used.get("country")) == ((0.0001, country) if country else (None, None))
-        assert not energy or codecarbon == {"country": country, "files": []}
-        keys.append(done["run_key"])
-    assert len(set(keys)) == 1
-
-
-def test_a_wrong_country_and_a_missing_package_are_named(codecarbon, monkeypatch):
-    for energy, words in (("XXX", "does not know the country XXX"), ("France", "three letters, such as FRA, or auto")):
-        with pytest.raises(UsageError, match=words):
-            ttmbench.simple_evaluate("tiny-clip", "shapes_color", energy=energy, **RUN)
-    monkeypatch.setitem(sys.modules, "codecarbon", None)
-    with pytest.raises(UsageError, match=r"pip install 'ttmbench\[energy\]'"):
-        ttmbench.simple_evaluate("tiny-clip", "shapes_color", energy="FRA", **RUN)
 
 
 def test_the_cost_of_a_number_is_scoring_and_one_seed_of_its_method():
@@ -130,8 +78,8 @@ def test_a_leaderboard_shows_cost_on_request(tmp_path, capsys):
     assert lines[0].endswith("| seconds | images/s | pairs/s | peak GB |")
     assert lines[2].endswith("| 3 | 4 | 8 | 2 |")
     (row,) = json.loads((tmp_path / "leaderboard.json").read_text())["rows"]
-    assert (row["seconds"], row["peak_memory_bytes"], row["energy_kwh"]) == (3.0, 2_000_000_000, None)
-    assert ",3.0,4.0,8.0,,2000000000,," in (tmp_path / "leaderboard.csv").read_text()
+    assert (row["seconds"], row["peak_memory_bytes"]) == (3.0, 2_000_000_000)
+    assert ",3.0,4.0,8.0,,2000000000" in (tmp_path / "leaderboard.csv").read_text()
 
 
 @pytest.mark.parametrize("kind", ["vqascore", "visualgpt", "choice"])

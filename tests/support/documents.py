@@ -201,7 +201,6 @@ def full_document() -> dict:
             "t": {
                 **{"images_per_second": 2.0, "pairs_per_second": 4.0, "tokens_per_second": 9.5},
                 **{"peak_memory_bytes": 1, "peak_memory_of": "process"},
-                **{"energy_kwh": 0.1, "co2_kg": 0, "country": "FRA"},
             }
         },
         "seen_in_training": {"t": ["coco"]},

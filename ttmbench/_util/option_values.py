@@ -94,20 +94,6 @@ def read_limit(value: object) -> int | float:
     return int(number) if number >= 1 else number
 
 
-def read_country(value: object) -> str:
-    """A country's code in capitals, or ``auto``; ValueError for other values.
-
-    >>> read_country("fra"), read_country("auto")
-    ('FRA', 'auto')
-    """
-    code = str(value)
-    if len(code) == 3 and code.isascii() and code.isalpha():
-        return code.upper()
-    if code != "auto":
-        raise ValueError("must be a country's ISO 3166-1 code of three letters, such as FRA, or auto")
-    return code
-
-
 def groups_of(limit: float | None, total: int | None) -> int | None:
     """Number of groups that a limit allows of ``total``, rounded up; None for all, and for a fraction of unknown total.
 

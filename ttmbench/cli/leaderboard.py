@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="Directory with results files, searched recursively")
     published = "Published numbers: a CSV file, a table name, or all"
     parser.add_argument("--published", metavar="FILE|TABLE", action="append", help=published)
-    parser.add_argument("--cost", action="store_true", help="Also show time, speed, memory and energy")
+    parser.add_argument("--cost", action="store_true", help="Also show time, speed and memory")
     parser.add_argument("--output_path", "-o", metavar="DIR", help="Output directory (default: DIR)")
     parser.add_argument("--site", metavar="OUT", help="Write a static website to this directory instead")
     parser.add_argument("--docs", metavar="URL", help="Address of the documentation that the website links to")

@@ -70,8 +70,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     trackers = "Experiment trackers: wandb, trackio, tensorboard"
     out.add_argument("--track", metavar="A,B", type=split_names, help=trackers)
     out.add_argument("--track_args", metavar="K=V,...", help="Tracker settings: project, name, dir, wandb.mode, ...")
-    energy = "Measure energy, and CO2 in a country such as FRA (extra energy)"
-    out.add_argument("--energy", metavar="COUNTRY", nargs="?", const="auto", help=energy)
     add_assertions(out)
     add_verbosity(out)
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
@@ -35,9 +34,6 @@ from ttmbench.results.stored_runs import TaskGroups, stored_groups
 from ttmbench.results.tag_means import aggregates, shared_images_note
 from ttmbench.scoring.capabilities import Capabilities
 from ttmbench.types import Record
-
-if TYPE_CHECKING:
-    from ttmbench.evaluator.energy import EnergyMeter
 
 _COUNTS = ("requests", "answers", "answers_without_count", "prompt_tokens", "completion_tokens", "cost")
 _RARE = (
@@ -84,14 +80,7 @@ class RunRecord:
         self._unsaved = self._saving = 0.0  # seconds of work that no document has, and that writing the last one took
         self._states: list[Path] = []  # checkpoints of tasks that are done
         self._document: ResultsDocument | None = None  # as last saved
-        self._meter: EnergyMeter | None = None
-        self._used: dict[str, Record] = {}  # task -> memory and energy that it took
-
-    def measure_energy(self, country: str) -> None:
-        """Has the energy of every task measured; UsageError as for `EnergyMeter`."""
-        from ttmbench.evaluator.energy import EnergyMeter
-
-        self._meter = EnergyMeter(country)
+        self._used: dict[str, Record] = {}  # task -> memory that it took
 
     def describe_model(self, model: Capabilities, trained_on: Sequence[str] | None) -> None:
         """Records what the model states about itself; ``trained_on`` names image collections, None if unknown."""
@@ -167,15 +156,12 @@ class RunRecord:
 
     @contextmanager
     def _measured(self, task: str) -> Iterator[None]:
-        """Records the memory and the energy of a task."""
+        """Records the memory of a task."""
         machine.peak_memory(restart=True)
-        if self._meter is not None:
-            self._meter.start(task)
         try:
             yield
         finally:
-            energy = {} if self._meter is None else self._meter.stop(task)
-            self._used[task] = {**machine.peak_memory(), **energy}
+            self._used[task] = machine.peak_memory()
 
     def add(self, result: TaskResult) -> None:
         """Takes a task's result; raises the failure that ended its test-time stage early, if one did."""

@@ -74,8 +74,6 @@ def run(
         with _devices_of(config, adapter, chosen, cache) as devices, _output_of(config, key, started) as output:
             dumped, datasets = config.model_dump(mode="json"), datasets_of(chosen.registry, chosen.tasks)
             record = RunRecord(config.model_name, dumped, command, started, list(chosen.tasks), datasets, key, output)
-            if config.energy is not None:
-                record.measure_energy(config.energy)
             with record.recording(chosen.registry.plugins.notify):
                 folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
                 model = _load_model(config, chosen, adapter, record, devices)

@@ -57,7 +57,6 @@ def simple_evaluate(
     baseline: str | None = None,
     track: Sequence[Literal["wandb", "trackio", "tensorboard"]] = (),
     track_args: Mapping[str, Any] = {},
-    energy: str | None = None,
     bootstrap_iters: int = 1000,
     interval: Literal["wilson", "percentile", "bca"] = "wilson",
     seed: int = 0,
@@ -111,7 +110,6 @@ def simple_evaluate(
         baseline: a results document to compare with.
         track: trackers that log the run.
         track_args: their settings.
-        energy: measure energy, and CO2 in this country (``FRA``; ``auto``: of the environment), with codecarbon.
         bootstrap_iters: resamples of bootstrap intervals; 0 for no interval of any kind.
         interval: how intervals are made.
         seed: of everything that ``seeds`` does not govern.

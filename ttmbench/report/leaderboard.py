@@ -43,8 +43,6 @@ COST_COLUMNS = (
     ("pairs/s", "pairs_per_second", 1.0),
     ("tokens/s", "tokens_per_second", 1.0),
     ("peak GB", "peak_memory_bytes", 1e9),
-    ("Wh", "energy_kwh", 1e-3),
-    ("g CO2", "co2_kg", 1e-3),
 )
 """Title, field and unit."""
 Lines = dict[tuple[str, str], dict[str, Number]]

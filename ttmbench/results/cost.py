@@ -1,4 +1,4 @@
-"""What a number cost: time, speed, memory and energy, derived from what a results document records."""
+"""What a number cost: time, speed and memory, derived from what a results document records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ttmbench.results.method_record import MethodCost
 
 COST_FIELDS = (
     *("seconds", "images_per_second", "pairs_per_second", "tokens_per_second"),
-    *("peak_memory_bytes", "energy_kwh", "co2_kg"),
+    "peak_memory_bytes",
 )
 _SCORING = ("prepare", "score")
 
@@ -19,8 +19,8 @@ def cost_of(document: ResultsDocument, task: str, filter_: str) -> dict[str, flo
     """The cost of a task's numbers under a filter, by `COST_FIELDS`; None where it is not known.
 
     ``seconds`` are those of preparing and scoring the task, with one seed of what the filter stands for; they are not
-    known where scores came from the cache. Rates are of scoring. Memory and energy are of the whole task, with all
-    methods of the run.
+    known where scores came from the cache. Rates are of scoring. Memory is of the whole task, with all methods of
+    the run.
     """
     stages, data = document.timing.get(task, {}), document.datasets.get(task)
     scored = sum(stages.get(stage, 0.0) for stage in _SCORING)
@@ -43,7 +43,7 @@ def _seconds_of_seed(document: ResultsDocument, task: str, filter_: str) -> floa
 
 
 def total_cost(costs: Iterable[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """The cost of several tasks together: seconds and energy in all, the mean rate, and the largest memory.
+    """The cost of several tasks together: seconds in all, the mean rate, and the largest memory.
 
     Unknown where it is unknown of one of them.
 

@@ -164,7 +164,7 @@ class ResultsDocument(Part):
         description="Task -> stage -> seconds: load, look_up (data compared with the cache), prepare, score, devices "
         "(seeds on several devices), and each filter that was run."
     )
-    efficiency: Recorded[ByTask[Efficiency]] = Field({}, description="Task -> speed of scoring, memory and energy.")
+    efficiency: Recorded[ByTask[Efficiency]] = Field({}, description="Task -> speed of scoring, and memory.")
     baseline: Recomputed[BaselineRecord | Absent] = Field(
         None, description="Differences to another results document (--baseline)."
     )

@@ -213,7 +213,7 @@ class Truncated(Part):
 
 
 class Efficiency(Part):
-    """Speed of scoring a task, memory and energy. Unknown keys are omitted."""
+    """Speed of scoring a task, and memory. Unknown keys are omitted."""
 
     images_per_second: Recorded[Positive | Absent] = Field(
         None, description="Distinct images per second of scoring; absent if scores came from the cache."
@@ -230,15 +230,6 @@ class Efficiency(Part):
     peak_memory_of: Recorded[Literal["cuda", "process"] | Absent] = Field(
         None,
         description="cuda: tensors on all GPUs during the task; process: resident memory since the process started.",
-    )
-    energy_kwh: Recorded[NotNegative | Absent] = Field(
-        None, description="Energy of the whole task, measured or estimated by codecarbon (--energy)."
-    )
-    co2_kg: Recorded[NotNegative | Absent] = Field(
-        None, description="CO2 equivalents of this energy in the country; absent if no country was named."
-    )
-    country: Recorded[Annotated[str, Field(pattern="^[A-Z]{3}$")] | Absent] = Field(
-        None, description="ISO 3166-1 code of three letters."
     )
 
 
