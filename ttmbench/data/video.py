@@ -170,7 +170,9 @@ def _opened(path: Path, kind: str) -> Iterator[tuple[Any, Any]]:
     """The container and its video stream, both of PyAV."""
     import av
 
-    with path.open("rb") as file, av.open(file, format=kind, metadata_errors="replace") as container:
+    # PyAV 19 no longer knows this argument.
+    options = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+    with path.open("rb") as file, av.open(file, format=kind, **options) as container:
         if not container.streams.video:
             raise BadImage("it has no video stream")
         stream = container.streams.video[0]
