@@ -1,4 +1,4 @@
-"""Commands that read results at an address and write there: fsspec's in-memory back end, and ``file://``."""
+"""Results at addresses: written by runs, sent again after failures, read by commands."""
 
 from __future__ import annotations
 
@@ -7,184 +7,149 @@ import sys
 
 import fsspec
 import pytest
+from support.addresses import TroubledFileSystem as There
 
 import ttmbench
 from ttmbench._util.remote import RemoteFolder
 from ttmbench.cli import main
-from ttmbench.errors import UsageError
+from ttmbench.errors import TtmbenchError, UsageError
+from ttmbench.evaluator import run as run_module
 
-RUN = ["--model", "tiny-clip", "--tasks", "shapes_color", "--limit", "6", "--bootstrap_iters", "0", "--device", "cpu"]
+TASKS = "shapes_color,shapes_spatial"
+RUN = ["--tasks", TASKS, "--limit", "4", "--bootstrap_iters", "0", "--device", "cpu", "--log_samples", "--save_scores"]
+PLACE = "troubled://bucket/results"
+BASE = {"tasks": TASKS, "limit": 4, "bootstrap_iters": 0, "device": "cpu", "log_samples": True}
+
+
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path, monkeypatch):
+    There.reset()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "ttmbench" / "unsent"
 
 
 @pytest.fixture(scope="module")
 def place() -> str:
     """An address with two runs, their samples and scores."""
     for model in ("tiny-clip", "tiny-clip-seed1"):
-        words = ["--model", model, *RUN[2:], "--log_samples", "--save_scores", "-o", "memory://read/results"]
-        assert main(["run", *words]) == 0
+        assert main(["run", "--model", model, *RUN, "-o", "memory://read/results"]) == 0
     return "memory://read/results"
 
 
-def stored(beginning: str) -> dict[str, str]:
-    files = fsspec.filesystem("memory").store
-    return {
-        name: file.getvalue().decode("utf-8", "replace") for name, file in files.items() if name.startswith(beginning)
-    }
+def documents() -> list[str]:
+    found = fsspec.filesystem("memory").find("/read/results")
+    return [f"memory:/{name}" for name in found if name.endswith(".json")]
 
 
-def documents(place: str) -> list[str]:
-    return [f"memory:/{name}" for name in stored("/read/results/tiny") if name.endswith(".json")]
+def evaluate(address: str = PLACE, **more):
+    return ttmbench.simple_evaluate("tiny-clip", output_path=address, **{**BASE, **more})
 
 
-def test_folders_are_read_and_what_is_made_lies_beside_them(place, capsys, tmp_path):
-    assert main(["leaderboard", place]) == 0
-    out = capsys.readouterr().out
-    assert f"{place}/leaderboard.json" in out and "tiny-clip-seed1" in out
-    board = json.loads(stored("/read/results/leaderboard.json")["/read/results/leaderboard.json"])
-    assert {row["model"] for row in board["rows"]} == {"tiny-clip", "tiny-clip-seed1"}
-    assert main(["report", place, "--images", "none"]) == 0
-    page = stored("/read/results/report.html")["/read/results/report.html"]
-    assert "tiny-clip-seed1" in page and f"{place}/report.html" in capsys.readouterr().out
-    assert main(["export", place, "--to", "csv", "-o", str(tmp_path / "x.csv")]) == 0
-    assert main(["export", place, "--to", "csv", "-o", "memory://read/made/x:1.csv"]) == 0
-    made = stored("/read/made/x")["/read/made/x:1.csv"]
-    assert made == (tmp_path / "x.csv").read_text() and made.count("tiny-clip-seed1,") == 5
-    everything = stored("/read")
-    assert not [name for name, text in everything.items() if "/ttmbench-" in text]
+def test_a_run_sends_its_files_after_each_task(cache_home):
+    found = evaluate()
+    (path, document), *others = There.documents().items()
+    assert not others and document["status"] == "done" and found.address.endswith(path.removeprefix("/bucket"))
+    assert found.results.keys() == document["results"].keys()
+    assert not There.wrong and len([name for name in There.writes if name.endswith(".json")]) > 2
+    assert not list(cache_home.glob("*"))
 
 
-def test_documents_are_compared_with_their_samples(place, capsys):
-    assert main(["compare", *documents(place), "-o", "memory://read/made/compared.json"]) == 0
-    (found,) = json.loads(stored("/read/made/compared")["/read/made/compared.json"])["comparisons"]
-    assert [found["baseline"], found["other"]] == documents(place) and found["rows"]
-    rows = ttmbench.compare(*documents(place), bootstrap_iters=1000)
-    assert [row["difference"] for row in rows] == [row["difference"] for row in found["rows"]]
+@pytest.mark.parametrize("address", [PLACE, "troubled://bucket/run.json"])
+def test_the_same_command_resumes_on_another_machine(address, cache_home, monkeypatch):
+    import shutil
+
+    began, whole = [], run_module.run_task
+
+    def stopped(run, task, *more):
+        began.append(task.spec.task)
+        if len(began) == 2:
+            raise KeyboardInterrupt
+        return whole(run, task, *more)
+
+    monkeypatch.setattr(run_module, "run_task", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(address)
+    shutil.rmtree(cache_home)
+    assert set(evaluate(address).results) == set(TASKS.split(","))
+    assert began == ["shapes_color", "shapes_spatial", "shapes_spatial"]
+    assert [document["status"] for document in There.documents().values()] == ["done"]
 
 
-def test_python_reads_them_too(place):
-    found = ttmbench.read_results(place)
-    assert [one.model_name for one in found] == ["tiny-clip", "tiny-clip-seed1"]
-    assert len(found[0].group_values["shapes_color"]["none"]["group_match"]) == 6
-    (scores,) = [name for name in stored("/read/results/tiny-clip/") if name.endswith(".safetensors")]
-    again = ttmbench.score(f"memory:/{scores}", bootstrap_iters=0).results["scores"]
-    assert again["group_match,none"] == found[0].results["shapes_color"]["group_match,none"]
+def test_the_same_command_sends_what_is_missing(cache_home, monkeypatch):
+    There.fails = staticmethod(lambda number, name: number > 2)
+    with pytest.raises(TtmbenchError) as failed:
+        evaluate()
+    assert failed.value.exit_code == 1 and set(failed.value.results.results) == set(TASKS.split(","))
+    There.fails = staticmethod(lambda number, name: False)
+    monkeypatch.setattr(run_module, "run_task", None)
+    evaluate()
+    (document,) = There.documents().values()
+    There().check()
+    assert document["status"] == "done" and not There.wrong and not list(cache_home.glob("*"))
 
 
-def test_scores_are_scored_and_a_run_s_document_is_moved_aside(place, capsys):
-    (scores,) = [f"memory:/{name}" for name in stored("/read/results/tiny-clip/") if name.endswith(".safetensors")]
-    memory = fsspec.filesystem("memory")
-    whole = next(name for name in stored("/read/results/tiny-clip/") if name.endswith(".json"))
-    memory.pipe_file("/read/one/x.json", memory.cat_file(whole))
-    assert main(["score", scores, "-o", "memory://read/one/x.json", "--assert", "scores.group_match,none>=2"]) == 3
-    assert "memory://read/one/x.json" in capsys.readouterr().out
-    now, aside = stored("/read/one/x.json"), stored("/read/one/x.2")
-    assert json.loads(now["/read/one/x.json"])["run_key"] is None and len(aside) == 1
-
-
-@pytest.mark.parametrize("command", ["report {}", "leaderboard {}", "compare {}", "export {} --to csv", "score {}"])
-def test_what_is_not_there_is_one_line(command, capsys):
-    assert main(command.format("memory://read/nothing").split()) == 2
-    err = capsys.readouterr().err
-    assert (
-        "memory://read/nothing: there is no such file, and no folder with results in it" in err and err.count("\n") == 1
-    )
-
-
-@pytest.mark.parametrize(
-    ("address", "line"),
-    [
-        ("s3://bucket/x", "s3://bucket/x: s3:// needs the package s3fs, which is not installed: pip install s3fs"),
-        (
-            "gs://me:hidden-word@b/x",
-            "gs://b/x: gs:// needs the package gcsfs, which is not installed: pip install gcsfs",
-        ),
-        (
-            "nothing://bucket/x",
-            "nothing://bucket/x cannot be reached: nothing:// is not a kind of address that fsspec knows",
-        ),
-        ("memory://bucket/*", "memory://bucket/* is a pattern or a chain of addresses; give the address of one place"),
-        ("simplecache::memory://b", "is a pattern or a chain of addresses; give the address of one place"),
-    ],
-)
-@pytest.mark.parametrize("command", ["leaderboard {}", "run --model tiny-clip --tasks shapes_color -o {}"])
-def test_what_cannot_be_reached_is_one_line_that_says_why(command, address, line, capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    for package in ("s3fs", "gcsfs"):
-        monkeypatch.setitem(sys.modules, package, None)
-    assert main(command.format(address).split()) == 2
-    err = capsys.readouterr().err
-    assert line in err and err.count("\n") == 1 and "hidden-word" not in err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "run --model tiny-clip --tasks shapes_color --limit 6 -o {}",
-        "export {place} --to csv -o {}",
-        "score {place} -o {}",
-        "report {}",
-        "compare {place} {place} -o {}",
-    ],
-)
-@pytest.mark.parametrize("address", ["gs://x.json", "memory://x.json", "memory:///x.json", "s3://", "s3:/x.json"])
-def test_an_address_without_a_bucket_is_one_line_and_no_local_folder(
-    command, address, place, capsys, monkeypatch, tmp_path
-):
-    """``gs://x.json`` was a file in the folder ``gs:`` here, and the command ended well."""
-    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "put_file", None)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert main(command.format(address, place=place).split()) == 2
-    err = capsys.readouterr().err
-    assert f"write {address.partition(':')[0]}://BUCKET/PATH" in err and err.count("\n") == 1
-    assert not list((tmp_path / "here").iterdir())
-
-
-def test_a_folder_with_a_colon_in_its_name_is_still_a_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main([*RUN, "-o", "./gs:/x.json"]) == 0
-    assert (tmp_path / "gs:" / "x.json").is_file()
-
-
-def test_what_is_fetched_is_bounded(place, monkeypatch, capsys):
-    for limits, line in (
-        ("text_bytes=500", "is too large: more than 500 bytes"),
-        ("remote_bytes=500", "bytes of JSON; TTMBENCH_LIMITS=remote_bytes=N raises the limit"),
-        ("remote_files=1", "and at most 1 are looked at"),
-    ):
-        monkeypatch.setenv("TTMBENCH_LIMITS", limits)
-        assert main(["leaderboard", place]) == 4
-        err = capsys.readouterr().err
-        assert line in err and err.count("\n") == 1
-
-
-def test_names_that_would_lie_elsewhere_are_no_files(monkeypatch):
-    folder = RemoteFolder("memory://read/names", "place")
-    names = [
-        "a.json",
-        "b/c.json",
-        "../d.json",
-        "/e.json",
-        "b/../../f.json",
-        ".g.json",
-        "h/.i/j.json",
-        "k\\l.json",
-        "C:m",
-    ]
-    found = {f"/read/names/{name}": {"size": 1} for name in names}
-    monkeypatch.setattr(type(folder._fs), "find", lambda self, path, detail: found)
-    assert list(folder.files()) == ["a.json", "b/c.json"]
-
-
-def test_a_document_names_no_file_elsewhere(tmp_path):
-    document = {"schema_version": "1.0", "results": {}, "artifacts": {"../x.jsonl": {"sha256": "0"}, "y": "z"}}
-    memory = fsspec.filesystem("memory")
-    memory.pipe_file("/read/evil/deep/x.json", json.dumps(document).encode())
-    memory.pipe_file("/read/evil/x.jsonl", b"{}")
+def test_an_address_that_cannot_be_written_is_a_usage_error(monkeypatch):
+    There.fails = staticmethod(lambda number, name: True)
+    monkeypatch.setattr(run_module, "run_task", None)
     with pytest.raises(UsageError):
-        ttmbench.read_results("memory://read/evil/none")
-    from ttmbench.results.remote import fetch_results
+        evaluate()
 
-    here = fetch_results("memory://read/evil/deep/x.json", "path")
-    assert [one.name for one in here.parent.iterdir()] == ["x.json"] and not (here.parent.parent / "x.jsonl").exists()
+
+def test_commands_read_addresses(place, capsys, tmp_path):
+    assert main(["leaderboard", place, "-o", str(tmp_path / "board")]) == 0
+    board = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
+    assert {row["model"] for row in board["rows"]} == {"tiny-clip", "tiny-clip-seed1"}
+    assert main(["report", place, "--images", "none", "-o", str(tmp_path / "page.html")]) == 0
+    assert "tiny-clip-seed1" in (tmp_path / "page.html").read_text()
+    assert main(["compare", *documents(), "-o", str(tmp_path / "compared.json")]) == 0
+    (found,) = json.loads((tmp_path / "compared.json").read_text())["comparisons"]
+    assert found["rows"]
+    assert len(ttmbench.read_results(place)) == 2 and ttmbench.compare(*documents(), bootstrap_iters=100)
+
+
+@pytest.mark.parametrize("command", ["report", "leaderboard"])
+def test_pages_of_an_address_need_a_local_place(place, command, capsys):
+    assert main([command, place]) == 2 and "--output_path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["compare", "memory://none", "memory://none"], ["validate", "memory://none"]])
+def test_nothing_at_an_address_is_a_usage_error(words, capsys):
+    assert main(words) == 2 and "memory://none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("gs://", "s3:///", "s3:/x.json", "http://host/x", "nope://bucket/x", "memory://a/*.json", "zip://x::s3://y"),
+        "sftp://me:secret-word@host/results",
+    ],
+)
+def test_wrong_addresses_are_usage_errors(address, capsys):
+    assert main(["run", "--model", "tiny-clip", *RUN, "-o", address]) == 2
+    assert "secret-word" not in capsys.readouterr().err.replace(address, "")
+
+
+def test_the_package_of_an_address_is_named(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    assert main(["compare", "s3://bucket/x", "s3://bucket/y"]) == 2 and "s3fs" in capsys.readouterr().err
+
+
+def test_a_password_in_an_address_is_refused():
+    with pytest.raises(UsageError, match="without user and password"):
+        ttmbench.read_results("sftp://me:pass@host/results")
+
+
+def test_what_is_fetched_is_bounded(place, monkeypatch):
+    for bound in ("remote_files=3", "remote_bytes=100"):
+        monkeypatch.setenv("TTMBENCH_LIMITS", bound)
+        with pytest.raises(TtmbenchError, match=bound.partition("=")[0]):
+            ttmbench.read_results(place)
+
+
+def test_files_that_leave_the_folder_are_skipped(monkeypatch):
+    remote = RemoteFolder("memory://bad/results", "x")
+    names = ("a.json", "../b.json", "c/../../d.json", ".hidden.json", "c\\d.json", "c//d.json")
+    listing = {f"/bad/results/{name}": {"size": 1} for name in names}
+    monkeypatch.setattr(remote._fs, "find", lambda *more, **options: listing)
+    monkeypatch.setattr(remote._fs, "exists", lambda path: True)
+    assert remote.files() == ["a.json"]

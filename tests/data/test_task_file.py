@@ -203,24 +203,13 @@ def test_a_source_may_not_give_groups_of_another_shape():
         of_plugin("wrong", "ttmbench.data.sources.rendered:read_rendered", "replace")
 
 
-@pytest.mark.parametrize("kind", ["folder", "huggingface", "webdataset"])
-@pytest.mark.parametrize(
-    "address", ["https://me:hunter2-pw@host.org/d.jsonl?token=abcdef123", "s3://me:hunter2-pw@b/d"]
-)
-def test_a_password_in_a_path_is_neither_printed_nor_stored(kind, address, folder_task, tmp_path, capsys):
-    folder = folder_task(source={"kind": kind, "path": address})
-    task, out = str(folder / "mine.yaml"), tmp_path / "out"
-    main(["validate", task, "--offline"])
-    main(["show", task])
-    main(["doctor", "--tasks", task])
-    main(["download", "--tasks", task, "--dry_run"])
-    main(["--model", "tiny-clip", "--tasks", task, "--offline", "-o", str(out)])
+@pytest.mark.parametrize("address", ["https://me:hunter2-pw@host.org/d.jsonl", "s3://me:hunter2-pw@b/d"])
+def test_a_password_in_an_address_is_refused(address, folder_task, tmp_path, capsys):
+    task, out = str(folder_task(source={"kind": "folder", "path": address}) / "mine.yaml"), tmp_path / "out"
+    assert main(["validate", task, "--offline"]) == 2
+    assert main(["--model", "tiny-clip", "--tasks", task, "--offline", "-o", str(out)]) == 2
     printed = capsys.readouterr()
-    written = "".join(path.read_text(encoding="utf-8") for path in out.rglob("*") if path.is_file())
-    assert "<redacted>" in printed.out and "<redacted>" in printed.err + written
-    assert "host.org/d.jsonl" in printed.out or "@b/d" in printed.out, "the rest of the path is shown"
-    for secret in ("hunter2", "abcdef123"):
-        assert secret not in printed.out + printed.err + written
+    assert "hunter2" not in printed.out + printed.err and not out.exists()
 
 
 def test_a_parquet_file_under_kind_folder_names_the_kind_that_reads_it(folder_task, capsys):

@@ -46,11 +46,8 @@ class TroubledFileSystem(MemoryFileSystem):
             self.pipe_file(rpath, b"{")
             raise ConnectionResetError("the line is dead; I was called with token=abcdef123456")
         super().put_file(lpath, rpath, *more, **options)
-
-    def mv(self, path1: str, path2: str, *more: object, **options: object) -> None:
-        """Gives a file its final name."""
-        super().mv(path1, path2, *more, **options)
-        self.check()
+        if rpath.endswith(".json"):
+            self.check()
 
     def check(self) -> None:
         """Takes down every document of which a file is missing or another."""

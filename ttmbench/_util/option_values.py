@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
-from ttmbench._util.redact import place_in_url
 from ttmbench.errors import UsageError
 
 DTYPES = {"float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
@@ -19,6 +18,8 @@ _ALONE, _NUMBERED = ("auto", "cpu", "mps"), ("cuda", "xpu", "hpu", "npu", "xla")
 _WORD = re.compile(r"([a-z]*)[:\s_-]*(.*)", re.DOTALL)
 _PLACES = ("output_path", "save_adapted", "use_cache", "data_dir", "samples", "baseline")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]+://")
+PASSWORD = re.compile(r"\w://[^/\s@]*:[^/\s]*@")
+"""A user and a password in an address."""
 _HALF_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")  # gs:/x, but not C:/x
 _SAME = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 
@@ -212,6 +213,11 @@ def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
         )
     if not is_address(given):
         return given
+    if PASSWORD.search(given):
+        raise UsageError(
+            f"{name} must be an address without user and password; fsspec reads them from its configuration files or "
+            "environment variables"
+        )
     scheme, _, rest = given.partition("://")
     if scheme.lower() == "file":
         host, slash, path = rest.partition("/")
@@ -223,9 +229,19 @@ def read_place(name: str, given: object, may_be_address: bool = False) -> Any:
     if may_be_address and scheme.lower() not in ("http", "https"):
         return given
     raise UsageError(
-        f"{name} must be a local path, and {place_in_url(given)} is an address: give a local folder and copy it with a "
+        f"{name} must be a local path, and {given} is an address: give a local folder and copy it with a "
         f"tool for {scheme}, or mount it as a folder"
     )
+
+
+def place_of(given: object, what: str = "the path") -> Path:
+    """A local path; results at an address are fetched with the files beside them (`ttmbench._util.remote.fetched`)."""
+    location = read_place(what, given, may_be_address=True)
+    if not is_address(location):
+        return Path(location)
+    from ttmbench._util.remote import fetched
+
+    return fetched(location, what)
 
 
 # One set of weights can be scored in each of these ways, so the way belongs to the name of the model.

@@ -92,15 +92,6 @@ def url_without_secrets(url: str) -> str:
     return scrub(url)
 
 
-def place_in_url(url: str) -> str:
-    """A URL without user and password, and without secrets in its query.
-
-    >>> place_in_url("sftp://me:pass@host.org/results?token=abc")
-    'sftp://host.org/results?token=<redacted>'
-    """
-    return _QUERY.sub(rf"\1{GONE}", _USER_IN_URL.sub(r"\1", url))
-
-
 def is_variable_name(text: str) -> bool:
     """Whether a text may be shown as the name of an environment variable: it looks like one, or is one."""
     return text in os.environ or bool(_LIKE_A_VARIABLE.fullmatch(text) and not _may_be_a_key(text))

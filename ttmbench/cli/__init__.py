@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import NoReturn
 
 from ttmbench._util.console import (
@@ -80,7 +80,7 @@ def _keep_freed_memory() -> None:
 def _execute(argv: list[str]) -> int:
     """Run a command line and print its error, if any; returns the exit code."""
     from ttmbench._util.limits import check_limits
-    from ttmbench.cli.addresses import READ, local_copies
+    from ttmbench.cli.addresses import READ, fetch_addresses
     from ttmbench.cli.parser import build_parser, normalise
 
     debug = False
@@ -93,8 +93,9 @@ def _execute(argv: list[str]) -> int:
             return stop.code if isinstance(stop.code, int) else 2
         debug = getattr(options, "verbosity", "info") == "debug"
         check_limits()
-        with local_copies(words[0], options) if words[0] in READ else nullcontext():
-            return int(options.execute(options))
+        if words[0] in READ:
+            fetch_addresses(words[0], options)
+        return int(options.execute(options))
     except TtmbenchError as error:
         if debug:
             print_traceback()

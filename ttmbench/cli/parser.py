@@ -14,7 +14,7 @@ from ttmbench._util.console import note, one_line
 from ttmbench._util.option_values import read_place
 from ttmbench._util.redact import redact
 from ttmbench._version import __version__
-from ttmbench.cli.addresses import TAKEN, WEB_PAGES
+from ttmbench.cli.addresses import READ, WEB_PAGES
 from ttmbench.cli.examples import EXAMPLES, NOT_TAKEN
 from ttmbench.cli.options import add_verbosity
 from ttmbench.config import RunConfig
@@ -137,7 +137,8 @@ class _Store(argparse._StoreAction):
         if option and self.dest in _ONCE and before not in (None, self.default, values):
             shown = [",".join(value) if isinstance(value, list) else value for value in (before, values)]
             parser.error(f"{option} is given twice ({shown[0]} and {shown[1]}): {_ONCE[self.dest]}")
-        may_be_address = self.dest in TAKEN.get(parser.prog.partition(" ")[2], ())
+        command = parser.prog.partition(" ")[2]
+        may_be_address = self.dest == ("output_path" if command == "run" else READ.get(command))
         try:
             if self.dest not in WEB_PAGES:
                 paths = values if isinstance(values, list) else [values]

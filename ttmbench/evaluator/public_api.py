@@ -16,6 +16,7 @@ import numpy as np
 from ttmbench._annotations import ArrayLike
 from ttmbench._util.arrays import LARGEST
 from ttmbench._util.console import warn
+from ttmbench._util.option_values import place_of
 from ttmbench.data.catalog import all_tasks, find_task
 from ttmbench.data.loader import check_count
 from ttmbench.data.memory import Task
@@ -30,7 +31,6 @@ from ttmbench.results.coverage import STORED_SCORES
 from ttmbench.results.labels import RAW
 from ttmbench.results.models import names_of_runs, setting_in_sweep
 from ttmbench.results.reader import read_document, walk_documents
-from ttmbench.results.remote import place_of
 from ttmbench.results.score_lines import StoredScores
 from ttmbench.results.stored_runs import StoredRun
 from ttmbench.stats import IntervalMethod
