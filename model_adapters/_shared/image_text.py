@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +21,7 @@ from ttmbench._util.images import frames_of
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.chat_prompts import PREFIXES, ChatPrompts, Prompts
 from ttmbench.model_adapters._shared.contrastive import on_device
+from ttmbench.model_adapters._shared.encoded_images import EncodedImage, divided, together
 from ttmbench.model_adapters._shared.options import ChatOptions
 from ttmbench.model_adapters._shared.pair_model import full_precision
 from ttmbench.model_adapters._shared.placement import pick_device, placement_of, settle, with_weights
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from transformers import BatchFeature
     from transformers.image_processing_utils import BaseImageProcessor
-    from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
 _FILTERS = threading.Lock()  # filters of warnings are of the whole process: one thread at a time changes them
@@ -63,14 +63,6 @@ class PreparedImage:
     features: dict[str, torch.Tensor]
     rows: dict[str, Row] = field(default_factory=dict)
     beginning: Beginning | None = None
-
-
-@dataclass(frozen=True)
-class EncodedImage:
-    """Output of the vision encoder for one image, as ``mm_encoder_outputs`` takes it, and features the model needs."""
-
-    output: BaseModelOutputWithPooling
-    beside: dict[str, torch.Tensor]
 
 
 SeenImage = tuple[PreparedImage, EncodedImage]
@@ -129,6 +121,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         if encodes and ("mm_encoder_outputs" not in self._forward or not hasattr(self._core, "get_image_features")):
             missing = "get_image_features, mm_encoder_outputs"
             raise UsageError(f"{self.architecture} of transformers takes no encoded images ({missing})")
+        if self.kind not in (*REUSES_PREFIX, *PREFIXES):
+            self.sees_together = 1  # how the encoder's output would be divided among images is not known
         self.check_prompts()
         self.tokenizer("?")  # leaves it without padding, so that no call in a thread changes it
 
@@ -206,15 +200,8 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         taken = set(inspect.signature(self._core.get_image_features).parameters) & set(inputs)
         with with_weights(self._core):
             output = self._core.get_image_features(**{name: inputs[name] for name in taken}, return_dict=True)
-        names = ("pooler_output", "deepstack_features")
-        known = {name: getattr(output, name) for name in names if getattr(output, name, None) is not None}
-        known |= {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
-        encoded = []
-        for at in range(len(images)):
-            own = {name: _share(value, at, len(images), name == "deepstack_features") for name, value in known.items()}
-            output_of = {name: own.pop(name) for name in names if name in own}
-            encoded.append(EncodedImage(type(output)(**output_of), own))
-        return encoded
+        beside = {name: value for name, value in inputs.items() if name.endswith("grid_thw")}
+        return divided(output, beside, len(images))
 
     def logits(self, seen: Sequence[EncodedImage], rows: Sequence[Row], keep: Sequence[torch.Tensor]) -> torch.Tensor:
         """Next-token logits. Without gradients, what several prompts of an image begin with is computed once.
@@ -289,7 +276,7 @@ class ImageTextModel(ChatPrompts, PromptedModel):
         """Inputs of the model for encoded images."""
         beside = self._forward.intersection(seen[0].beside)
         about = {name: torch.cat([image.beside[name] for image in seen]) for name in beside}
-        return {**about, "mm_encoder_outputs": {"image": _together(seen)}}
+        return {**about, "mm_encoder_outputs": {"image": together(seen)}}
 
     def _kept(self, keep: Sequence[torch.Tensor], **inputs: object) -> Sequence[torch.Tensor]:
         """Logits after some tokens of each row, float32 [kept, vocabulary] each. Indices: a mask has the host wait."""
@@ -355,14 +342,6 @@ def refuse_chat_arguments(asked: ChatOptions) -> None:
         )
 
 
-def _share(value: Any, at: int, images: int, is_layered: bool) -> Any:
-    """What belongs to one of several images, each of which has as many rows as the others; in every layer, if any."""
-    if is_layered:
-        return [_share(layer, at, images, False) for layer in value]
-    rows = len(value) // images  # an image may have several: its tiles
-    return value[at * rows : (at + 1) * rows]
-
-
 def _alike(images: Sequence[PreparedImage], most: int) -> list[list[PreparedImage]]:
     """The distinct images in lists of at most so many whose features have equal shapes."""
     by_shape: dict[object, list[PreparedImage]] = {}
@@ -381,19 +360,3 @@ def _padding(pretrained: Pretrained, processor: BaseImageProcessor, pad: bool) -
     for name in ("image_processor_type", "processor_class", "do_pad"):
         settings.pop(name, None)
     return LlavaImageProcessor(**settings, do_pad=pad)
-
-
-def _together(seen: Sequence[EncodedImage]) -> BaseModelOutputWithPooling:
-    """Outputs of several images as one batch."""
-    outputs = [image.output for image in seen]
-    joined: dict[str, object] = {"pooler_output": _joined([output.pooler_output for output in outputs])}
-    if getattr(outputs[0], "deepstack_features", None) is not None:
-        layers = zip(*(output.deepstack_features for output in outputs), strict=True)
-        joined["deepstack_features"] = [_joined(layer) for layer in layers]
-    return type(outputs[0])(**joined)
-
-
-def _joined(parts: Sequence[torch.Tensor | Sequence[torch.Tensor]]) -> torch.Tensor | list[torch.Tensor]:
-    if isinstance(parts[0], torch.Tensor):
-        return torch.cat(cast("list[torch.Tensor]", list(parts)))
-    return [tensor for part in parts for tensor in part]

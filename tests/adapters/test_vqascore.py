@@ -261,6 +261,24 @@ def test_a_model_that_thinks_first_is_an_error(thinker, tmp_path, capsys):
     assert off.fingerprint()["prompt"].endswith("ASSISTANT:"), "the switch of the template"
 
 
+@pytest.mark.parametrize("kind", ["perception_lm", "ovis2"])
+def test_what_a_vision_encoder_returns_is_passed_on(kind, tiny_vlm):
+    """Families whose encoder returns other fields than most; images of several sizes, several prompts each."""
+    folder, rng = tiny_vlm("chat", kind=kind), np.random.RandomState(1)
+    adapter = vqascore.load(pretrained=str(folder), device="cpu")
+    sizes = [(64, 40), (30, 66), (48, 48)]
+    images = [Image.fromarray(rng.randint(0, 256, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
+    pairs = [(image, caption) for image in images for caption in ("a red circle", "two dogs and a cat")]
+    (model, processor), own = own_model(folder), []
+    for image, caption in pairs:
+        with torch.no_grad():
+            inputs = chat_inputs(processor, image, QUESTION.format(caption=caption), "")
+            own.append(model(**inputs).logits[0, -1:].double())
+    answers = own_answers(folder, own)
+    found = adapter.score_pairs(*zip(*pairs, strict=True))
+    np.testing.assert_allclose(found, np.log(answers[:, 0] / answers[:, 1]), atol=1e-5, rtol=0)
+
+
 def test_an_answer_prefix_follows_the_prompt(llava, tiny_vlm):
     plain, prefixed = (vqascore.load(pretrained=llava, device="cpu", answer_prefix=text) for text in ("", " is"))
     image, caption = Image.new("RGB", (40, 40), (200, 30, 30)), "a red circle"
