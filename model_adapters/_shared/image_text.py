@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ttmbench._util.images import frames_of
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters._shared.chat_prompts import PREFIXES, ChatPrompts, Prompts
 from ttmbench.model_adapters._shared.contrastive import on_device
 from ttmbench.model_adapters._shared.encoded_images import EncodedImage, divided, together
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 
 _FILTERS = threading.Lock()  # filters of warnings are of the whole process: one thread at a time changes them
+CHAT = "5.21"  # transformers before it ignores encoded images or a shared prefix, and scores something else
 SEEN_TOGETHER = 16  # images of equal shape that the vision encoder gets at a time on an accelerator
 
 
@@ -307,11 +308,12 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
     """An image-text-to-text model, whose images will be encoded apart from prompts if ``encodes``.
 
     Raises:
-        DataError: the weights are unavailable or damaged.
+        DataError: the weights are unavailable or damaged, or transformers is too old.
         UsageError: the model cannot be asked about an image, or does not split or pad images.
     """
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
+    refuse_old_transformers()
     processor = load_part(AutoProcessor, pretrained)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
         raise UsageError(f"{pretrained.name} has no processor for images and text")
@@ -328,6 +330,17 @@ def load_image_text(pretrained: Pretrained, asked: ChatOptions, *, encodes: bool
     chat = ImageTextModel(loaded, torch.device(pick_device(asked.device)), encodes)
     chat.template_kwargs = asked.chat_template_kwargs or {}
     return chat
+
+
+def refuse_old_transformers() -> None:
+    """DataError for a release with which models that answer prompts score something else."""
+    from packaging.version import Version
+    from transformers import __version__
+
+    if Version(__version__) < Version(CHAT):
+        raise DataError(
+            f"chat models need transformers {CHAT} or newer, not {__version__}: pip install -U transformers"
+        )
 
 
 def refuse_chat_arguments(asked: ChatOptions) -> None:

@@ -13,7 +13,14 @@ import torch
 
 from ttmbench.errors import UsageError
 from ttmbench.model_adapters._shared.contrastive import PIXELS, key_mask, on_device
-from ttmbench.model_adapters._shared.image_text import EncodedImage, PreparedImage, PromptedModel, Row, padded
+from ttmbench.model_adapters._shared.image_text import (
+    EncodedImage,
+    PreparedImage,
+    PromptedModel,
+    Row,
+    padded,
+    refuse_old_transformers,
+)
 from ttmbench.model_adapters._shared.pretrained import (
     LoadedModel,
     Pretrained,
@@ -143,6 +150,7 @@ def load_qformer(pretrained: Pretrained, family: str, device: torch.device) -> Q
     import transformers
 
     processor = load_part(transformers.AutoProcessor, pretrained)
+    refuse_old_transformers()
     model = load_weights(getattr(transformers, CLASSES[family]), pretrained)
     if model.get_output_embeddings() is None:
         raise UsageError(f"{pretrained.name} has no language model that could answer")

@@ -14,7 +14,7 @@ from support.adapter_inputs import groups_of, knowing_options, own_model
 
 from ttmbench._util.images import LazyImages
 from ttmbench.cli import main
-from ttmbench.errors import UsageError
+from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters import choice as chat_choice
 from ttmbench.protocols import ChoiceQuestion
 from ttmbench.results.files import schema
@@ -130,6 +130,13 @@ def test_options_that_begin_alike_cannot_be_told_apart(tiny_vlm):
     question = ChoiceQuestion("Which?", [Image.new("RGB", (48, 48))], ("A", "B"))  # both are unknown words here
     with pytest.raises(UsageError, match="do not tell the options A, B apart"):
         adapter.answer([question])
+
+
+def test_an_old_transformers_is_refused_for_chat_models(tiny_vlm, monkeypatch):
+    monkeypatch.setattr("transformers.__version__", "5.20.1")
+    with pytest.raises(DataError, match=r"5\.21") as caught:
+        chat_choice.load(pretrained=str(tiny_vlm("chat", kind="llava")), device="cpu")
+    assert caught.value.exit_code == 4
 
 
 def one_error(capsys) -> str:

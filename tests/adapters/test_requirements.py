@@ -87,7 +87,7 @@ def test_two_missing_packages_make_one_command():
         (missing("google.protobuf"), f"pip install {ours('protobuf')}"),
         (missing("open_clip"), f"pip install {ours('open_clip_torch')}"),
         (missing("cv2"), "pip install opencv-python"),
-        (ImportError("Package `num2words` is required to run SmolVLM processor."), f"pip install {ours('num2words')}"),
+        (ImportError("Package `num2words` is required to run SmolVLM processor."), "pip install 'ttmbench[smolvlm]'"),
         (
             ImportError("packages that were not found: einops, timm. Run `pip install einops timm`"),
             "pip install einops timm",
@@ -114,7 +114,7 @@ def test_the_error_behind_an_error_is_looked_at():
     try:
         raise OSError("cannot load the processor") from missing("num2words")
     except OSError as error:
-        assert what_to_install(error) == f"pip install {ours('num2words')}"
+        assert what_to_install(error) == "pip install 'ttmbench[smolvlm]'"
 
 
 @pytest.mark.parametrize(
