@@ -43,7 +43,8 @@ NO_LEARNING_RATE = f"none is known for this model and task; {_WITHOUT_A_SOURCE}"
 UNKNOWN_LEARNING_RATE = f"no available copy of the paper states its value legibly; {_WITHOUT_A_SOURCE}"
 DEFAULT_SHARE = 0.5
 PART_KINDS: tuple[PartKind, ...] = get_args(PartKind)
-_UNSAID = ("train", "part_args", *PART_KINDS)  # omitted from records while they have their default
+UNSAID = ("train", *PART_KINDS)
+"""Settings of TTM that are omitted from records while they have their default."""
 Settings = Mapping[str, Any]
 Arguments = dict[str, Any]
 """Option or argument -> value."""
@@ -130,7 +131,7 @@ class TTMConfig(BaseModel):
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> Arguments:
         """Omits parts and ``train`` that have their default; settings of parts appear as given."""
         fields = TTMConfig.model_fields
-        dumped = {key: value for key, value in dump(self).items() if key not in _UNSAID or value != fields[key].default}
+        dumped = {key: value for key, value in dump(self).items() if key not in UNSAID or value != fields[key].default}
         of_parts = dumped.pop("part_args", {})
         return dumped | {f"{kind}.{key}": value for kind, each in of_parts.items() for key, value in each.items()}
 

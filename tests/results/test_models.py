@@ -241,7 +241,7 @@ def test_one_sweep_beside_another_of_other_arguments(tmp_path, board):
     again.write_text(again.read_text().replace("1e-05", "0.5"))
     (tmp_path / "again" / "sweep.json").write_text("{}")
     settings = {run.model for run in read_runs([tmp_path])[0] if run.document.model_name == "clip"}
-    assert settings == {"clip [cov]", "clip [lr3]", "clip [std, lr=1e-05]", "clip [std, lr=0.5]"}
+    assert settings == {"clip [cov]", "clip [lr3]", "clip [std lr=1e-05]", "clip [std lr=0.5]"}
 
 
 def test_tables_of_one_setting_are_without_it(board, capsys):

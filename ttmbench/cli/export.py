@@ -11,7 +11,7 @@ from ttmbench._util.option_values import split_names
 from ttmbench.errors import UsageError
 from ttmbench.plugins.registry import load_target
 from ttmbench.report.export import EXPORTERS
-from ttmbench.results.numbers import read_runs
+from ttmbench.results.numbers import merged, read_runs, same_rows
 
 FORMATS = {exporter.name: exporter for exporter in EXPORTERS}
 
@@ -51,6 +51,10 @@ def export(options: argparse.Namespace) -> int:
     for run in runs:
         if run.document.status != "done":
             warn(f"{run.path}: status {run.document.status}: only finished tasks are exported")
+    numbers = [number for run in runs for number in (*run.numbers(), *run.numbers_elsewhere())]
+    older = sum(len(replaced) for _, replaced in map(merged, same_rows(numbers)))
+    if older and exporter.name in ("csv", "latex"):
+        warn(f"skipped: {older} older numbers of the same configurations")
     target = Path(options.output_path) if options.output_path else None
     texts, skipped_tasks = load_target(exporter.target)(runs, target, options.source_url, **choices)
     for task, why in skipped_tasks.items():

@@ -24,7 +24,7 @@ from ttmbench.results.document import ResultsDocument
 from ttmbench.results.files import SCHEMA_VERSION
 from ttmbench.results.labels import CHOICE, DISAGREES_LEGEND, FROM_FILE, SEEN_LEGEND, TRACK_TITLES
 from ttmbench.results.models import UNKNOWN, RunName, names_of_runs
-from ttmbench.results.numbers import Number, numbers_of, takes_place_of
+from ttmbench.results.numbers import Number, merged, named, numbers_of
 from ttmbench.results.reader import walk_documents
 from ttmbench.results.transfer_deltas import Transfer, transfers_of
 from ttmbench.scoring.forced_choice.arrays import choice_chance
@@ -166,11 +166,9 @@ def _newest(rows: Iterable[Number]) -> tuple[list[Number], list[tuple[Number, Nu
         candidates.setdefault(key, []).append(row)
     newest, superseded = [], []
     for same in candidates.values():
-        first = same[0]
-        for row in same[1:]:
-            first = row if takes_place_of(row, first) else first
+        first, left = merged(same)
         newest.append(first)
-        superseded += [(row, first) for row in same if row.file != first.file]
+        superseded += [(row, first) for row in left if row.file != first.file]
     return newest, superseded
 
 
@@ -271,7 +269,7 @@ def _rows(document: ResultsDocument, file: str, called: RunName) -> Iterator[Num
     for number in numbers_of(document, file):
         if number.track is not None and number.value is not None:
             texts = {name: _shown(getattr(number, name) or "") for name in ("task", "metric", "method", "data")}
-            yield replace(number, model=called.words, setting=called.setting, **texts)  # type: ignore[arg-type]
+            yield replace(named(number, called), **texts)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=10_000)  # documents repeat the same tasks, metrics and data

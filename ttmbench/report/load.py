@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ttmbench._util.files import file_digest
@@ -10,7 +10,7 @@ from ttmbench._util.text import Unreadable, read_json
 from ttmbench.errors import DataError, UsageError
 from ttmbench.results.document import ResultsDocument
 from ttmbench.results.models import names_of_runs
-from ttmbench.results.numbers import Number, means_of, numbers_of
+from ttmbench.results.numbers import Number, means_of, named, numbers_of
 from ttmbench.results.reader import read_document, task_of_artifact, walk_documents
 from ttmbench.results.sample_logs import walk_sample_logs
 
@@ -73,8 +73,7 @@ def gather(given: Path) -> Gathered:
     for index, (called, (path, document)) in enumerate(ordered, start=1):
         name = path.relative_to(folder).as_posix()
         numbers = [*numbers_of(document, name), *means_of(document, name)]
-        named = tuple(replace(number, model=called.words, setting=called.setting) for number in numbers)
-        run = ReportedRun(index, called.words, name, path, document, named)
+        run = ReportedRun(index, called.words, name, path, document, tuple(named(number, called) for number in numbers))
         _check_artifacts(run)
         skipped |= {(Path(name).parent / file).as_posix(): why for file, why in run.damaged.items()}
         runs.append(run)

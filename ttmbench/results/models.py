@@ -12,14 +12,16 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 
 from ttmbench._util.console import one_line
 from ttmbench._util.digests import json_digest
-from ttmbench.config import RunConfig
+from ttmbench.config import UNSAID, RunConfig, TTMConfig
 from ttmbench.results.document import ResultsDocument, mapping
+from ttmbench.results.labels import AT, HOLDOUT, ORACLE, SIMPLE_MATCH, TTM
 
 MACHINE = frozenset({"device", "attn_implementation", "compiled", "engine", "n_parameters", "quick_gelu"})
 """Keys of fingerprints that do not say which model it is (the activation is part of ``config_sha256``)."""
@@ -35,6 +37,8 @@ _SCHEMES = ("local-dir:", "hf-hub:")
 _ARGUMENTS = ("model", "pretrained", "path")
 SWEEP_FILE = "sweep.json"
 _NO_ARGUMENTS = frozenset({"lr_note"})
+_DATA, _SCORES = "data", "scores"
+_OF_TASK = ("kind", "matching", "classes", "rerank_k", "means", "noise_images")  # in task files, beside the data
 _OF_THE_SENDER = frozenset(
     {
         *("output_path", "data_dir", "include_path", "use_cache", "offline", "overwrite", "on_error", "assertions"),
@@ -200,34 +204,106 @@ class RunName:
 
     model: str
     setting: str = ""  # empty where all runs have the same
+    of_tasks: Mapping[str, str] = field(
+        default_factory=dict
+    )  # task -> setting of the newest run with the same identity
+
+    def setting_of(self, task: str) -> str:
+        """The setting of a task's rows."""
+        return self.of_tasks.get(task, self.setting)
 
     @property
     def words(self) -> str:
         """What tables call it."""
-        return f"{self.model} [{self.setting}]" if self.setting else self.model
+        return with_setting(self.model, self.setting)
+
+
+def with_setting(model: str, setting: str) -> str:
+    """A model's name in tables."""
+    return f"{model} [{setting}]" if setting else model
+
+
+@dataclass(frozen=True)
+class _TaskOfRun:
+    """A task of a run: what its numbers depend on, and the words for it."""
+
+    run: int
+    where: tuple[str, str, str]  # sweep, model, task
+    blocks: Mapping[str, Mapping[str, str]]  # "" or method -> setting -> value
+    of_data: Mapping[str, str]  # what describes the data in labels
+    date: float
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of everything that its numbers depend on."""
+        return json_digest([*self.where, self.blocks])
+
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """Name of a setting in labels -> its value; digests have none."""
+        words = dict(self.of_data)
+        for block, settings in self.blocks.items():
+            if "tau_end" in settings:  # of TTM, whose records omit some defaults
+                settings = {**{key: _text(TTMConfig.model_fields[key].default) for key in UNSAID}, **settings}
+            words |= {_name_of(block, key): value for key, value in settings.items()}
+        unnamed = (_DATA, "rerank.fingerprint", "references.data", "reward.fingerprint")
+        return {name: value for name, value in words.items() if not name.endswith(unnamed)}
+
+
+def _differing(parts: Sequence[_TaskOfRun]) -> list[str]:
+    """Names of the settings in which tasks of runs differ, as far as they ran the same methods."""
+    names = []
+    for block in dict.fromkeys(block for part in parts for block in part.blocks):
+        of_block = [part.blocks[block] for part in parts if block in part.blocks]
+        keys = dict.fromkeys(key for settings in of_block for key in settings)
+        names += [_name_of(block, key) for key in keys if len({settings.get(key) for settings in of_block}) > 1]
+    if _DATA in names:
+        described = dict.fromkeys(name for part in parts for name in part.of_data)
+        names += [name for name in described if len({part.of_data.get(name) for part in parts}) > 1]
+    return names
 
 
 def names_of_runs(runs: Sequence[tuple[Path, ResultsDocument]]) -> list[RunName]:
-    """What each of some runs is called beside the others: no two of other models or settings are called the same."""
+    """What each of some runs is called beside the others: two of other models or configurations never share a name.
+
+    A configuration is complete (`_blocks`): defaults count like stated values. The setting names what differs.
+    """
     models = tell_apart([stated_model(document) for _, document in runs])
     sweeps = [setting_in_sweep(path) for path, _ in runs]
-    arguments = [{task: _arguments(document, task) for task in document.results} for _, document in runs]
-    values: dict[tuple[str, str, str, str], set[str]] = {}
-    for model, sweep, by_task in zip(models, sweeps, arguments, strict=True):
-        for task, by_name in by_task.items():
-            for name, value in by_name.items():
-                values.setdefault((sweep, name, model, task), set()).add(value)
-    differing = dict.fromkeys((sweep, name) for (sweep, name, *_), choices in values.items() if len(choices) > 1)
+    parts = [
+        _TaskOfRun(
+            run, (sweeps[run], models[run], task), _blocks(document, task), _of_data(document, task), document.date
+        )
+        for run, (_, document) in enumerate(runs)
+        for task in document.results
+    ]
+    newest: dict[str, _TaskOfRun] = {}
+    for part in sorted(parts, key=lambda part: part.date):
+        newest[part.identity] = part
+    rivals: dict[tuple[str, str, str], list[_TaskOfRun]] = {}
+    for part in newest.values():
+        rivals.setdefault(part.where, []).append(part)
+    differing = dict.fromkeys((where[0], name) for where, several in rivals.items() for name in _differing(several))
     settings = []
-    for sweep, by_task in zip(sweeps, arguments, strict=True):
-        stated = []
+    for run, sweep in enumerate(sweeps):
+        stated = [sweep] if sweep else []
+        mine = [part.words for part in parts if part.run == run]
         for name in (name for of_sweep, name in differing if of_sweep == sweep):
-            several = dict.fromkeys(of_task[name] for of_task in by_task.values() if name in of_task)
-            stated += [f"{name}={'/'.join(several)}"] if several else []
-        settings.append(_short(", ".join([*([sweep] if sweep else []), *stated])))
+            values = dict.fromkeys(words[name] for words in mine if name in words)
+            stated += [f"{name}={'/'.join(values)}"] if values else []
+        settings.append(_short(" ".join(stated)))
+    alike: dict[tuple[object, ...], list[_TaskOfRun]] = {}
+    for part in newest.values():
+        alike.setdefault((part.where, settings[part.run]), []).append(part)
+    for run in {part.run for several in alike.values() if _differing(several) for part in several}:
+        digits = json_digest([part.identity for part in parts if part.run == run])[:_DIGITS]
+        settings[run] = " ".join(filter(None, [settings[run], digits]))
     if len({*settings}) < 2:
         settings = [""] * len(runs)
-    return [RunName(model, setting) for model, setting in zip(models, settings, strict=True)]
+    of_tasks: list[dict[str, str]] = [{} for _ in runs]
+    for part in parts:
+        of_tasks[part.run][part.where[2]] = settings[newest[part.identity].run]
+    return [RunName(*name) for name in zip(models, settings, of_tasks, strict=True)]
 
 
 def setting_in_sweep(path: Path) -> str:
@@ -285,29 +361,65 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
-def _arguments(document: ResultsDocument, task: str) -> dict[str, str]:
-    """What a user can set and the numbers of a task depend on, but for the model and the part of the groups."""
-    config = document.config
-    settings: dict[str, object] = {
-        **mapping(config.get("task_args")),
-        **_prefixed("rerank", mapping(config.get("rerank"))),
+def _blocks(document: ResultsDocument, task: str) -> dict[str, dict[str, str]]:
+    """What the numbers of a task depend on besides the model: of all of them (""), and of each method.
+
+    Seeds are not in it, since they are averaged, nor what changes no number (devices, batch size, paths).
+    """
+    config, spec = document.config, document.configs[task]
+    ranking, source = document.ranking.get(task), document.datasets[task].source
+    blocks: dict[str, dict[str, object]] = {
+        "": {
+            _DATA: [
+                *(document.task_hashes[task], document.versions[task], [spec.get(key) for key in _OF_TASK]),
+                source.get("sha256") if document.is_stored(task) else None,
+            ],
+            **{key: config.get(key) for key in ("interval", "bootstrap_iters")},
+            "dtype": mapping(config.get("model_args")).get("dtype", config.get("dtype")),
+        }
     }
-    overfitted, adapted, oracle = document.simple_match.get(task), document.ttm.get(task), document.oracle.get(task)
-    if overfitted is not None:
-        settings |= {**_prefixed("simple_match", overfitted.hyperparameters), "seeds": overfitted.seeds}
-    for name, record in document.methods.get(task, {}).items():
-        settings |= {**_prefixed(name, record.settings), "seeds": record.seeds}
-    if oracle is not None:
-        settings |= {**mapping(config.get("ttm_args")), "seeds": oracle.seeds}
+    if ranking is not None and ranking.rerank is not None:
+        rerank = ranking.rerank
+        blocks[""] |= {"rerank.model": rerank.model, "rerank.k": rerank.k}
+        blocks[""]["rerank.fingerprint"] = fingerprint_of(rerank.fingerprint)
+    adapted, overfitted, oracle = document.ttm.get(task), document.simple_match.get(task), document.oracle.get(task)
     if adapted is not None:
-        settings |= {**adapted.hyperparameters, "seeds": adapted.seeds}
-        settings |= {} if adapted.learning_rate is None else {"lr": adapted.learning_rate.value}
-        settings |= {} if adapted.holdout is None else {"ttm_holdout": config.get("ttm_holdout")}
-    return {str(name): _text(value) for name, value in settings.items() if name not in _NO_ARGUMENTS}
+        rate = {} if adapted.learning_rate is None else {"lr": adapted.learning_rate.value}
+        blocks[TTM] = {**adapted.hyperparameters, **rate}
+        if adapted.holdout is not None:
+            blocks[HOLDOUT] = {"ttm_holdout": adapted.holdout.share}
+    if overfitted is not None:
+        blocks[SIMPLE_MATCH] = dict(overfitted.hyperparameters)
+    if oracle is not None:
+        stated = {**mapping(spec.get("ttm")), **mapping(config.get("ttm_args")), "preset": config.get("ttm_preset")}
+        blocks[ORACLE] = {**stated, "lr": next((step.learning_rate for step in oracle.iterations), None)}
+    for name, record in document.methods.get(task, {}).items():
+        blocks[name] = dict(record.settings)
+        if record.references is not None:
+            blocks[name]["references.data"] = record.references.data_sha256
+        if record.reward_model is not None:
+            blocks[name]["reward.fingerprint"] = fingerprint_of(record.reward_model.fingerprint)
+        if record.holdout is not None:
+            blocks[f"{HOLDOUT}.{name}"] = {"ttm_holdout": record.holdout.share}
+    for other, also in document.ttm_also.get(task, {}).items():
+        blocks[f"{AT}{other}"] = {_DATA: [also.fingerprint, also.version]}
+    return {
+        block: {str(key): _text(value) for key, value in settings.items() if key not in _NO_ARGUMENTS}
+        for block, settings in blocks.items()
+    }
 
 
-def _prefixed(prefix: str, settings: Mapping[str, object]) -> dict[str, object]:
-    return {f"{prefix}.{name}": value for name, value in settings.items()}
+def _name_of(block: str, key: str) -> str:
+    """The name of a setting in labels: that of the option or argument."""
+    return key if block in ("", TTM, ORACLE) or key in (_DATA, "ttm_holdout") else f"{block}.{key}"
+
+
+def _of_data(document: ResultsDocument, task: str) -> dict[str, str]:
+    """What was given of a task's data."""
+    config = document.config
+    given = {key: config.get(key) for key in ("limit", "samples", _SCORES)}
+    given |= {**mapping(config.get("task_args")), "version": document.versions[task]}
+    return {str(key): _text(value) for key, value in given.items() if value is not None}
 
 
 def _text(value: object) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import sqrt
+from operator import mul
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -28,7 +30,7 @@ from ttmbench.results.labels import (
     seed_std_key,
     stderr_key,
 )
-from ttmbench.results.models import RunName, names_of_runs, stated_model, training_data
+from ttmbench.results.models import RunName, names_of_runs, stated_model, training_data, with_setting
 from ttmbench.results.reader import read_document, walk_documents
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ class Number:
     published_as: str = ""  # of a published number whose model is known here, what its source calls the model
     from_file: bool = False  # of stored scores, ranks or answers: images and captions are unknown
     setting: str = ""  # of the run (`ttmbench.results.models`), in brackets in ``model``; empty if all are alike
+    of_seeds: tuple[int, ...] = ()  # the seeds
 
     def row(self) -> dict[str, object]:
         """Every attribute by name; the interval and the extent as their parts, ``model`` without the setting."""
@@ -138,7 +141,13 @@ class DocumentFile:
         return [self._named(number) for number in numbers_elsewhere(self.document, self.file or self.path.name)]
 
     def _named(self, number: Number) -> Number:
-        return replace(number, model=self.model, setting=self.called.setting if self.called else "")
+        return named(number, self.called) if self.called else number
+
+
+def named(number: Number, called: RunName) -> Number:
+    """A number with the names of its run's model and setting."""
+    setting = called.setting_of(number.adapted_to or number.own_task)
+    return replace(number, model=with_setting(called.model, setting), setting=setting)
 
 
 def numbers_of(document: ResultsDocument, file: str = "") -> list[Number]:
@@ -192,6 +201,7 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
                 chance=chance_in(record.chance, metric, name),
                 ties=record.ties.get(key_of(metric, name)),
                 seeds=None if name == RAW else len(record.seeds),
+                of_seeds=() if name == RAW else tuple(record.seeds),
                 extent=Extent(counts.effective, counts.original, counts.effective < counts.original),
                 version=record.version,
                 data=record.fingerprint,
@@ -203,13 +213,61 @@ def numbers_elsewhere(document: ResultsDocument, file: str = "") -> list[Number]
 
 
 def newest(numbers: Iterable[Number]) -> list[Number]:
-    """One number for each model, setting, task, metric and filter (`takes_place_of`), in their order."""
-    latest: dict[tuple[str, ...], Number] = {}
+    """One number for each model, setting, task, metric and filter (`merged`), in their order."""
+    return [merged(same)[0] for same in same_rows(numbers)]
+
+
+def same_rows(numbers: Iterable[Number]) -> list[list[Number]]:
+    """Numbers by model, setting, task, metric and filter."""
+    same: dict[tuple[str, ...], list[Number]] = {}
     for number in numbers:
-        key = (number.model, number.task, number.metric, number.filter)
-        if key not in latest or takes_place_of(number, latest[key]):
-            latest[key] = number
-    return list(latest.values())
+        same.setdefault((number.model, number.task, number.metric, number.filter), []).append(number)
+    return list(same.values())
+
+
+def merged(same: Sequence[Number]) -> tuple[Number, list[Number]]:
+    """The newest of some numbers of one row (`takes_place_of`), averaged with those of other seeds; the others.
+
+    Standard errors and interval ends are averaged too, which overstates them.
+    """
+    first = same[0]
+    for number in same[1:]:
+        first = number if takes_place_of(number, first) else first
+    chosen, left = [first], []
+    for number in sorted(same, key=lambda number: number.date or "", reverse=True):
+        known = {seed for one in chosen for seed in one.of_seeds}
+        is_other = bool(number.of_seeds) and bool(first.of_seeds) and known.isdisjoint(number.of_seeds)
+        if is_other and (number.extent, number.data) == (first.extent, first.data):
+            chosen.append(number)
+        elif number is not first:
+            left.append(number)
+    if len(chosen) == 1:
+        return first, left
+    counts = [len(one.of_seeds) for one in chosen]
+    total = sum(counts)
+
+    def mean(values: Iterable[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return None if len(known) < len(counts) else sum(map(mul, known, counts)) / total
+
+    value, spread = mean(one.value for one in chosen), None
+    low, high = (mean(getattr(one, end) for one in chosen) for end in ("ci_low", "ci_high"))
+    if value is not None:
+        squares = [
+            (n - 1) * (one.seed_std or 0) ** 2 + n * ((one.value or 0) - value) ** 2
+            for n, one in zip(counts, chosen, strict=True)
+        ]
+        spread = sqrt(sum(squares) / (total - 1))
+    return replace(
+        first,
+        value=value,
+        stderr=mean(one.stderr for one in chosen),
+        interval=None if low is None or high is None else (low, high),
+        ties=mean(one.ties for one in chosen),
+        seed_std=spread,
+        seeds=total,
+        of_seeds=tuple(seed for one in chosen for seed in one.of_seeds),
+    ), left
 
 
 def takes_place_of(one: Number, other: Number) -> bool:
@@ -256,6 +314,7 @@ def _of_task(document: ResultsDocument, task: str, file: str) -> Iterator[Number
             chance=chance_in(document.chance[task], metric, name),
             ties=document.ties[task].get(key),
             seeds=None if training is None else len(training.seeds),
+            of_seeds=() if training is None else tuple(training.seeds),
             extent=extent if held_out is None else replace(extent, groups=len(held_out.scored_groups)),
             version=document.versions[task],
             data=document.task_hashes[task],

@@ -108,7 +108,7 @@ def model_card_data(
         for row in numbers
         for data in [datasets[row.own_task]]
     ]
-    return ModelCardData(model_name=runs[0].model, eval_results=results, tags=["ttmbench"]), left_out
+    return ModelCardData(model_name=numbers[0].model, eval_results=results, tags=["ttmbench"]), left_out
 
 
 def write_card(path: Path, data: ModelCardData) -> str:
@@ -138,12 +138,13 @@ def write_card(path: Path, data: ModelCardData) -> str:
 
 def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, str]]:
     """The numbers of a model that are results of a task, and why others are not: task -> why."""
-    models = dict.fromkeys(run.model for run in runs)
+    numbers = newest(number for run in runs for number in run.numbers())
+    models = dict.fromkeys(row.model for row in numbers if not row.limited)
     if len(models) > 1:
         raise UsageError(f"metadata of the Hub is for one model, got {', '.join(models)}; export each separately")
     left_out: dict[str, str] = {}
     results = []
-    for row in newest(number for run in runs for number in run.numbers()):
+    for row in numbers:
         if row.track == "supervised":
             left_out[row.own_task] = "the model was fine-tuned on labelled groups (track supervised)"
         elif row.track not in RANKED or row.value is None:
@@ -154,7 +155,7 @@ def results_of(runs: Sequence[DocumentFile]) -> tuple[list[Number], dict[str, st
             results.append(row)
     if not results:
         raise nothing_to_export(left_out)
-    return results, left_out
+    return results, {task: why for task, why in left_out.items() if all(task != row.own_task for row in results)}
 
 
 def nothing_to_export(left_out: Mapping[str, str]) -> UsageError:

@@ -58,11 +58,11 @@ def export_latex(
 
 
 def to_csv(runs: Sequence[DocumentFile]) -> str:
-    """One line per number, in fractions, empty where undefined, with a column ``setting`` if runs have several.
+    """One line per number (`newest`), in fractions, empty where undefined; with ``setting`` if runs have several.
 
     Adapted models on other tasks have tasks ``adapted to@measured on``.
     """
-    numbers = [number for run in runs for number in (*run.numbers(), *run.numbers_elsewhere())]
+    numbers = newest(number for run in runs for number in (*run.numbers(), *run.numbers_elsewhere()))
     columns = ("model", "setting", *_COLUMNS[1:]) if any(number.setting for number in numbers) else _COLUMNS
     return text_table.to_csv(columns, (number.row() for number in numbers))
 

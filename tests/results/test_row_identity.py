@@ -1,0 +1,203 @@
+"""A row of a table is a complete configuration: every setting makes another row, and nothing else does."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from copy import deepcopy
+
+import pytest
+
+from ttmbench.cli import main
+from ttmbench.config import PART_KINDS, RunConfig, TTMConfig
+from ttmbench.report.export.tables import to_csv, to_latex
+from ttmbench.report.leaderboard import merge
+from ttmbench.report.load import gather
+from ttmbench.report.summary_table import answer_of
+from ttmbench.results.numbers import read_runs
+
+TASK = "shapes_color"
+METHODS = ("dn", "tent", "zero")
+BASE = f"--model tiny-clip --tasks {TASK} --limit 6 --seeds 0 --device cpu --use_cache off --bootstrap_iters 50"
+RUN = f"{BASE} --ttm --simple_match --oracle --ttm_holdout 0.5 --ttm_args iterations=1,epochs=1 --methods "
+NO_NUMBER = {
+    *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
+    *("use_cache", "baseline", "track", "track_args", "energy", "log_samples", "save_scores", "save_adapted"),
+    *("device", "compile", "deterministic", "trust_remote_code", "audit_labels"),
+}
+AVERAGED = {"seed", "seeds"}
+MORE_NUMBERS = {"tasks", "ttm", "simple_match", "oracle", "ttm_controls", "methods", "ttm_also"}
+"""Options that add numbers and change no other."""
+RESOLVED = {"ttm_args": "ttm", "ttm_preset": "ttm", "method_args": "methods", "ttm_holdout": "ttm", "rerank": "ranking"}
+"""Options that a document holds resolved, in the records of methods."""
+OTHER_DATA = {"task_args": {"seed": 9}, "limit": 5, "samples": "ids.json"}
+OF_ALL = {"dtype": "bf16", "interval": "bca", "bootstrap_iters": 7}
+OTHER_MODEL = {"model", "model_args", "model_name"}
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory):
+    """The results document of a run of several methods."""
+    folder = tmp_path_factory.mktemp("run")
+    assert main([*RUN.split(), ",".join(METHODS), "-o", str(folder / "run.json")]) == 0
+    return json.loads((folder / "run.json").read_text(encoding="utf-8"))
+
+
+def rows(folder, filter_):
+    """Table -> values of its rows of a filter."""
+    runs, _ = read_runs([folder])
+    lines = list(csv.DictReader(io.StringIO(to_csv(runs))))
+    titles = {"ttm": "(TTM)", "simple_match": "(overfitted)", "none": "(SimpleMatch)"}
+    wanted = titles.get(filter_, f"({filter_})")
+    (table,) = [block for block in to_latex(runs, metrics=["group_match"]).split("\n\n") if wanted in block]
+    found = {
+        "csv": [float(line["value"]) for line in lines if (line["filter"], line["metric"]) == (filter_, "group_match")],
+        "latex": [float(line.split(" & ")[2].split()[0]) / 100 for line in table.splitlines() if "shapes" in line],
+        "leaderboard": [
+            row.value for row in merge(folder).rows if (row.filter, row.metric) == (filter_, "group_match")
+        ],
+    }
+    if filter_ == "ttm":
+        found["report"] = [row.ttm.value for row in answer_of(gather(folder).runs)]
+    return {name: sorted(values) for name, values in found.items()}
+
+
+def check(folder, document, change, filter_, expected):
+    """Two documents, the second changed and with another value, are so many rows of every table."""
+    for name, value in (("one", 0.25), ("two", 0.75)):
+        made = deepcopy(document)
+        if name == "two":
+            change(made)
+            made["date"] += 10
+        made["results"][TASK][f"group_match,{filter_}"] = value
+        (folder / f"{name}.json").write_text(json.dumps(made), encoding="utf-8")
+    for table, values in rows(folder, filter_).items():
+        assert values == pytest.approx(expected), table
+
+
+def other(value):
+    """Another value of a setting, of the same type where that is easy."""
+    return not value if isinstance(value, bool) else value + 1 if isinstance(value, int | float) else f"{value}x"
+
+
+def test_every_option_is_of_one_kind():
+    kinds = (NO_NUMBER, AVERAGED, MORE_NUMBERS, {*RESOLVED}, {*OTHER_DATA}, {*OF_ALL}, OTHER_MODEL)
+    assert sum(map(len, kinds)) == len(RunConfig.model_fields)
+    assert {*RunConfig.model_fields} == set().union(*kinds), "a new option belongs to one of them"
+
+
+@pytest.mark.parametrize("option", sorted(NO_NUMBER))
+def test_what_changes_no_number_is_one_row(document, tmp_path, option):
+    def change(made):
+        made["config"][option] = other(made["config"].get(option))
+
+    check(tmp_path, document, change, "ttm", [0.75])
+
+
+@pytest.mark.parametrize("option", [*OTHER_DATA, *OF_ALL])
+def test_an_option_that_changes_numbers_is_another_row(document, tmp_path, option):
+    def change(made):
+        made["config"][option] = {**OTHER_DATA, **OF_ALL}[option]
+        if option in OTHER_DATA:
+            made["task_hashes"][TASK] = "another"
+
+    for filter_ in ("ttm", "none", "tent"):
+        check(tmp_path, document, change, filter_, [0.25, 0.75])
+    runs = read_runs([tmp_path])[0]
+    assert {run.called.setting for run in runs} > {""} or all(run.called.setting for run in runs)
+
+
+@pytest.mark.parametrize("option", ["model_args", "model_name"])
+def test_another_model_is_another_row(document, tmp_path, option):
+    def change(made):
+        made["model_name"] = "mine" if option == "model_name" else made["model_name"]
+        made["config"][option] = "mine" if option == "model_name" else {"prompt": "x"}
+        made["model_info"]["fingerprint"]["prompt"] = "x" if option == "model_args" else ""
+
+    check(tmp_path, document, change, "ttm", [0.25, 0.75])
+
+
+KEYS = sorted({*TTMConfig.model_fields} - {"part_args", "lr_note"}) + [f"{kind}.key" for kind in PART_KINDS]
+
+
+@pytest.mark.parametrize("filter_", ["ttm", "simple_match"])
+@pytest.mark.parametrize("key", KEYS)
+def test_every_setting_of_ttm_is_another_row(document, tmp_path, key, filter_):
+    def change(made):
+        record = made[filter_][TASK]
+        if key == "lr" and "learning_rate" in record:
+            record["learning_rate"]["value"] = 0.5
+        settings = record["hyperparameters"]
+        settings[key] = other(settings.get(key))
+
+    check(tmp_path, document, change, filter_, [0.25, 0.75])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_setting_of_a_method_is_another_row(document, tmp_path, method):
+    settings = document["methods"][TASK][method]["settings"]
+    assert settings
+    for key in settings:
+
+        def change(made, key=key):
+            made["methods"][TASK][method]["settings"][key] = other(settings[key])
+
+        check(tmp_path, document, change, method, [0.25, 0.75])
+
+
+@pytest.mark.parametrize("key", ["optimizer", "epochs", "lr"])
+def test_settings_of_the_oracle_are_another_row(document, tmp_path, key):
+    def change(made):
+        made["config"]["ttm_args"] = {**made["config"]["ttm_args"], key: {"optimizer": "sgd"}.get(key, 3)}
+        del made["ttm"][TASK]
+        if key == "lr":
+            made["oracle"][TASK]["iterations"][0]["learning_rate"] = 3
+
+    check(tmp_path, document, change, "oracle", [0.25, 0.75])
+
+
+def test_a_run_with_a_method_more_changes_no_row(document, tmp_path):
+    def change(made):
+        del made["methods"][TASK]["dn"]
+
+    check(tmp_path, document, change, "ttm", [0.75])
+
+
+def test_seeds_of_several_runs_are_averaged(document, tmp_path):
+    def change(made):
+        made["ttm"][TASK]["seeds"] = [1, 2, 3]
+        made["config"]["seeds"] = [1, 2, 3]
+        made["results"][TASK]["group_match_seed_std,ttm"] = 0.1
+
+    check(tmp_path, document, change, "ttm", [(0.25 + 3 * 0.75) / 4])
+    (row,) = [row for row in merge(tmp_path).rows if row.key == "group_match,ttm"]
+    assert row.seeds == 4 and row.seed_std == pytest.approx(((2 * 0.01 + 0.1875) / 3) ** 0.5)
+
+
+def test_orders_of_tasks_never_share_a_name(document, tmp_path):
+    """Labels that join the values of several tasks are equal here, and the rows are not."""
+    for name, tasks in (("one", ("a", "b")), ("two", ("b", "a"))):
+        made = deepcopy(document)
+        for entries in made.values():
+            if isinstance(entries, dict) and TASK in entries:
+                entries |= {task: deepcopy(entries[TASK]) for task in tasks}
+                del entries[TASK]
+        for task, rate in zip(tasks, (0.1, 0.2), strict=True):
+            made["ttm"][task]["learning_rate"]["value"] = rate
+        made["artifacts"], made["groups"], made["group_subtasks"] = {}, {}, {}
+        (tmp_path / f"{name}.json").write_text(json.dumps(made), encoding="utf-8")
+    names = {run.model for run in read_runs([tmp_path])[0]}
+    assert len(names) == 2, names
+
+
+def test_runs_that_state_a_default_are_one_row_and_others_are_two(tmp_path, capsys):
+    """Real runs: a default that is given, another optimizer, and another learning rate."""
+    for given in ("coverage=0.25", "ties=exclude", "optimizer=sgd", "lr=1e-3"):
+        words = [*BASE.split(), "--ttm", "--ttm_args", f"iterations=1,epochs=1,{given}", "-o", str(tmp_path)]
+        assert main(words) == 0
+    assert main(["export", str(tmp_path), "--to", "csv"]) == 0
+    assert "older numbers" in capsys.readouterr().err
+    runs, _ = read_runs([tmp_path])
+    settings = {line["setting"] for line in csv.DictReader(io.StringIO(to_csv(runs)))}
+    assert len(settings) == 3 and not any("," in setting for setting in settings)
