@@ -63,7 +63,7 @@ def test_weights_after_all_rounds(original, tiny_siglip, kind, size, variant):
     """One group is a batch whose classes are its captions."""
     adapter = tiny_clip.load(device="cpu") if kind == "clip" else load(tiny_siglip)
     task, model = training_task(adapter, groups=1, m=size, n=size), Clip(adapter)
-    # With one pseudo-caption for all, every gradient is 0 but for rounding, and Adam enlarges that.
+    # With one pseudo-caption for all, the original steps along rounding noise, and ttmbench makes no step.
     assert len(set(task.scores[0].argmax(dim=1).tolist())) > 1
     texts = torch.stack(
         [adapter.encode_captions(adapter.prepare_captions([one.format(x) for x in WORDS[:size]])) for one in KNOWN]

@@ -27,8 +27,8 @@ def tps(
 ) -> Iterator[MethodStep]:
     """Test-time prototype shifting (arXiv:2403.12952): t'_j = normalise(t_j + delta_j), delta = 0 at first.
 
-    AdamW lowers the entropy of the mean answer of each image's most confident views, chosen once. The plain image is
-    then scored with the shifted captions. No gradient passes through a tower.
+    AdamW lowers the entropy of the mean answer of each image's most confident views, chosen anew at each step. The
+    plain image is then scored with the shifted captions. No gradient passes through a tower.
 
     Args:
         task: with views of its images.
@@ -45,11 +45,12 @@ def tps(
     features = task.views(views, crop_scale, flip)
     for batch in task.stream(images=1):  # one group
         captions = task.all_captions[batch.caption_rows]
-        selected = confident_views(task, features[batch.image_rows], captions, share)
         shift = torch.zeros_like(captions).requires_grad_()
         optimizer = task.optimizer(torch.optim.AdamW([shift], lr=lr, weight_decay=weight_decay))
         for _ in range(steps):
-            loss = view_entropy(view_logits(task, selected, unit(captions + shift)), direction)
+            shifted = unit(captions + shift)
+            selected = confident_views(task, features[batch.image_rows], shifted, share)
+            loss = view_entropy(view_logits(task, selected, shifted), direction)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

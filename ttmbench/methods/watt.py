@@ -54,7 +54,8 @@ def watt(
     With each wrapper in turn: c_i is the best caption of image i in its group, in these words; L_ij = T v_i . t_{c_j}
     over the images of the batch; the targets are Q = softmax of (v_i . v_j + t_{c_i} . t_{c_j}) / 2 / temperature by
     rows, with gradients; loss = mean_i sum_j -Q_ji ln softmax_j(L_ij). After the last wrapper the trained parameters
-    are the average of their values after each. In a batch of one image the loss is 0.
+    are the average of their values after each. Where all pseudo-captions of a batch coincide, as for one image, the
+    loss has no gradient and no step is made.
 
     The scores use caption features averaged over wrappers. Run ``rounds=0`` (no training, the same averaged captions)
     to measure how much of a gain comes from the averaging.
@@ -87,9 +88,12 @@ def watt(
                 elif variant == "parallel":
                     load(parameters, mean)
                 for _ in range(steps):
-                    loss = pseudo_caption_loss(
+                    now = pseudo_caption_loss(
                         task, batch.images(), wrapped(batch, wrapper) if trains_captions else features, temperature
                     )
+                    if now is None:  # with the same captions the next step would be none either
+                        break
+                    loss = now
                     optimizer.zero_grad()
                     loss.backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
@@ -105,8 +109,10 @@ def watt(
 
 def pseudo_caption_loss(
     task: TrainingTask, images: torch.Tensor, captions: torch.Tensor, temperature: float
-) -> torch.Tensor:
+) -> torch.Tensor | None:
     """Cross-entropy between images and their pseudo-captions over a batch, with similarities as soft targets.
+
+    None if all pseudo-captions are equal: then its gradient is 0 but for rounding, which Adam would enlarge.
 
     Args:
         task: provides the model's temperature.
@@ -117,6 +123,8 @@ def pseudo_caption_loss(
     best = task.logits(images, captions).argmax(dim=2)
     v = images.flatten(0, 1)
     t = captions.take_along_dim(best[..., None], dim=1).flatten(0, 1)
+    if (t == t[0]).all():
+        return None
     likeness = (v @ v.T + t @ t.T) / 2
     targets = (likeness / temperature).softmax(dim=1)
     return -(targets.T * task.logits(v, t).log_softmax(dim=1)).sum(dim=1).mean()

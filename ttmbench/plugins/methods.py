@@ -97,8 +97,9 @@ METHODS: tuple[MethodSpec, ...] = (
     MethodSpec(
         "dual_softmax",
         "ttmbench.methods.dual_softmax:dual_softmax",
-        summary="mean of the log-softmax over a group's captions and the log-softmax over its images",
+        summary="weights a group's scores by a softmax over its images before the softmax over its captions",
         reference="arXiv:2109.04290",
+        sources={"direction": "video to text in the paper", "temperature": "the authors' code"},
         assumes_matching=True,
     ),
     MethodSpec(
