@@ -59,10 +59,6 @@ class _ServedModel:
                 self._refused.append((prompt.text, answer["refusal"]))
         return answers
 
-    def divide_costs(self, shares: int) -> None:
-        """Divides the limit of costs among processes, each of which asks a share of the questions."""
-        self._chat.account.shares = shares
-
     def usage(self) -> dict[str, object]:
         """Requests, tokens and money so far, models named by the server, and refusals."""
         refused = [{"prompt": prompt, "reason": reason} for prompt, reason in self._refused]

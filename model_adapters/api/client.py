@@ -16,7 +16,6 @@ from typing import Any
 import httpx2
 
 from ttmbench._util.limits import limit, raised_by
-from ttmbench._util.rate_limit import FolderPauses
 from ttmbench._util.redact import GONE, SHORTEST, secrets_in_url, without
 from ttmbench.errors import DataError, TtmbenchError, UsageError
 from ttmbench.model_adapters.api.answers import Answer, BadAnswerError, Reply, read_answer, refused
@@ -178,7 +177,6 @@ class ChatClient:
         sleep: waits, and raises when the wait is to be given up.
         count: called at each request.
         dialect: learnt during earlier tasks; what is learnt is added.
-        pauses: shared with other processes that ask the same server.
     """
 
     def __init__(
@@ -187,9 +185,8 @@ class ChatClient:
         sleep: Callable[[float], Awaitable[None]],
         count: Callable[[], None],
         dialect: Dialect | None = None,
-        pauses: FolderPauses | None = None,
     ) -> None:
-        self._server, self._sleep, self._count, self._pauses = server, sleep, count, pauses
+        self._server, self._sleep, self._count = server, sleep, count
         self._free_at = 0.0  # a server that asks one question to wait asks all of them
         self._dialect = Dialect() if dialect is None else dialect
         self._http = httpx2.AsyncClient(
@@ -220,7 +217,7 @@ class ChatClient:
         for attempt in range(self._server.retries + 1):
             if attempt:
                 await self._sleep(max(wait, self._server.pause_before(attempt)))
-            await self._wait_for_others(str(body["model"]))
+            await self._sleep(self._free_at - time.monotonic())
             problem, wait = "", 0.0
             try:
                 sent, reply = await self._post(body)
@@ -239,8 +236,6 @@ class ChatClient:
                     return refused(self._server.clean(reply.refusal))
                 problem = self._what_is_wrong(reply, body)
                 wait = self._asked_to_wait(reply)
-                if reply.status == 429 and self._pauses is not None:
-                    self._pauses.hold(self._line(body["model"]), wait or self._server.pause_before(attempt + 1))
             except httpx2.TimeoutException:
                 problem = f"no answer within {self._server.timeout:g} s (timeout=...)"
             except httpx2.HTTPError as error:
@@ -256,16 +251,6 @@ class ChatClient:
             f"{self._server.identity} did not answer in {self._server.retries + 1} tries: {problem}. "
             "Answers so far are stored, so a rerun asks for the rest"
         )
-
-    async def _wait_for_others(self, model: str) -> None:
-        """Waits as long as the server asked this process, or another one, to wait."""
-        await self._sleep(self._free_at - time.monotonic())
-        while self._pauses is not None and (left := self._pauses.left(self._line(model))) > 0:
-            await self._sleep(left * random.uniform(1.0, 1.1))  # processes that wait together come back one by one
-
-    def _line(self, model: str) -> str:
-        """The unit of a server's rate limit: one of its models."""
-        return f"{self._server.identity} {model}"
 
     async def _post(self, body: Body) -> tuple[Body, Reply]:
         """The request in the server's words, and the response to it."""

@@ -36,7 +36,6 @@ class Account:
         price_in: of a million tokens sent; None if unknown.
         price_out: of a million tokens received; None if unknown.
         max_cost: limit of this run; None for none.
-        shares: processes that share the limit equally.
         requests: sent, retries included.
         asked: tokens of the answers that this run was given.
         stored: tokens of the answers that were stored before.
@@ -47,7 +46,6 @@ class Account:
     price_in: float | None = None
     price_out: float | None = None
     max_cost: float | None = None
-    shares: int = 1
     requests: int = 0
     asked: Tokens = field(default_factory=Tokens)
     stored: Tokens = field(default_factory=Tokens)
@@ -82,15 +80,12 @@ class Account:
         counted = self.asked.answers - self.asked.uncounted
         if counted:
             each = max(each, (self.price(self.asked.tokens_in, self.asked.tokens_out) or 0.0) / counted)
-        return cost + (self.underway + 1) * each <= self.max_cost / self.shares
+        return cost + (self.underway + 1) * each <= self.max_cost
 
     @property
     def limit(self) -> str:
-        """The limit as the user gave it, and this share's part of it."""
-        if self.max_cost is None:
-            return "no max_cost"
-        each = f", {money(self.max_cost / self.shares)} for each of {self.shares} shares" if self.shares > 1 else ""
-        return f"max_cost={self.max_cost:g}{each}"
+        """The limit as the user gave it."""
+        return "no max_cost" if self.max_cost is None else f"max_cost={self.max_cost:g}"
 
     def report(self) -> dict[str, float | None]:
         """For the results document; money in the currency of the prices, None if they are unknown."""

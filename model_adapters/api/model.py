@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttmbench._util.console import progress_bar, progress_iter, warn
-from ttmbench._util.rate_limit import shared_pauses
 from ttmbench.errors import DataError, TtmbenchError
 from ttmbench.model_adapters._shared.served_options import OPENAI, ServedOptions
 from ttmbench.model_adapters.api.answers import Answer, AnswerCache, open_answers, request_key
@@ -143,14 +142,13 @@ class ChatModel:
         missing: Sequence[int],
     ) -> dict[str, Answer]:
         fresh: dict[str, Answer] = {}
-        pauses = shared_pauses()
 
         def count() -> None:
             self.account.requests += 1
 
         async def main() -> None:
             pool, opening = Pool(self._concurrency), asyncio.Lock()
-            async with ChatClient(self.server, pool.sleep, count, self._dialect, pauses) as client:
+            async with ChatClient(self.server, pool.sleep, count, self._dialect) as client:
 
                 async def work(job: int) -> None:
                     index = missing[job]

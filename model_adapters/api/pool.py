@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from ttmbench._util.console import step_done
-
 T = TypeVar("T")
 GRACE = 10.0  # seconds that an interrupted run waits for answers underway
 _PART = 5.0  # seconds of a wait, after which it reports a sign of life
@@ -63,7 +61,6 @@ class Pool:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), part)
                 raise Stopped
-            step_done()
 
     async def _finish(self, running: list[asyncio.Future[None]]) -> None:
         if not running:

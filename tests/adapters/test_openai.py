@@ -26,7 +26,6 @@ from support import processes
 from support.chat_server import ECHOES, ChatServer
 
 import ttmbench
-from ttmbench._util.rate_limit import FolderPauses, sharing_pauses
 from ttmbench.cli import main
 from ttmbench.errors import DataError, UsageError
 from ttmbench.model_adapters.api import client as client_module
@@ -178,25 +177,6 @@ def test_retry_after_is_waited_for_by_all(chat_server, evaluate):
     assert code == 0, printed
     since = np.array(chat_server.times) - chat_server.times[5]
     assert (since >= 0.5).sum() >= 3, "if the others did not wait, the one that was refused would come alone"
-
-
-def test_another_process_that_was_told_to_wait_holds_back_this_one(chat_server, evaluate, tmp_path):
-    pauses = FolderPauses(tmp_path / "pauses")
-    with sharing_pauses(pauses):
-        line = f"{Server(chat_server.url, None).identity} test-model"
-        chat_server.before = lambda number: number or pauses.hold(line, 0.4)
-        code, _, printed = evaluate()
-        assert code == 0, printed
-        first, *others = chat_server.times
-        assert min(others) - first >= 0.39
-        chat_server.before = lambda number: None
-        chat_server.forget()
-        chat_server.fault = lambda number: "429" if number == 3 else None
-        told = []
-        pauses.hold = lambda server, seconds: told.append((server, seconds))
-        chat_server.retry_after = "0.03"
-        assert evaluate(cache="other.sqlite")[0] == 0
-        assert told == [(line, 0.03)]
 
 
 def test_retry_after_is_seconds_or_a_date():

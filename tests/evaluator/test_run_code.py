@@ -11,17 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.sweeps import Inline, Told, cells_of
+from support.plans import cells_of
 
 import ttmbench
 from ttmbench._util.digests import digests_of_modules, digests_of_object
 from ttmbench.cli import main
 from ttmbench.config import make_run_config
 from ttmbench.evaluator.settings import choose
-from ttmbench.evaluator.unit import Unit
-from ttmbench.evaluator.worker import Worker
-from ttmbench.sweep.driver import Driver
-from ttmbench.sweep.folder import stages_left
+from ttmbench.sweep.execute import write_run
 
 PACKAGE = "my_adapter"
 MODEL = """
@@ -254,24 +251,6 @@ def test_other_parts_of_a_plugin_count_where_a_run_uses_them(
     assert "the source of package my_adapter changed since results_" in capsys.readouterr().err
 
 
-def test_a_cell_with_an_edited_method_trains_every_seed_again(tmp_path, plugin):
-    root, options = tmp_path / "out", {"methods": "drifting", "seeds": [0, 1], "limit": 6, "bootstrap_iters": 0}
-    root.mkdir()
-
-    def left():
-        (one,) = cells_of(tmp_path, settings=[{"name": "x", "grid": {"lr": [1e-3]}}], options=options)
-        return one, [[(unit.kind, unit.part) for unit in stage] for stage in stages_left(root, one)]
-
-    one, every = left()
-    assert Worker(root).do(Unit(one.cell, "seed", 0)).state == "done"
-    assert every == [[("seed", 0), ("seed", 1)], [("run", 0)]] and left()[1] == [[("seed", 1)], [("run", 0)]]
-    plugin.edit("methods.py", "FACTOR = 2", "FACTOR = -2")
-    one, now = left()
-    assert now == every
-    summary = Driver([one], root, "plan.yaml").run(Inline({"w": Worker(root)}), Told())
-    assert summary.status == "done" and left()[1] == []
-
-
 def test_a_plugin_that_a_run_does_not_use_changes_nothing(tmp_path, plugin):
     config = make_run_config({"model": "tiny-clip", "tasks": ["shapes_color"]})
     before = choose(config).key(config)
@@ -334,22 +313,15 @@ def test_code_that_cannot_be_read_is_never_resumed(tmp_path, capsys):
     assert len(list(tmp_path.rglob("results_*.json"))) == 2
 
 
-def test_cells_of_a_sweep_run_again_where_their_plugin_was_edited(tmp_path, plugin, capsys):
-    def sweep():
-        planned = cells_of(
-            tmp_path, models=["louder", "tiny-clip"], tasks=["shapes_color"], options={"limit": 6, "bootstrap_iters": 0}
-        )
-        return Driver(planned, tmp_path / "out", "plan.yaml")
+def test_a_cell_runs_again_where_its_plugin_was_edited(tmp_path, plugin):
+    def cell():
+        return cells_of(tmp_path, models=["louder"], options={"limit": 6, "bootstrap_iters": 0})[0]
 
-    (tmp_path / "out").mkdir()
-    summary = sweep().run(Inline({"w": Worker(tmp_path / "out")}), Told())
-    assert summary.status == "done", [one.error for one in summary.cells]
+    assert main(["run", "--config", str(write_run(cell()))]) == 0
     plugin.forget()
-    assert sweep().left == 0
+    assert cell().is_done()
     plugin.edit("model.py", "* 1", "* 100")
-    capsys.readouterr()
-    assert sweep().left == 1
-    assert "the source of package my_adapter changed since 1 cell was done: running again" in capsys.readouterr().err
+    assert not cell().is_done()
 
 
 @pytest.mark.parametrize(

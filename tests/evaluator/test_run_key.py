@@ -90,7 +90,7 @@ def test_every_setting_alone_changes_the_key_or_no_number(key):
     changed = {name for name, value in OTHERS.items() if key(**{name: value}) != key()}
     assert set(OTHERS) - changed == {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        *("use_cache", "baseline", "track", "track_args", "model_name"),
+        *("use_cache", "baseline", "track", "track_args", "model_name", "device"),
     }
     assert key(simple_match=True) != key(oracle=True)
 

@@ -253,7 +253,7 @@ def test_a_plan_of_a_sweep_has_the_cells_that_it_says(tmp_path):
     path.write_text(grids, encoding="utf-8")
     assert len(list(expand(read_plan(path), "plan.yaml", {}))) == 9
     path.write_text(text, encoding="utf-8")
-    cells = [one.cell for one in expand(read_plan(path), "plan.yaml", {})]
+    cells = expand(read_plan(path), "plan.yaml", {})
     assert sorted((cell.config.model_name, cell.task, cell.setting) for cell in cells) == [
         (model, task, setting)
         for model, settings in (("second", ["raw"]), ("tiny-clip", ["raw", "ttm"]))

@@ -29,8 +29,7 @@ def test_the_learning_rate_of_every_step(monkeypatch):
     assert optimizer.param_groups[0]["weight_decay"] == 0.05 and optimizer.param_groups[0]["betas"] == (0.9, 0.999)
     assert optimizer.param_groups[0]["fused"]
     monkeypatch.setattr(optimizer, "step", lambda: rates.append(optimizer.param_groups[0]["lr"]))
-    pairs, said, beats = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions), [], []
-    monkeypatch.setattr(finetune, "step_done", lambda: beats.append(1))
+    pairs, said = TrainingPairs(stage.prepared.rows.images, stage.prepared.rows.captions), []
     options = {"learning_rate": 2.0, "batch": 4, "rng": np.random.default_rng(0)}
     losses = finetune.finetune(
         *(stage.adapter, stage.prepared, pairs, optimizer),
@@ -39,7 +38,7 @@ def test_the_learning_rate_of_every_step(monkeypatch):
         **options,
     )
     assert rates == pytest.approx([2 * (0.1 + 0.45 * (1 + math.cos(math.pi * step / 4))) for step in range(4)])
-    assert said == list(losses) and len(losses) == 2 and len(beats) == 4
+    assert said == list(losses) and len(losses) == 2
     rates.clear()
     finetune.finetune(
         *(stage.adapter, stage.prepared, pairs, optimizer),

@@ -278,6 +278,12 @@ def test_a_teacher_without_memory_is_none(registry):
     assert same(run(registry), run(registry, teacher="ema", **{"teacher.decay": 0}))
 
 
+def after_steps(monkeypatch, do):
+    """Has something done after every training step."""
+    whole = finetune._step
+    monkeypatch.setattr(finetune, "_step", lambda optimizer: (whole(optimizer), do()))
+
+
 def test_a_teacher_that_never_learns_is_the_raw_model(registry):
     found = run(registry, teacher="ema", **{"teacher.decay": 1})
     assert all(np.array_equal(step.scores.groups, found.raw.groups) for step in found.steps)
@@ -286,7 +292,7 @@ def test_a_teacher_that_never_learns_is_the_raw_model(registry):
 
 def test_a_teacher_is_the_moving_average_of_every_step(registry, monkeypatch):
     seen, stage = [], stage_of(12, model=Graded())
-    monkeypatch.setattr(finetune, "step_done", lambda: seen.append(stage.adapter.image.bias.detach().clone()))
+    after_steps(monkeypatch, lambda: seen.append(stage.adapter.image.bias.detach().clone()))
     mean = stage.adapter.image.bias.detach().clone()
     found = run(registry, stage, teacher="ema", iterations=1, **{"teacher.decay": 0.75})
     for bias in seen:
@@ -413,7 +419,7 @@ def test_a_loss_of_its_own_is_the_same_in_smaller_parts(registry):
 
 def test_each_group_of_parameters_has_its_own_rate(registry, monkeypatch):
     seen, rates = [], []
-    monkeypatch.setattr(finetune, "step_done", lambda: rates.append([group["lr"] for group in seen[-1].param_groups]))
+    after_steps(monkeypatch, lambda: rates.append([group["lr"] for group in seen[-1].param_groups]))
     make = own_parts.two_rates
     monkeypatch.setattr(own_parts, "two_rates", lambda *given, **more: seen.append(make(*given, **more)) or seen[-1])
     run(registry, optimizer="two_rates", keep_optimizer_state=True)

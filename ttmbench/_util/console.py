@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -266,44 +266,18 @@ def latex(text: str) -> str:
 
 
 T = TypeVar("T")
-_told: Callable[[], object] | None = None
-
-
-def step_done() -> None:
-    """Reports progress to the listener of `steps_told`, if there is one; called often, from any thread."""
-    if _told is not None:
-        _told()
-
-
-@contextmanager
-def steps_told(listener: Callable[[], object]) -> Iterator[None]:
-    """Inside, ``listener`` is called after every step of the process, in the thread that did it."""
-    global _told
-    before, _told = _told, listener
-    try:
-        yield
-    finally:
-        _told = before
 
 
 def progress_iter(items: Iterable[T], what: str, unit: str, total: int | None = None) -> Iterator[T]:
     """Yields the items and shows how far they are, counting ``unit``."""
     from tqdm import tqdm
 
-    for item in tqdm(items, desc=what, total=total, unit=f" {unit}", leave=False, disable=None, dynamic_ncols=True):
-        yield item
-        step_done()
+    yield from tqdm(items, desc=what, total=total, unit=f" {unit}", leave=False, disable=None, dynamic_ncols=True)
 
 
 def progress_bar(total: int | None, what: str, unit: str, /, **drawn: Any) -> tqdm[NoReturn]:
     """A bar to move by hand, counting ``unit``; ``drawn`` is for ``tqdm``."""
     from tqdm import tqdm
 
-    def update(n: float | None = 1) -> bool | None:
-        step_done()
-        return draw(n)
-
     how = {"unit": f" {unit}", "leave": False, "disable": None, "dynamic_ncols": True, **drawn}
-    bar: tqdm[NoReturn] = tqdm(total=total, desc=what, **how)
-    draw, bar.update = bar.update, update  # type: ignore[method-assign]
-    return bar
+    return tqdm(total=total, desc=what, **how)

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -85,11 +85,11 @@ def new_folder(folder: Path, write: Callable[[Path], object]) -> None:
         raise UsageError(f"{folder} cannot be written ({error.strerror or error})") from None
 
 
-def take_lock(path: Path) -> BaseFileLock:
+def take_lock(path: Path, timeout: float = 0.0) -> BaseFileLock:
     """Takes an exclusive lock, creating its folder, which the holder may remove.
 
     Raises:
-        filelock.Timeout: another process holds it.
+        filelock.Timeout: another process holds it, and does so after ``timeout`` seconds.
         OSError: the folder cannot be created or written to.
     """
     import filelock
@@ -97,7 +97,7 @@ def take_lock(path: Path) -> BaseFileLock:
     lock = filelock.FileLock(path)
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=timeout)
         if lock_holds(lock):
             return lock
         lock.release()  # the previous holder has just removed the folder
@@ -115,27 +115,6 @@ def _is_open(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def share_lock(path: Path) -> AbstractContextManager[object]:
-    """Takes a shared lock, which excludes `take_lock`, until its context is left; has no effect on Windows.
-
-    Raises:
-        BlockingIOError: another process holds it exclusively.
-        OSError: the folder cannot be created or written to, or its disk has no locks.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return nullcontext()
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            file = stack.enter_context(path.open("ab+"))  # a network disk wants it open for reading, to share it
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # the kind of lock that `filelock` uses
-            if _is_open(file.fileno(), path):
-                stack.pop_all()
-                return file
 
 
 def to_json(document: Mapping[str, object]) -> str:

@@ -9,8 +9,6 @@ from contextlib import ExitStack, contextmanager
 from logging import getLogger
 from typing import Literal, TypeVar, cast
 
-from ttmbench._util.console import step_done
-
 UNKNOWN_TOKEN = (
     "the hub does not know the token that it was shown: HF_TOKEN, or what `hf auth login` stored; renew or unset it"
 )
@@ -112,7 +110,6 @@ def patiently(ask: Callable[[], T]) -> T:
             if attempt == TRIES - 1 or status_of(error) not in PASSING:
                 raise
             time.sleep(_wait(error, 2.0**attempt))
-            step_done()
     raise AssertionError("the last try returns or raises")
 
 

@@ -1,50 +1,68 @@
-"""One run on several devices: this process works on the first, and a worker process on each of the others.
+"""One run on several devices: a process on each does its part of the pairs and seeds, and the run finds all of them.
 
-The workers do units as in a sweep: blocks of pair scores, and seeds of the test-time stage. They leave what a stopped
-run leaves; this process then finds it and does what is missing, so a worker that dies costs time and no number.
+The processes leave what a run leaves that is interrupted: blocks of scores in the cache, and finished seeds. What one
+does not do, because it dies, is done by the run itself: that costs time and no number.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+import filelock
 import torch
 
-from ttmbench._util.console import warn
+from ttmbench._util.child import shared_threads, start, stop, why_failed
+from ttmbench._util.console import each_note_once, warn
+from ttmbench._util.third_party_errors import error_line, foreign_errors
 from ttmbench.cache.scores import ScoreCache
-from ttmbench.config import RunConfig
-from ttmbench.data.memory import Task
+from ttmbench.config import RunConfig, TTMConfig
+from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.determinism import conditions
-from ttmbench.evaluator.executor import Finished, WorkerJoined, WorkerLost
-from ttmbench.evaluator.local_executor import LocalExecutor, device_slot
-from ttmbench.evaluator.plan import Ahead, Run
-from ttmbench.evaluator.unit import Cell, Unit
+from ttmbench.evaluator.adapters import make_adapter, model_settings
+from ttmbench.evaluator.determinism import arithmetic_of, naming_what_cannot
+from ttmbench.evaluator.plan import Run, plan_task
+from ttmbench.evaluator.score_task import score_share, score_task
+from ttmbench.evaluator.settings import Chosen, cache_of, choose, read_samples
+from ttmbench.evaluator.task import Methods
 from ttmbench.results.files import RunFiles
-from ttmbench.scoring.capabilities import Model
+from ttmbench.scoring.capabilities import Capabilities, Model
+from ttmbench.ttm.variants import adapted_folders
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one process does."""
+
+    config: RunConfig  # of the whole run, on the device of this process
+    tasks: Sequence[str]  # those that are left
+    key: str  # of the run
+    results: str  # the document, whose state folder gets the seeds
+    folder: str  # what the processes of this run share for its time
+    part: int
+    of: int
 
 
 @contextmanager
-def several_devices(
-    config: RunConfig,
-    adapter: Model | None,
-    in_memory: Sequence[Task],
-    plugins: Sequence[object],
-    cache: ScoreCache | None,
-) -> Iterator[Devices]:
-    """The devices of a run while it lasts; UsageError if it cannot be divided."""
+def divided(
+    config: RunConfig, chosen: Chosen, adapter: Model | None, key: str, left: Sequence[str], results: Path | None
+) -> Iterator[tuple[ScoreCache, Path]]:
+    """Has each device of a run do its part; yields the cache, and the document by whose name the state lies.
+
+    Both are temporary for a run without a cache or an output folder. ``left`` are the tasks that are not done.
+    UsageError for a run that cannot be divided.
+    """
     names = config.device.split(",")
-    for is_given, what in ((adapter is not None, "a model"), (in_memory, "a task"), (plugins, "a plugin")):
+    for is_given, what in ((adapter, "a model"), (chosen.in_memory, "a task"), (chosen.plugins, "a plugin")):
         if is_given:
             raise UsageError(
-                f"device {config.device} starts a process for each further device, and {what} that is an object of "
-                "this program cannot go there; name one that is registered, or one device"
+                f"device {config.device} starts a process for each device, and {what} that is an object of this "
+                "program cannot go there; name one that is registered, or one device"
             )
     for name in names:
         kind, _, number = name.partition(":")
@@ -52,107 +70,75 @@ def several_devices(
             raise UsageError(f"device {name} was requested, but torch finds {torch.cuda.device_count()} CUDA devices")
     if config.ttm_also:
         raise UsageError(f"--ttm_also measures on one device, and --device has {len(names)}; omit one of them")
-    before = torch.get_num_threads()
-    threads = max(1, before // max(1, names.count("cpu")))  # processes on the CPU share its threads
-    torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="ttmbench-") as folder:
-        devices = Devices(config, names, Path(folder), threads, cache)
-        is_over = False
+        document = (results or Path(folder) / "results.json").absolute()
+        if cache_of(config) is None:
+            config = config.model_copy(update={"use_cache": str(Path(folder) / "cache")})
+        whole = config.model_copy(update={"track": [], "track_args": {}, "baseline": None})
+        processes, threads = {}, shared_threads(names.count("cpu"))
         try:
-            yield devices
-            is_over = True
+            for part, name in enumerate(names if left else ()):
+                settings = whole.model_copy(update={"device": name}).model_dump(mode="json")
+                request = json.dumps([settings, list(left), key, str(document), folder, part, len(names)])
+                log = Path(folder) / f"{part}.log"
+                function = "ttmbench.evaluator.devices:main"
+                processes[log] = name, start(function, [request], log, threads if name == "cpu" else {})
+            for log, (name, process) in processes.items():
+                why = why_failed(process, log)
+                if why is not None:
+                    warn(f"device {name} did not do its part ({why}); {names[0]} does it")
         finally:
-            devices.executor.stop(at_once=not is_over)
-            torch.set_num_threads(before)
+            stop(process for _, process in processes.values())
+        cache = cache_of(config)
+        assert cache is not None, "there is a temporary one"
+        yield cache, document
 
 
-class Devices:
-    """The devices of a run, the first of them this process's; without a cache, scores are exchanged in ``folder``."""
+def main() -> None:
+    """Does the part of a run that ``sys.argv`` describes, and ends the process with the reason if it cannot."""
+    settings, *others = json.loads(sys.argv[1])
+    part = _Part(RunConfig.model_validate(settings), *others)
+    try:
+        with each_note_once(), arithmetic_of(part.config):
+            _do(part)
+    except Exception as error:
+        warn(str(error) if isinstance(error, TtmbenchError) else error_line(error))
+        sys.exit(1)
 
-    def __init__(
-        self, config: RunConfig, names: Sequence[str], folder: Path, threads: int, cache: ScoreCache | None
-    ) -> None:
-        exact = conditions(config.batch_size) if config.deterministic else None
-        self.cache = ScoreCache(folder / "cache", exact) if cache is None else cache
-        self.executor = LocalExecutor(folder, [device_slot(name, threads) for name in names[1:]])
-        self._names, self._document = names, folder / "results.json"
-        self._config = config.model_copy(update={"track": [], "use_cache": str(self.cache.folder)})
-        self._workers: dict[str, str] = {}  # name -> device
-        self._cancelled = False
 
-    def state(self, task: str) -> Path:
-        """Folder of a task's checkpoints for a run without an output path."""
-        return RunFiles.of(str(self._document), self._config.model_name, "").state_of(task)
+def _do(part: _Part) -> None:
+    config = part.config
+    chosen, cache = choose(config), cache_of(config)
+    assert cache is not None, "the processes exchange scores there"
+    adapter = make_adapter(chosen.registry, config.model, config.model_args, model_settings(config))
+    cache.as_loaded, can = adapter, Capabilities(adapter)
+    if can.reporting is not None:
+        raise UsageError(f"model {config.model} asks a server, whose requests are made side by side already")
+    samples = read_samples(config.samples) if config.samples else None
+    run = Run(chosen.registry, config, can, cache, part.key, samples)
+    folders = adapted_folders(config, list(chosen.tasks), new=False)
+    for name in part.tasks:
+        with foreign_errors(f"task '{name}' with model '{config.model}'"), naming_what_cannot():
+            _do_task(part, run.on(chosen.tasks[name].spec), chosen.tasks[name], chosen.settings[name], folders)
 
-    def join(self, run: Run, document: Path | None) -> Ahead:
-        """Waits until every process has its model; returns what divides the work (UsageError if a server cannot)."""
-        if document is not None:
-            self._document = document.absolute()
-        if run.capabilities.reporting is not None:
-            raise UsageError(
-                f"model {self._config.model} asks a server, whose requests are made side by side already; name one "
-                "device, or none"
-            )
-        ready, load = 0, Unit(self._cell(self._config.tasks[0]), "load")
-        while ready < len(self._names) - 1:
-            for event in self.executor.wait(1.0):
-                if isinstance(event, WorkerJoined):
-                    self._workers[event.worker] = event.place
-                    self.executor.submit(event.worker, load)
-                elif isinstance(event, Finished) and event.result.state == "done":
-                    ready += 1
-                elif isinstance(event, Finished | WorkerLost):
-                    why = event.result.error if isinstance(event, Finished) else event.why
-                    raise TtmbenchError(f"device {self._workers[event.worker]}: {why}")
-        return self._ahead
 
-    def _cell(self, task: str) -> Cell:
-        return Cell(1, task, task, "", self._config, len(self._names), path=str(self._document))
-
-    def _ahead(self, kind: Literal["groups", "seed"], task: str, do: Callable[[int, int], object]) -> list[int]:
-        """Divides the units of a kind, the first to this process; a `ttmbench.evaluator.plan.Ahead`."""
-        cell = self._cell(task)
-        parts = range(cell.shards) if kind == "groups" else self._config.run_seeds
-        units = [Unit(cell, kind, part) for part in parts]
-        count = len(self._workers) + 1
-        left = {worker: deque(units[index::count]) for index, worker in enumerate(self._workers, 1)}
-        with ThreadPoolExecutor(1) as pool:
-            others = pool.submit(self._run_others, {worker: part for worker, part in left.items() if part})
-            try:
-                for unit in units[::count]:
-                    do(unit.part, cell.shards)
-            except BaseException:
-                self._cancelled = True
-                raise
-            try:
-                others.result()
-            except TtmbenchError as error:  # lost workers cannot be replaced
-                warn(f"the other devices did not do their part ({error}); {self._names[0]} does it")
-                self._workers.clear()
-        return [unit.part for index, unit in enumerate(units) if index % count]
-
-    def _run_others(self, left: dict[str, deque[Unit]]) -> None:
-        """Has the other processes do their units; what one cannot do is done here later. Runs in a thread."""
-        for worker, units in left.items():
-            self.executor.submit(worker, units[0])
-        while left and not self._cancelled:
-            for event in self.executor.wait(0.2):
-                if isinstance(event, WorkerLost):
-                    self._warn(event.worker, event.why)
-                    del self._workers[event.worker]
-                    left.pop(event.worker, None)
-                elif isinstance(event, WorkerJoined):
-                    self._workers[event.worker] = event.place  # replaces a lost one, from the next task on
-                elif isinstance(event, Finished):
-                    units = left[event.worker]
-                    units.popleft()
-                    if event.result.state != "done":
-                        self._warn(event.worker, event.result.error or "it failed")
-                        units.clear()
-                    if units:
-                        self.executor.submit(event.worker, units[0])
-                    else:
-                        del left[event.worker]
-
-    def _warn(self, worker: str, why: str) -> None:
-        warn(f"device {self._workers[worker]} did not do its part ({why}); {self._names[0]} does it")
+def _do_task(
+    part: _Part, run: Run, task: TaskFile, settings: TTMConfig, folders: Mapping[tuple[str, int], Path]
+) -> None:
+    """Scores pair blocks ``part`` modulo ``of`` into the cache, and runs the seeds ``part`` modulo ``of``."""
+    if task.spec.kind != "groups":
+        return
+    plan, config = plan_task(run, task, settings), run.config
+    if plan.way == "pairs":
+        score_share(plan, run, part.part, part.of)
+    seeds, trains = config.run_seeds[part.part :: part.of], plan.adapts or run.registry.trained(config.methods)
+    if not seeds or not trains or len(config.run_seeds) == 1:
+        return
+    # Seeds start from raw scores, whose bits must be the same for all: one process computes them, and others find them.
+    scored, first = None, Path(part.folder) / f"{task.spec.task}.scored"
+    with filelock.FileLock(f"{first}.lock"):
+        if not first.exists():
+            scored = score_task(plan, run)
+            first.touch()
+    state = RunFiles.of(part.results, config.model_name, "").state_of(task.spec.task)
+    Methods(run, folders).run_seeds(seeds, scored or score_task(plan, run), plan, settings, state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -24,10 +24,6 @@ from ttmbench.types import MetricSpec
 Way = Literal["choices", "stored_features", "prepared", "pairs"]
 """How a model meets a task: it answers in words; its features lie in a file; inputs are prepared once, in memory, for a
 dual encoder or a model that is adapted; or images are opened as their pairs come."""
-
-Ahead = Callable[[Literal["groups", "seed"], str, Callable[[int, int], object]], Sequence[int]]
-"""Does a task's parts (of the groups that need scores, or its seeds) on all devices of a run, each leaving files that
-the run finds. Called with what does one part of how many here; returns the parts that other devices were given."""
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ttmbench._util.console import each_note_once, warn
 from ttmbench._util.console import progress_iter as progress_of
 from ttmbench._util.option_values import is_address
 from ttmbench._util.third_party_errors import foreign_errors, phase
-from ttmbench.cache.scores import ScoreCache
 from ttmbench.config import RunConfig
 from ttmbench.data.memory import Task
 from ttmbench.data.task_file import TaskFile
@@ -28,7 +25,7 @@ from ttmbench.evaluator.record import RunRecord
 from ttmbench.evaluator.remote_output import open_remote_output
 from ttmbench.evaluator.resume import RunDirectory, open_output
 from ttmbench.evaluator.run_key import DataNow, RunKey
-from ttmbench.evaluator.score_task import TaskMemory, data_now, score_task
+from ttmbench.evaluator.score_task import data_now
 from ttmbench.evaluator.settings import (
     Chosen,
     cache_of,
@@ -46,9 +43,6 @@ from ttmbench.results.labels import TTM
 from ttmbench.scoring.capabilities import Capabilities, Model
 from ttmbench.ttm.variants import adapted_folders
 
-if TYPE_CHECKING:
-    from ttmbench.evaluator.devices import Devices
-
 
 def run(
     config: RunConfig,
@@ -58,11 +52,10 @@ def run(
     plugins: Sequence[tuple[str, object]] = (),
     in_memory: Sequence[Task] = (),
     chosen: Chosen | None = None,
-    memory: TaskMemory | None = None,
 ) -> EvalResults:
     """Runs a configuration as `simple_evaluate` does; assertions are checked by the caller.
 
-    ``chosen`` is what the names of the configuration were resolved to, ``memory`` keeps a task scored between runs.
+    ``chosen`` is what the names of the configuration were resolved to.
     """
     switches = config.deterministic or config.arithmetic == "tf32"
     with each_note_once(), arithmetic_of(config) if switches else nullcontext():
@@ -71,13 +64,20 @@ def run(
         baseline = None if config.baseline is None else Baseline.read(Path(config.baseline), chosen.tasks)
         samples = read_samples(config.samples) if config.samples else None
         started, key, cache = datetime.now().astimezone(), chosen.key(config, adapter), cache_of(config)
-        with _devices_of(config, adapter, chosen, cache) as devices, _output_of(config, key, started) as output:
+        with ExitStack() as stack:
+            output = stack.enter_context(_output_of(config, key, started))
+            results = None if output is None else output.files.results
             dumped, datasets = config.model_dump(mode="json"), datasets_of(chosen.registry, chosen.tasks)
             record = RunRecord(config.model_name, dumped, command, started, list(chosen.tasks), datasets, key, output)
             with record.recording(chosen.registry.plugins.notify):
                 folders = adapted_folders(config, list(chosen.tasks), new=record.is_new)
-                model = _load_model(config, chosen, adapter, record, devices)
-                cache = cache if devices is None else devices.cache
+                if "," in config.device:
+                    from ttmbench.evaluator.devices import divided
+
+                    before = None if output is None else output.previous
+                    left = [name for name in chosen.tasks if before is None or before.task_status.get(name) != "done"]
+                    cache, results = stack.enter_context(divided(config, chosen, adapter, key.sha256, left, results))
+                model = _load_model(config, chosen, adapter, record)
                 if cache is not None and adapter is None:
                     cache.as_loaded = model.adapter
                 if config.methods:
@@ -86,17 +86,15 @@ def run(
                     check_methods(chosen.registry, config, chosen.tasks, model.adapter)
                 run = Run(chosen.registry, config, model, cache, key.sha256, samples)
                 done = record.resume(lambda name: _data_now(run, chosen.tasks[name]))
-                ahead = None if devices is None else devices.join(run, None if output is None else output.files.results)
-                score = partial(score_task, ahead=ahead) if memory is None else memory.score
-                methods = Methods(run, folders, chosen.also, ahead)
+                methods = Methods(run, folders, chosen.also)
                 for name in progress_of(chosen.tasks, "tasks", "tasks", total=len(chosen.tasks)):
                     if name in done:
                         continue
-                    state = _state_of(name, output, devices)
+                    state = None if results is None else RunFiles.of(str(results), config.model_name, "").state_of(name)
                     with record.task(name, state, config.on_error == "raise"):
                         with _named_errors(config, name):
                             task, settings = chosen.tasks[name], chosen.settings[name]
-                            result = run_task(run, task, settings, state, score, methods)
+                            result = run_task(run, task, settings, state, methods)
                             record.add(result)
                         if output is not None:
                             with phase("save"):
@@ -113,29 +111,15 @@ def _output_of(config: RunConfig, key: RunKey, started: datetime) -> AbstractCon
     return (open_remote_output if is_address(config.output_path) else open_output)(config, key, started)
 
 
-def _devices_of(
-    config: RunConfig, adapter: Model | None, chosen: Chosen, cache: ScoreCache | None
-) -> AbstractContextManager[Devices | None]:
-    """The devices of a run on several; None for a run on one."""
-    if "," not in config.device:
-        return nullcontext()
-    from ttmbench.evaluator.devices import several_devices
-
-    return several_devices(config, adapter, chosen.in_memory, chosen.plugins, cache)
-
-
 def _load_model(
     config: RunConfig,
     chosen: Chosen,
     adapter: Model | None,
     record: RunRecord,
-    devices: Devices | None,
 ) -> Capabilities:
     """The model, which the record describes; made by its name unless it was given as an object."""
     registry = chosen.registry
     with phase("model"):
-        if devices is not None:
-            devices.executor.start()
         if adapter is None:
             adapter = make_adapter(registry, config.model, config.model_args, model_settings(config, True))
         model = Capabilities(adapter)
@@ -146,13 +130,6 @@ def _load_model(
     for remark in remarks(adapter):
         warn(remark)
     return model
-
-
-def _state_of(task: str, output: RunDirectory | None, devices: Devices | None) -> Path | None:
-    """Folder of a task's checkpoints; None for a run that writes none."""
-    if output is not None:
-        return output.files.state_of(task)
-    return None if devices is None else devices.state(task)
 
 
 @contextmanager

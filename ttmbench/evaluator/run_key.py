@@ -22,7 +22,7 @@ from ttmbench.types import Group, Record
 INDIFFERENT = frozenset(
     {
         *("output_path", "batch_size", "on_error", "overwrite", "assertions", "offline", "data_dir", "include_path"),
-        *("use_cache", "baseline", "track", "track_args", "model_name"),
+        *("use_cache", "baseline", "track", "track_args", "model_name", "device"),
         "deterministic",  # which adds what bits depend on, where it is on
     }
 )

@@ -13,7 +13,7 @@ from ttmbench.config import RunConfig
 from ttmbench.data.loader import check_count, load_task_data
 from ttmbench.data.task_file import TaskFile, TaskSpec
 from ttmbench.errors import DataError, UsageError
-from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, way_of
+from ttmbench.evaluator.plan import Run, TaskPlan, way_of
 from ttmbench.evaluator.run_key import DataNow, groups_digest
 from ttmbench.evaluator.stored_ranks import stored_pool
 from ttmbench.evaluator.task_result import Answered, Data, Scored
@@ -23,7 +23,7 @@ from ttmbench.results.clusters import clusters_of
 from ttmbench.results.labels import RAW
 from ttmbench.results.summary import MethodScores
 from ttmbench.scoring.batches import BlockStore, Share
-from ttmbench.scoring.capabilities import Model, Trained
+from ttmbench.scoring.capabilities import Trained
 from ttmbench.scoring.debiasing import Likelihoods, declared_prior, likelihoods
 from ttmbench.scoring.dual_encoder import Features, Side, caption_pairs, encode_side, encode_tokens, score_features
 from ttmbench.scoring.fingerprint import Fingerprint, distinct_captions, distinct_images
@@ -36,11 +36,11 @@ from ttmbench.scoring.prepare import PreparedTask, prepare, refusal_notes, store
 from ttmbench.types import Group, GroupShape, ImageRef, Loaded, Record, Scores
 
 
-def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
+def score_task(plan: TaskPlan, run: Run) -> Scored:
     """Reads a task's data and scores it, or takes cached scores; no metrics yet.
 
-    ``ahead`` scores parts of the pairs on all devices of the run. Raises DataError for unreachable or wrong data,
-    TtmbenchError for unusable scores, UsageError for a model without scores.
+    Raises DataError for unreachable or wrong data, TtmbenchError for unusable scores, UsageError for a model without
+    scores.
     """
     if plan.way == "choices":
         raise UsageError(f"model {run.config.model} answers in words and has no scores; only `run` can evaluate it")
@@ -48,7 +48,7 @@ def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
     if plan.way == "stored_features":
         scores = task.stored_features()
     elif plan.way == "pairs":
-        scores = task.pairs(ahead)
+        scores = task.pairs()
     else:
         scores = task.prepared() if plan.needs_inputs else task.streamed()
     task.lap("score")
@@ -69,26 +69,6 @@ def score_task(plan: TaskPlan, run: Run, ahead: Ahead | None = None) -> Scored:
         from_store=task.keep(task.parts or raw),
         seconds=task.seconds,
     )
-
-
-class TaskMemory:
-    """The scored task that a model met last, for a process that does the parts of one run one after the other."""
-
-    def __init__(self) -> None:
-        self._of: tuple[str, str, Model] | None = None
-        self._scored: Scored | None = None
-
-    def score(self, plan: TaskPlan, run: Run) -> Scored:
-        """As `score_task`, unless an earlier part of the same run has scored the task that is adapted to."""
-        can = run.capabilities
-        if not plan.needs_inputs or can.reporting is not None:
-            return score_task(plan, run)
-        same = self._of is not None and self._of[:2] == (run.key, plan.spec.task) and self._of[2] is run.loaded
-        if not same or self._scored is None:
-            self._scored = None  # before the next one is read: both may not fit
-            self._scored = score_task(plan, run)
-            self._of = (run.key, plan.spec.task, run.loaded)
-        return self._scored
 
 
 class _Scoring:
@@ -169,7 +149,7 @@ class _Scoring:
             captions = Side(encode_tokens(adapter, tokens, sizer), rows.captions)
             return score_features(adapter, Features(Side(encoded, rows.images), captions), self._plan.all_pairs)
 
-    def pairs(self, ahead: Ahead | None) -> Scores:
+    def pairs(self) -> Scores:
         """Scores pair by pair, each image opened when its pairs come; log P(t) is taken off if the model has one."""
         self._look_up()
         plan, blocks = self._plan, self.cache.blocks
@@ -177,8 +157,6 @@ class _Scoring:
             cached = self._cached()
             if cached is not None:
                 return cached
-            if ahead is not None and blocks is not None:
-                ahead("groups", plan.spec.task, lambda part, of: self._pairs(Share(blocks, part, of)))
             table = self._pairs(blocks)
             if plan.prior is None:
                 return table.scores(plan.all_pairs)

@@ -18,7 +18,7 @@ from ttmbench.config import TTMConfig
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import DivergedError, NotRestoredError, TtmbenchError, UsageError
 from ttmbench.evaluator.adapters import finetuned, model_notes, tokens_read, write_record
-from ttmbench.evaluator.plan import Ahead, Run, TaskPlan, plan_task
+from ttmbench.evaluator.plan import Run, TaskPlan, plan_task
 from ttmbench.evaluator.ranking_task import rank_task
 from ttmbench.evaluator.score_task import ask_task, score_task
 from ttmbench.evaluator.settings import usual_rate
@@ -40,7 +40,6 @@ def run_task(
     task: TaskFile,
     settings: TTMConfig,
     state: Path | None = None,
-    score: Callable[[TaskPlan, Run], Scored] = score_task,
     methods: Methods | None = None,
 ) -> TaskResult:
     """Scores a task and adapts the model to it if the run asks for that; the model is restored afterwards.
@@ -57,7 +56,7 @@ def run_task(
         result = rank_task(run, task)
     else:
         plan = plan_task(run, task, settings)
-        result = ask_task(plan, run) if plan.way == "choices" else score(plan, run)
+        result = ask_task(plan, run) if plan.way == "choices" else score_task(plan, run)
     tokens = tokens_read(run.adapter) - read
     undecided = _take_undecided(run, result.data.groups if isinstance(result, Scored) else ())
     mass = (undecided or {}).get("mass", 1.0)
@@ -88,9 +87,8 @@ class Methods:
         run: Run,
         folders: Mapping[tuple[str, int], Path] | None = None,
         others: Mapping[str, TaskFile] | None = None,
-        ahead: Ahead | None = None,
     ) -> None:
-        self._run, self._folders, self._ahead = run, folders or {}, ahead
+        self._run, self._folders = run, folders or {}
         self._others = TransferTasks(others, self._score_elsewhere, run.config, run.key) if others else None
 
     def of(self, run: Run) -> Methods:
@@ -112,9 +110,8 @@ class Methods:
         transfers, measured = None, dict[str, list[int]]()
         try:
             transfers = self._transfers(scored, plan, state)
-            others = self._seeds_ahead(scored, plan, settings, state, seconds)
             checkpoint, adapts = self._checkpoint(scored, state), plan.adapts
-            for column in self.columns(scored, settings, checkpoint, adapts, failures, transfers, others):
+            for column in self.columns(scored, settings, checkpoint, adapts, failures, transfers):
                 if transfers is not None and column.name in run.left_models and column.name != SIMPLE_MATCH:
                     measured[column.name] = run.config.run_seeds
                     gains = gains_of(scored, column.scores, run.config)
@@ -134,14 +131,15 @@ class Methods:
             failure=first,
         )
 
-    def run_ahead(self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path) -> None:
-        """Runs what is trained for the process that runs the task later, and leaves its checkpoints.
+    def run_seeds(self, seeds: Sequence[int], scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path) -> None:
+        """Runs some seeds of what is trained, and leaves their checkpoints for the run that does the whole task.
 
-        A failure of one of ``--methods`` is left to that process, unless the model is no longer what it was.
+        A failure of one of ``--methods`` is left to that run, unless the model is no longer what it was.
         """
-        failures, config = dict[str, Exception](), self._run.config
-        transfers, checkpoint = self._transfers(scored, plan, state), self._checkpoint(scored, state)
-        for _ in self.columns(scored, settings, checkpoint, plan.adapts, failures, transfers, ahead=True):
+        failures, whole = dict[str, Exception](), self._run.config
+        config = whole.model_copy(update={"seeds": list(seeds), "audit_labels": False})  # the audit compares all seeds
+        part, checkpoint = self.of(replace(self._run, config=config)), self._checkpoint(scored, state)
+        for _ in part.columns(scored, settings, checkpoint, plan.adapts, failures, trained_alone=True):
             pass
         for name, error in failures.items():
             if name not in config.methods or isinstance(error, NotRestoredError):
@@ -164,17 +162,16 @@ class Methods:
         adapts: bool = True,
         failures: dict[str, Exception] | None = None,
         transfers: TransferEvaluation | None = None,
-        others: Sequence[int] = (),
-        ahead: bool = False,
+        trained_alone: bool = False,
     ) -> Iterator[MethodScores]:
-        """The columns of all methods, TTM and its variants first; ``others`` are seeds of other processes.
+        """The columns of all methods, TTM and its variants first.
 
         A failure is added to ``failures`` (without it, raised) and does not stop the other methods, unless the model is
-        no longer what it was. ``adapts`` says whether TTM is defined for the model and the task; ``ahead`` leaves out
-        what trains nothing.
+        no longer what it was. ``adapts`` says whether TTM is defined for the model and the task; ``trained_alone``
+        leaves out what trains nothing.
         """
         run = self._run
-        for name, spec, method in self._methods(scored, settings, checkpoint, adapts, others, ahead):
+        for name, spec, method in self._methods(scored, settings, checkpoint, adapts, trained_alone):
             clock = time.perf_counter()
             try:
                 with phase(name):
@@ -199,13 +196,12 @@ class Methods:
         settings: TTMConfig,
         checkpoint: TaskCheckpoint,
         adapts: bool,
-        others: Sequence[int],
-        ahead: bool,
+        trained_alone: bool,
     ) -> Iterator[tuple[str, MethodSpec, Callable[..., MethodScores | list[MethodScores]]]]:
         """Each method by the filter of its numbers, with what runs it; the last column that it gives is its own."""
         run, config, stage = self._run, self._run.config, None
         if adapts:
-            stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, told=frozenset(others))
+            stage = replace(adaptation(scored, run, settings), checkpoint=checkpoint, divided="," in config.device)
             for name in config.own_columns:
                 spec = run.registry.method(TTM if name == HOLDOUT else name)
                 if name == HOLDOUT and config.ttm_holdout is not None:
@@ -215,25 +211,7 @@ class Methods:
         if config.methods:
             from ttmbench.evaluator.methods import columns
 
-            yield from columns(run, scored, checkpoint, stage, trained_alone=ahead)
-
-    def _seeds_ahead(
-        self, scored: Scored, plan: TaskPlan, settings: TTMConfig, state: Path | None, seconds: dict[str, float]
-    ) -> Sequence[int]:
-        """Has all seeds of what is trained run ahead, each on one of several devices; returns those of others."""
-        config = self._run.config
-        if self._ahead is None or state is None or len(config.run_seeds) == 1:
-            return ()
-        if not plan.adapts and not self._run.registry.trained(config.methods):
-            return ()
-
-        def run_one(seed: int, _: int) -> None:
-            Methods(one_seed(self._run, seed), self._folders).run_ahead(scored, plan, settings, state)
-
-        clock = time.perf_counter()
-        others = self._ahead("seed", scored.spec.task, run_one)
-        seconds["devices"] = time.perf_counter() - clock
-        return others
+            yield from columns(run, scored, checkpoint, stage, trained_alone=trained_alone)
 
     def _transfers(self, scored: Scored, plan: TaskPlan, state: Path | None) -> TransferEvaluation | None:
         """The measurements on other tasks of models trained on this one; None if there are none to make."""
@@ -323,11 +301,6 @@ def adaptation(
         run.config.seed,
         None if scored.data.clusters is None else scored.data.clusters.groups,
     )
-
-
-def one_seed(run: Run, seed: int) -> Run:
-    """The run with one of its seeds alone; the audit compares finished seeds, so it is left to the whole run."""
-    return replace(run, config=run.config.model_copy(update={"seeds": [seed], "audit_labels": False}))
 
 
 def _take_notes(run: Run) -> list[str]:

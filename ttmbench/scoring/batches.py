@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 
-from ttmbench._util.console import step_done, warn
+from ttmbench._util.console import warn
 from ttmbench._util.third_party_errors import is_out_of_memory
 from ttmbench.errors import TtmbenchError
 
@@ -62,7 +62,6 @@ class BatchSizer:
         while start < stop:
             part = slice(start, min(start + self.rows, stop))
             done, result = attempt(lambda part=part: work(part))  # type: ignore[misc]
-            step_done()
             if done:
                 start = part.stop
                 yield result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -12,27 +12,23 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
-from ttmbench._util.files import safe_name
+from ttmbench._util.files import file_digest, safe_name
 from ttmbench._util.option_values import split_names, with_dots
-from ttmbench._util.text import Unreadable, read_yaml
+from ttmbench._util.text import Unreadable, read_json, read_yaml
 from ttmbench._util.third_party_errors import describe
 from ttmbench.config import RunConfig, make_run_config, parse_pairs
 from ttmbench.data.catalog import select_tasks
 from ttmbench.data.task_file import TaskFile
 from ttmbench.errors import TtmbenchError, UsageError
-from ttmbench.evaluator.settings import Chosen, also_tasks, check_config, task_settings
-from ttmbench.evaluator.unit import Cell
+from ttmbench.evaluator.settings import Chosen, choose
 from ttmbench.plugins.registry import Registry, build_registry
-from ttmbench.sweep.grid import PAIRS, Grid, Setting, Target, combined, in_words, merged, targets_of
+from ttmbench.sweep.grid import PAIRS, Setting, combined, merged
 from ttmbench.types import Record
 
 NOT_OF_A_CELL = {
     "output_path": "-o says where a sweep writes",
     "tasks": "tasks stand under `tasks`",
     "overwrite": "a sweep computes what is missing; remove a cell's folder to have it computed again",
-    "on_error": "--on_error says it for the whole sweep",
-    "assertions": "assertions are checked by `ttmbench run`",
-    "baseline": "`ttmbench compare` compares the documents",
 }
 Names = Annotated[list[str], BeforeValidator(lambda value: split_names(value) if isinstance(value, str) else value)]
 Values = dict[str, Annotated[list[object], Field(min_length=1)]]
@@ -62,33 +58,21 @@ class Override(Match):
 
 
 class PlannedModel(BaseModel):
-    """A model of a plan; further keys are options of its cells.
-
-    Attributes:
-        model: its name to load.
-        name: what results call it; None for its own name.
-        shards: as in `SweepPlan`; None for what it says.
-    """
+    """A model of a plan; further keys are options of its cells."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     model: str = Field(min_length=1)
-    name: str | None = Field(None, min_length=1)
-    shards: int | None = Field(None, ge=1)
+    name: str | None = Field(None, min_length=1)  # what results call it
 
 
 class PlannedSetting(BaseModel):
-    """A setting of a plan; further keys are options of its cells.
-
-    Attributes:
-        name: of the setting, and the beginning of the names of its combinations.
-        grid: as in `SweepPlan`, for this setting alone.
-    """
+    """A setting of a plan; further keys are options of its cells."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str
-    grid: Values = {}
+    grid: Values = {}  # of this setting alone
 
     @field_validator("name")
     @classmethod
@@ -99,30 +83,16 @@ class PlannedSetting(BaseModel):
 
 
 class SweepPlan(_Strict):
-    """The content of a plan's file.
+    """The content of a plan's file."""
 
-    Attributes:
-        models: names, or mappings with ``model`` and any of ``name`` (what results call it), ``shards`` and options.
-        tasks: names, tags, globs or files.
-        settings: mappings with ``name`` and options; without any there is one setting without a name.
-        grid: keys, each with values: every setting is there with each of their combinations. A key is an option, a
-            setting of the setting's one method, ``METHOD.KEY``, or ``ttm.KEY`` (`ttmbench.sweep.grid`).
-        options: of every cell.
-        overrides: options of some cells.
-        include: only cells that match one of these; empty for all.
-        exclude: no cell that matches one of these.
-        shards: number of units into which the scoring of a pair model or a server is divided.
-    """
-
-    models: list[PlannedModel] = Field(min_length=1)
-    tasks: Names = Field(min_length=1)
-    settings: list[PlannedSetting] = []
-    grid: Values = {}
-    options: dict[str, object] = {}
+    models: list[PlannedModel] = Field(min_length=1)  # names, or mappings with ``model``, ``name`` and options
+    tasks: Names = Field(min_length=1)  # names, tags, globs or files
+    settings: list[PlannedSetting] = []  # without any there is one without a name
+    grid: Values = {}  # key -> values: every setting is there with each combination (`ttmbench.sweep.grid`)
+    options: dict[str, object] = {}  # of every cell
     overrides: list[Override] = []
-    include: list[Match] = []
+    include: list[Match] = []  # only cells that match one of these; empty for all
     exclude: list[Match] = []
-    shards: int = Field(1, ge=1)
 
     @field_validator("models", mode="before")
     @classmethod
@@ -133,11 +103,36 @@ class SweepPlan(_Strict):
 
 
 @dataclass(frozen=True)
-class PlannedCell:
-    """A cell with its task and settings."""
+class Cell:
+    """One model, task and setting: an ordinary run with its own folder."""
 
-    cell: Cell
-    chosen: Chosen
+    number: int  # from 1, in the order of the plan; what ``--cell`` takes
+    folder: str  # where it writes, below the sweep's folder: ``[setting/]model/task``; also its name
+    task: str
+    setting: str  # its name; empty where the plan has none
+    config: RunConfig  # the run
+    chosen: Chosen  # its task and settings
+
+    @property
+    def document(self) -> Path:
+        """Of its results."""
+        return Path(str(self.config.output_path))
+
+    def is_done(self) -> bool:
+        """Whether the document is of this run and complete, and the files beside it are as it says.
+
+        Model and data are not looked at.
+        """
+        try:
+            document = read_json(self.document)
+            if document["status"] != "done" or document["run_key"] != self.chosen.key(self.config).sha256:
+                return False
+            files = {
+                self.document.parent / Path(name).name: one["sha256"] for name, one in document["artifacts"].items()
+            }
+            return all(file_digest(path) == digest for path, digest in files.items())
+        except (Unreadable, OSError, KeyError, TypeError):
+            return False
 
 
 def read_plan(path: Path) -> SweepPlan:
@@ -154,14 +149,14 @@ def read_plan(path: Path) -> SweepPlan:
         raise UsageError(f"{path}: {describe(error, SweepPlan)}") from None
 
 
-def expand(plan: SweepPlan, origin: str, over: Record, command: Sequence[str] = ()) -> list[PlannedCell]:
+def expand(plan: SweepPlan, origin: str, over: Record, root: Path = Path()) -> list[Cell]:
     """The cells of a plan, numbered from 1, model by model, task by task, setting by setting; nothing is loaded.
 
     Args:
         plan: the plan.
         origin: what it was read from, for messages.
         over: options of the command line, which override the plan's.
-        command: the command line, for the record.
+        root: the sweep's folder.
 
     Raises:
         UsageError: an unknown name or option, a setting that does not fit a task, two cells of one name, or no cell.
@@ -171,54 +166,48 @@ def expand(plan: SweepPlan, origin: str, over: Record, command: Sequence[str] = 
     tasks = _tasks(plan, registry, origin)
     of_model = [_options(model.model_extra or {}, f"{origin}: models: {model.model}") for model in plan.models]
     overrides = [(match, _options(match.options, f"{origin}: overrides")) for match in plan.overrides]
-    cells: dict[str, PlannedCell] = {}
+    cells: dict[str, Cell] = {}
     for (model, of_this), (task, word), setting in product(
-        zip(plan.models, of_model, strict=True), tasks.values(), _settings(plan, shared, registry, origin)
+        zip(plan.models, of_model, strict=True), tasks.values(), _settings(plan, shared, origin)
     ):
         name, names = task.spec.task, [name for name in (model.name, model.model) if name is not None]
-        named = (names, [name, *task.spec.tag], setting.names)
+        named = (names, [name, *task.spec.tag], [setting.name, setting.base])
         included = not plan.include or any(match.fits(*named) for match in plan.include)
         if not included or any(match.fits(*named) for match in plan.exclude):
             continue
         later = [of_this, *(changes for match, changes in overrides if match.fits(*named)), over]
         where = f"{origin}: cell {_path(setting.name, names[0], name)}"
-        fixed = sorted(map(in_words, set[Target]().union(*map(targets_of, later)) & setting.varied))
-        if fixed:
-            raise UsageError(f"{where}: {fixed[0]} is in a grid, so no model, override or option may fix it")
-        layers = [shared, setting.options, *later]
+        layers = [shared, setting.options, *later, setting.varied]
         options = {"log_samples": True, **merged(layers), "model": model.model, "tasks": [word]}
         if model.name is not None:
             options["model_name"] = model.name
-        config = make_run_config({**options, "output_path": "."}, where)  # `Cell.config_at` says where a cell writes
+        config = make_run_config({**options, "output_path": "."}, where)
         folder = _path(setting.name, safe_name(config.model_name), safe_name(name))
+        update = {"output_path": str(root / folder / "results.json")}
         if config.save_adapted is not None:
-            config = config.model_copy(update={"save_adapted": str(Path(config.save_adapted) / folder)})
-        number = len(cells) + 1
-        shards, trains = model.shards or plan.shards, bool(registry.trained(config.methods))
-        cell = Cell(number, folder, name, setting.name, config, shards, tuple(command), trains=trains)
+            update["save_adapted"] = str(Path(config.save_adapted) / folder)
+        config = config.model_copy(update=update)
         if folder in cells:
             raise UsageError(
-                f"{origin}: cells {cells[folder].cell.number} and {number} would both write to {folder}; give one of "
-                f"the models a name of its own ({{model: {model.model}, name: ...}})"
+                f"{origin}: cells {cells[folder].number} and {len(cells) + 1} would both write to {folder}; give "
+                f"models and settings different names ({{model: {model.model}, name: ...}}), and values of a grid once"
             )
-        cells[folder] = PlannedCell(cell, _chosen(registry, config, where, task))
+        try:
+            chosen = choose(config)
+        except TtmbenchError as error:
+            raise UsageError(f"{where}: {error} (`exclude` in the plan leaves cells out)") from None
+        cells[folder] = Cell(len(cells) + 1, folder, name, setting.name, config, chosen)
     if not cells:
         raise UsageError(f"{origin}: include and exclude leave no cell")
     return list(cells.values())
 
 
-def _settings(plan: SweepPlan, shared: Record, registry: Registry, origin: str) -> list[Setting]:
+def _settings(plan: SweepPlan, shared: Record, origin: str) -> Iterator[Setting]:
     """Every setting; with a grid one for each combination, with its values in the name."""
-    settings: dict[str, Setting] = {}
     for name, extra, grid in [(item.name, item.model_extra, item.grid) for item in plan.settings] or [("", None, {})]:
-        where = f"{origin}: settings: {name}"
-        grids: dict[str, Grid] = {f"{where}: grid": grid, f"{origin}: grid": plan.grid}
-        grids = {source: values for source, values in grids.items() if values}
-        for setting in combined(name, _options(extra or {}, where), grids, shared, registry, _options):
-            if setting.name in settings:
-                raise UsageError(f"{origin}: two settings are called {setting.name}; give each its own name")
-            settings[setting.name] = setting
-    return list(settings.values())
+        options, where = _options(extra or {}, f"{origin}: settings: {name}"), f"{origin}: settings: {name}: grid"
+        whole = {**grid, **{key: values for key, values in plan.grid.items() if key not in grid}}
+        yield from combined(name, options, whole, shared, _options, where if grid else f"{origin}: grid")
 
 
 def _path(*parts: str) -> str:
@@ -246,21 +235,6 @@ def _options(entries: Mapping[str, object], origin: str) -> Record:
                 raise UsageError(f"{origin}: '{key}' must be a list of names, got {value!r:.80}")
             options[key] = names
     return options
-
-
-def _chosen(registry: Registry, config: RunConfig, where: str, task: TaskFile) -> Chosen:
-    try:
-        check_config(config)
-        registry.adapter(config.model)
-        tasks = {task.spec.task: task.with_source(config.task_args)}
-        settings = {task.spec.task: task_settings(registry, config, task.spec)}
-        if config.methods:
-            from ttmbench.evaluator.methods import check_methods  # imports torch
-
-            check_methods(registry, config, tasks)
-        return Chosen(registry, tasks, settings, also_tasks(registry, config, tasks))
-    except TtmbenchError as error:
-        raise UsageError(f"{where}: {error} (`exclude` in the plan leaves cells out)") from None
 
 
 def _tasks(plan: SweepPlan, registry: Registry, origin: str) -> dict[str, tuple[TaskFile, str]]:

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from ttmbench._util.console import step_done
 from ttmbench.config import TTMConfig
 from ttmbench.errors import DivergedError, TtmbenchError
 from ttmbench.protocols import Augmentable, Batch, PairTrainable, Trainable, TrainableInParts
@@ -181,7 +180,6 @@ def finetune(
             value = _gradient(adapter, images, captions, matched, optimizer, memory, of_features)
             _step(optimizer)
             updated()
-            step_done()
             total = total + value * len(chosen)  # stays on the device, to synchronise once per epoch
         losses.append(float(total) / units)
         if not math.isfinite(losses[-1]):

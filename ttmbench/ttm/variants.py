@@ -47,7 +47,7 @@ class Adaptation:
     seed: int = 0  # of what all seeds share: the split of the holdout
     clusters: Int[np.ndarray, " groups"] | None = None  # equal where groups share an image; None if none do
     checkpoint: TaskCheckpoint = field(default_factory=TaskCheckpoint)  # where iterations are stored while it runs
-    told: frozenset[int] = frozenset()  # seeds of other processes, reported to plugins here
+    divided: bool = False  # whether processes on other devices ran the seeds, which are reported to plugins here
 
     @property
     def learning_rate(self) -> float:
@@ -193,7 +193,7 @@ class Adaptation:
             checkpoint = self.checkpoint.seed(name or spec.name, seed, self.raw)
             progress = checkpoint.read(partial(after.is_done, seed))
             steps, final = list(progress.steps), progress.final
-            for step in steps if notify and seed in self.told else ():
+            for step in steps if notify and self.divided else ():
                 self._notify(step, seed)
             if final is None:
                 original = original or Original(self.stage)

@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ttmbench._util.console import step_done, warn
+from ttmbench._util.console import warn
 from ttmbench._util.files import file_digest, write_atomically
 from ttmbench._util.redact import scrub
 from ttmbench.data.availability import amount
@@ -169,11 +169,7 @@ def locked(data_dir: Path, path: str) -> Iterator[None]:
             lock.acquire(timeout=0)
         except Timeout:
             warn(f"{path} is being fetched by another process; waiting until it is done")
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=5)
-            except Timeout:
-                step_done()  # tells whoever watches this process that it waits
+            lock.acquire()
     except OSError as error:
         raise UsageError(
             f"the data folder {data_dir} cannot be written to ({error.strerror or error}); --data_dir names another one"
